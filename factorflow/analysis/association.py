@@ -210,7 +210,8 @@ def match_factors(
     ------
     InputError
         When two runs share too few names, or they are of different datasets whose samples (features) have no
-        names: numbers of rows do not tell which are the same.
+        names and are not equally many. Equally many samples without names are matched by position, with a
+        warning.
     """
     import pandas as pd
     from scipy.optimize import linear_sum_assignment
@@ -340,12 +341,16 @@ def _is_code(values: NDArray[Any]) -> bool:
 def _check_names(first: Stored, other: Stored, by: str) -> None:
     """Refuse runs of different datasets which have nothing but numbers in common.
 
-    Features without names are columns, which arrays of the same width have in the same order.
+    Features without names are columns, which arrays of the same width have in the same order; of samples
+    without names as many may be the same, so they are matched with a warning.
     """
     if first.run.get("fingerprint") == other.run.get("fingerprint"):
         return
     if by == "scores" and (first.is_numbered or other.is_numbered):
         remedy = 'Give the samples names when you write the datasets, or match by loadings (by="loadings").'
+        if first.is_numbered and other.is_numbered and first.meta.n_rows == other.meta.n_rows:
+            warnings.warn(f"samples without names are matched by their position. {remedy}", stacklevel=3)
+            return
         expected = "names of the samples: the runs are of different datasets"
         raise InputError("posteriors", "runs of samples without names", expected, remedy)
     for view in {*first.loaded_views} & {*other.loaded_views} if by == "loadings" else ():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -57,8 +58,7 @@ def progress_bar(bar: bool | None = None) -> Iterator[OnEvent]:
         Whether it is a bar on stderr, or lines; by default a bar in a terminal and in a notebook.
     """
     if not (sys.stderr.isatty() or _in_notebook() if bar is None else bar):
-        with _heard():
-            yield _Lines()
+        yield _Lines()
         return
     drawn = _Bar()
     try:
@@ -74,21 +74,12 @@ def _in_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-@contextmanager
-def _heard() -> Iterator[None]:
-    """Send messages to stderr meanwhile, if nobody has said where they go."""
+def _say(message: str) -> None:
+    """Send a line to where `logging` says; to stderr if nobody has said it, whatever the logger's level."""
     if LOGGER.hasHandlers():
-        yield
-        return
-    handler, level = logging.StreamHandler(sys.stderr), LOGGER.level
-    handler.setFormatter(logging.Formatter("%(asctime)s factorflow: %(message)s", "%H:%M:%S"))
-    LOGGER.addHandler(handler)
-    LOGGER.setLevel(level or logging.INFO)
-    try:
-        yield
-    finally:
-        LOGGER.removeHandler(handler)
-        LOGGER.setLevel(level)
+        LOGGER.info("%s", message)
+    else:
+        print(f"{time.strftime('%H:%M:%S')} factorflow: {message}", file=sys.stderr)
 
 
 class _Bar:
@@ -135,17 +126,17 @@ class _Lines:
             case RunStarted():
                 self._max_iter, self._first = event.max_iter, None
                 if event.dashboard:
-                    LOGGER.info("Dask dashboard: %s", event.dashboard)
+                    _say(f"Dask dashboard: {event.dashboard}")
             case IterationDone():
                 if self._first is None:
                     self._first, self._said = (event.seconds, event.iteration), event.seconds
                 if event.seconds - self._said >= LINE_SECONDS:
                     self._said = event.seconds
-                    LOGGER.info("%s", self._line(event))
+                    _say(self._line(event))
             case RunFinished():
                 if event.seconds >= LINE_SECONDS:
                     what = f"{event.reason} after {event.iterations} iterations"
-                    LOGGER.info("%s, %s", what, _minutes(event.seconds))
+                    _say(f"{what}, {_minutes(event.seconds)}")
             case _:
                 pass
 

@@ -143,8 +143,12 @@ def test_metadata_of_samples_that_are_dates(tmp_path: Path) -> None:
 
 def test_numbered_samples_of_different_datasets_are_not_the_same(tmp_path: Path) -> None:
     first, other = runs(tmp_path, (0, 1))
-    with pytest.raises(InputError, match="names of the samples: the runs are of different datasets"):
+    with pytest.warns(UserWarning, match="without names are matched by their position"):
         match_factors([first, other])
+    few = factorflow.write_dataset(tmp_path / "few", {"x": first.dataset.values("x")[:30]})
+    fewer = factorflow.fit(few, first.config, progress=False)
+    with pytest.raises(InputError, match="names of the samples: the runs are of different datasets"):
+        match_factors([first, fewer])
     with pytest.raises(InputError, match="8 and 7 features of view x without names"):
         match_factors([first, other], by="loadings")
     again = factorflow.fit(first.dataset, first.config, seed=3, progress=False)

@@ -62,8 +62,19 @@ def test_without_a_terminal_there_is_a_line_a_minute(
         "fit: iteration 3 of at most 20, bound -3, gain 1.0e+00, 1.2 minutes, at most 9.2 minutes left",
         "converged after 4 iterations, 1.4 minutes",
     ]
-    assert not progress.LOGGER.handlers
-    assert progress.LOGGER.level == logging.NOTSET
+
+
+def test_handlers_and_levels_stay_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those of a program whose other threads log meanwhile."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(progress.LOGGER, "handlers", [])
+    monkeypatch.setattr(progress.LOGGER, "level", logging.ERROR)
+    with progress_bar(bar=False) as on_event:
+        on_event(EVENTS[0])
+        assert (progress.LOGGER.handlers, progress.LOGGER.level) == ([], logging.ERROR)
+    assert "8787/status" in capsys.readouterr().err
 
 
 def test_lines_go_where_logging_says(caplog: pytest.LogCaptureFixture, capsys: Any) -> None:

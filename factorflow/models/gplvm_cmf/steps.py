@@ -144,9 +144,8 @@ class Descend(Sweep[Globals, Local, Gradients]):
 
     def update(self, globals_: Globals, stats: Gradients, step: Step) -> tuple[Globals, Info]:
         """Move the parameters."""
-        from factorflow.models.gplvm_cmf.autodiff import optimise, tensors
+        from factorflow.models.gplvm_cmf.autodiff import optimise
 
-        tensors.one_thread()
         pending, bound = globals_.pending, step.scale * stats.bound
         gradients = {name: step.scale * gradient for name, gradient in stats.values.items()}
         if pending is not None:

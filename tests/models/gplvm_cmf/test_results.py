@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +247,29 @@ def test_bad_input(dataset: Any, tmp_path: Path) -> None:
     for ask in (lambda: other.generate(3), lambda: other.log_likelihood(dataset)):
         with pytest.raises(InputError, match="a family that can"):
             ask()
+
+
+def threads_of_pytorch() -> list[int]:
+    """How many this thread of Python has, and a new one."""
+    import torch
+
+    found = [torch.get_num_threads()]
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found
+
+
+@pytest.mark.parametrize("executor", ["local", "threads"])
+def test_the_threads_of_pytorch_are_those_of_before(dataset: Any, executor: str) -> None:
+    import torch
+
+    own = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        before, config = threads_of_pytorch(), SMALL | {"views": ["a", "b"], "max_iter": 62}
+        posterior = factorflow.fit(dataset, config, executor=executor, progress=False)
+        posterior.project(dataset, progress=False)
+        assert threads_of_pytorch() == before
+    finally:
+        torch.set_num_threads(own)

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.optim.adam import adam
 
-from factorflow.models.gplvm_cmf.autodiff.tensors import as_array, as_tensor
+from factorflow.models.gplvm_cmf.autodiff.tensors import as_array, as_tensor, one_thread
 from factorflow.models.gplvm_cmf.state import Arrays
 from factorflow.shape import Array
 
@@ -72,6 +72,7 @@ class Adam:
                 )
 
 
+@one_thread()
 def ascend(
     values: Arrays,
     first: Arrays,

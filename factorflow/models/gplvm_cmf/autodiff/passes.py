@@ -103,9 +103,9 @@ class Given:
     data: Data
 
 
+@one_thread()
 def read(settings: Settings, block: Block, fixed: Fixed) -> Data:
     """Return the values of a block as tensors, where they are worked on."""
-    one_thread()
     device, views = device_of(block), {}
     constant = torch.zeros(block.n_rows, dtype=torch.float64, device=device)
     for view in settings.views:
@@ -145,6 +145,7 @@ def _of_chunk(noise: Arrays, where: slice, device: torch.device) -> dict[str, to
     return {n: as_tensor(a if n.startswith("w") else a[where], device) for n, a in noise.items()}
 
 
+@one_thread()
 def differentiate(
     given: Given, noise: Noise, globals_: Sequence[str], rows: Sequence[str], pending: Cotangents | None
 ) -> tuple[float, dict[str, Array], dict[str, Array]]:
@@ -188,6 +189,7 @@ def _with_share(aim: torch.Tensor, terms: Terms, pending: Cotangents | None, s: 
     return aim + (as_tensor(pending.shift[s], device) * terms.shift).sum()
 
 
+@one_thread()
 def evaluate(
     given: Given, noise: Noise
 ) -> tuple[
@@ -216,6 +218,7 @@ def evaluate(
     return np.concatenate(bounds), gram, shift
 
 
+@one_thread()
 def cotangents(
     settings: Settings,
     values: Arrays,
@@ -224,7 +227,6 @@ def cotangents(
     shift: Float64[np.ndarray, "S Q M"],
 ) -> Cotangents:
     """Return log r(w|z) - log q(w), its mean over draws, and its derivatives, given G and h of all rows."""
-    one_thread()
     names = [name for name in ("w", "w_factor") if name in values]
     host = torch.device("cpu")
     leaves = with_gradients(values, names, host)
@@ -238,11 +240,11 @@ def cotangents(
     return Cotangents(back[0], back[1], total(leaves, names), float(bound.detach()))
 
 
+@one_thread()
 def regress(
     settings: Settings, values: Arrays, inputs: Float64[np.ndarray, "B R"], z: Float64[np.ndarray, "B Q"]
 ) -> tuple[Float64[np.ndarray, "M M"], Float64[np.ndarray, "M Q"]]:
     """Return sums of a a' and of a z' over rows, a = a(x_i): the normal equations of z on a."""
-    one_thread()
     with torch.no_grad():
         process = inducing(with_gradients(values, (), torch.device("cpu")), settings.jitter)
         gram = torch.zeros_like(process.factor)
@@ -253,6 +255,7 @@ def regress(
     return as_array(gram), as_array(right)
 
 
+@one_thread()
 def fit_rows(given: Given, noise: Callable[[int], Arrays], n_steps: int, rate: float) -> dict[str, Array]:
     """Return the parameters of rows after steps of Adam under decoders that stay as they are.
 
@@ -290,6 +293,7 @@ def fit_rows(given: Given, noise: Callable[[int], Arrays], n_steps: int, rate: f
     return {name: np.concatenate(found) for name, found in parts.items()}
 
 
+@one_thread()
 def importance(
     given: Given, noise: Callable[[int, int], Float64[np.ndarray, "B _"]], n_draws: int
 ) -> Float64[np.ndarray, " B"]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -16,13 +18,43 @@ __all__ = ["as_array", "as_tensor", "device_of", "one_thread", "total", "with_gr
 HOST = torch.device("cpu")
 
 
-def one_thread() -> None:
-    """Have PyTorch use one thread from now on: two threads give other bits than one.
+_lock = threading.Lock()
+_users = 0
+_own_threads = 1
+"""Threads of PyTorch before the first of the present users of `one_thread`."""
 
-    Parallel work comes from blocks. It counts for the whole process, and is asked for anew by each task: a
-    new thread of Python begins with as many as the machine has.
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Have PyTorch use one thread meanwhile, and as many as before when it ends; also as a decorator.
+
+    Two threads give other bits than one; parallel work comes from blocks. The number counts for the thread
+    of Python that sets it and for those that first use PyTorch afterwards, so each use of it sets its own.
     """
-    torch.set_num_threads(1)
+    global _users, _own_threads
+    with _lock:
+        if not _users:
+            _own_threads = _threads_of_new_ones()
+        _users += 1
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            torch.set_num_threads(_own_threads)
+
+
+def _threads_of_new_ones() -> int:
+    """Return how many threads PyTorch has where nobody limits them: in a new thread of Python.
+
+    In the present one those of OpenMP may be limited, for all libraries, while a run lasts.
+    """
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def device_of(block: Block) -> torch.device:
