@@ -34,16 +34,22 @@ def new_array(
 ) -> Any:
     """Create an array whose chunks are all written and carry a checksum: lost or damaged ones are noticed.
 
-    Other readers find NaN in place of a lost chunk of floating-point numbers.
+    Other readers find NaN in place of a lost chunk of floating-point numbers, and of integers the smallest of
+    their type, of unsigned ones the largest.
     """
     from zarr.codecs import Crc32cCodec
+
+    kind = np.dtype(dtype if dtype != "string" else object)
+    fill: Any = {"f": np.nan}.get(kind.kind)
+    if kind.kind in "iu":
+        fill = np.iinfo(kind).min if kind.kind == "i" else np.iinfo(kind).max
 
     return group.create_array(
         name,
         shape=shape,
         chunks=chunks,
         dtype=dtype,
-        fill_value=np.nan if np.dtype(dtype if dtype != "string" else object).kind == "f" else None,
+        fill_value=fill,
         compressors=[Crc32cCodec()],
         dimension_names=dims,
         attributes=dict(attributes or {}),

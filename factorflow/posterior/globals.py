@@ -85,7 +85,9 @@ def write_globals(
     from factorflow.storage.verified_store import DurableStore
 
     sets = _Sets.of(chains)
-    group = zarr.open_group(DurableStore(path), mode="a", zarr_format=3).require_group(GROUP)
+    group = zarr.open_group(
+        DurableStore(path), mode="a", zarr_format=3, use_consolidated=False
+    ).require_group(GROUP)
     known = group.attrs.get("structure")
     if known is None:
         group.attrs["structure"] = sets.structure

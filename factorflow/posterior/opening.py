@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +14,8 @@ from factorflow.models.contract import AVERAGES
 from factorflow.posterior.schema import NAMED, read_with_checksums
 from factorflow.shape import sample_names
 from factorflow.storage.checksums import CHECKSUM_ATTRIBUTES
-from factorflow.storage.remote import RemotePath
+from factorflow.storage.location import is_remote
+from factorflow.storage.remote import RemotePath, map_concurrently
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -92,6 +95,10 @@ def load_tree(tree: xr.DataTree, path: str | None) -> None:
             load_variable(node[str(name)], f"{node.path.strip('/')}/{name}", path)
 
 
+def _load(arrays: Mapping[Any, Any], path: str, name: Any) -> Any:
+    return load_variable(arrays[name], str(name), path).values
+
+
 def _with_labels(dataset: Any, path: str, *, named: bool) -> Any:
     """Return the dataset with all text read, as objects, and an index for all but very long dimensions.
 
@@ -103,8 +110,9 @@ def _with_labels(dataset: Any, path: str, *, named: bool) -> Any:
         if (name in dataset.dims or variable.dtype.kind in "TUO") and variable.size <= LAZY_LABELS
     ]
     read: dict[Any, tuple[Any, ...]] = {}
-    for name in names:
-        values = load_variable(dataset[name].variable, str(name), path).values
+    arrays = {name: dataset[name].variable for name in names}
+    load = partial(_load, arrays, path)
+    for name, values in zip(names, map_concurrently(is_remote(path), load, names), strict=True):
         values = values.astype(object) if values.dtype.kind in "TU" else values
         read[name] = (dataset[name].dims, values, dataset[name].attrs)
     if (

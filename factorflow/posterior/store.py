@@ -81,7 +81,7 @@ def save(
     from factorflow.storage.verified_store import DurableStore
 
     with _disk(path, int(tree.nbytes)):
-        root = zarr.open_group(DurableStore(path), mode="a", zarr_format=3)
+        root = zarr.open_group(DurableStore(path), mode="a", zarr_format=3, use_consolidated=False)
         for node in tree.subtree:
             group = root if node.path == "/" else root.require_group(node.path.strip("/"))
             group.attrs.update({str(key): value for key, value in node.attrs.items()})
@@ -91,7 +91,8 @@ def save(
                     _write_whole(group, str(name), variable)
         if n_draws is not None:
             resize(path, n_draws, n_sets, grow=False)
-        write_manifest(path, verify=True)  # draws were written by other processes, or before a resume
+        # verified: draws were written by other processes, or before a resume
+        write_manifest(path, verify=True, consolidate=True)
 
 
 def create_rows(
@@ -236,7 +237,9 @@ def _create(
         chunks["draw"] = min(chunks["draw"], 1 << (most.bit_length() - 1))  # as draws come: `draw_chunk`
     about = {"long_name": variable.doc}
     with _disk(path):
-        group = zarr.open_group(DurableStore(path), mode="a", zarr_format=3).require_group(variable.group)
+        group = zarr.open_group(
+            DurableStore(path), mode="a", zarr_format=3, use_consolidated=False
+        ).require_group(variable.group)
         new_array(group, variable.name, dims, shape, tuple(chunks.values()), np.dtype(variable.dtype), about)
 
 

@@ -29,6 +29,8 @@ CONTENTS, SIGNATURE = CHECKSUM_ATTRIBUTES = "contents", "signature"
 ROOT = ""
 """Among the contents: the names of the root's attributes. What users add to the root is none of them."""
 METADATA = "zarr.json"
+CONSOLIDATED = "consolidated_metadata"
+"""Key of the root's metadata under which Zarr keeps those of all groups and arrays."""
 CRC_BYTES = 4
 """Every chunk ends with the CRC32C of what comes before: the last codec of all arrays."""
 LOST = "It was deleted, or the disk lost it: run anew with overwrite=True."
@@ -82,16 +84,18 @@ def signature(document: Mapping[str, Any]) -> str:
     return _sha256(json.dumps(document, sort_keys=True).encode())
 
 
-def write_manifest(store: str | os.PathLike[str], *, verify: bool = False) -> None:
+def write_manifest(store: str | os.PathLike[str], *, verify: bool = False, consolidate: bool = False) -> None:
     """Write the checksums of a complete store into its root; files that do not belong to it are deleted.
 
-    A chunk that was never written is an InputError, and with ``verify``, which reads all, a damaged one.
+    A chunk that was never written is an InputError, and with ``verify``, which reads all, a damaged one. With
+    ``consolidate`` the root repeats all metadata (Zarr's consolidated metadata): others need not be read.
     """
     root, present = Path(store), list_names(Path(store))
-    contents, arrays = {}, dict[str, set[str]]()
+    contents, arrays, metadata_by_node = {}, dict[str, set[str]](), dict[str, Any]()
     for node in sorted(n.removesuffix(f"/{METADATA}") for n in present if n.endswith(f"/{METADATA}")):
         metadata = (root / node / METADATA).read_bytes()
         contents[node], document = [_sha256(metadata)], json.loads(metadata)
+        metadata_by_node[node] = document
         if document["node_type"] == "array":
             chunks = chunks_of(node, document)
             _check_present(root, chunks[0], present, LOST)
@@ -103,9 +107,12 @@ def write_manifest(store: str | os.PathLike[str], *, verify: bool = False) -> No
             (root / name).unlink()
     document = json.loads((root / METADATA).read_text(encoding="utf-8"))
     document["attributes"].pop(SIGNATURE, None)
+    document.pop(CONSOLIDATED, None)
     contents[ROOT] = sorted({*document["attributes"], CONTENTS})
     document["attributes"][CONTENTS] = json.dumps(contents)
     document["attributes"][SIGNATURE] = signature(document)
+    if consolidate:
+        document[CONSOLIDATED] = {"kind": "inline", "must_understand": False, "metadata": metadata_by_node}
     atomic_write(root / METADATA, json.dumps(document, indent=2).encode(), durable=True)
 
 
@@ -142,11 +149,24 @@ class ChecksumManifest:
             signed = {name: attributes[name] for name in names if name in attributes}
         except (KeyError, ValueError, TypeError, AttributeError):
             contents, signed = {}, attributes
-        known = {name: value for name, value in document.items() if name != "consolidated_metadata"}
+        known = {name: value for name, value in document.items() if name != CONSOLIDATED}
         if stored is None or signature({**known, "attributes": signed}) != stored:
             value = "no checksum of its own" if stored is None else "another checksum"
             raise _damaged(location / METADATA, value, "the metadata as they were written", remedy)
-        return cls(location, contents, remedy)
+        manifest = cls(location, contents, remedy)
+        if isinstance(location, RemotePath):
+            manifest._take(document.get(CONSOLIDATED))
+        return manifest
+
+    def _take(self, consolidated: Any) -> None:
+        """Take metadata out of consolidated ones where they are as they were written, whoever wrote these."""
+        found = consolidated.get("metadata") if isinstance(consolidated, dict) else None
+        if not isinstance(found, dict):
+            return
+        for node in {*self.contents} & {*found}:
+            data = json.dumps(found[node], indent=2).encode()  # as Zarr writes them
+            if _sha256(data) == self.contents[node][0]:
+                self.check_metadata(node, data)
 
     def check_metadata(self, node: str, data: bytes | None) -> None:
         """Refuse the ``zarr.json`` of a group or array that is not as it was written; None: it is missing."""
@@ -162,11 +182,19 @@ class ChecksumManifest:
         """Return the ``zarr.json`` of a group or array if this process has verified it, in whatever store."""
         return _verified.get(self.contents[node][0])
 
-    def check_complete(self) -> dict[str, Chunks]:
-        """Return the chunks by group or array; an InputError names a file that is changed or missing."""
+    def check_complete(self, *, reread: bool = False) -> dict[str, Chunks]:
+        """Return the chunks by group or array; an InputError names a file that is changed or missing.
+
+        Of an object store, metadata that this process has verified are read with ``reread`` alone.
+        """
         present, chunks = list_names(self.location), dict[str, Chunks]()
-        read = map_concurrently(isinstance(self.location, RemotePath), self._metadata, self.contents)
-        for node, data in zip(self.contents, read, strict=True):
+        remote = isinstance(self.location, RemotePath)
+
+        def metadata(node: str) -> bytes | None:
+            known = self.verified_metadata(node) if remote and not reread else None
+            return known if known and f"{node}/{METADATA}" in present else self._metadata(node)
+
+        for node, data in zip(self.contents, map_concurrently(remote, metadata, self.contents), strict=True):
             self.check_metadata(node, data)
             assert data is not None
             chunks[node] = chunks_of(node, json.loads(data))
@@ -175,7 +203,7 @@ class ChecksumManifest:
 
     def verify(self) -> None:
         """Read everything and compare it with the checksums; raises as `check_complete`."""
-        for node, chunks in self.check_complete().items():
+        for node, chunks in self.check_complete(reread=True).items():
             ends = _sha256(b"".join(_ends(self.location, chunks, self.remedy)))
             if self.contents[node][1:] not in ([], [ends]):
                 folder = self.location / node / "c"

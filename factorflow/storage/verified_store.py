@@ -145,7 +145,7 @@ def open_tree(manifest: ChecksumManifest, **options: Any) -> xr.DataTree:
 
     manifest.check_complete()
     store: Any = VerifiedStore(manifest.location, manifest)
-    return xr.open_datatree(store, engine="zarr", consolidated=False, **options)
+    return xr.open_datatree(store, engine="zarr", consolidated=False, zarr_format=3, **options)
 
 
 def open_array(

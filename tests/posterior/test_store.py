@@ -23,6 +23,7 @@ from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Variable
 from factorflow.posterior.assembly import assemble, labels_of
+from factorflow.posterior.chunks import new_array
 from factorflow.posterior.drawn import make_room
 from factorflow.posterior.store import (
     create_draws,
@@ -66,10 +67,22 @@ def test_what_users_add_to_the_root_is_no_damage(given: Any, tmp_path: Path) -> 
 
 def test_a_lost_chunk_is_nan_to_other_readers(given: Any, tmp_path: Path) -> None:
     given.posterior.save(tmp_path / "p.zarr")
-    shutil.rmtree(tmp_path / "p.zarr" / "variational" / "scores" / "c")
-    stored = xr.open_zarr(tmp_path / "p.zarr", group="variational", consolidated=False)
+    for name in ("variational/scores", "optimization/iteration"):
+        shutil.rmtree(tmp_path / "p.zarr" / name / "c")
+    stored = xr.open_zarr(tmp_path / "p.zarr", group="variational")
     assert np.isnan(stored["scores"].values).all()
     assert not np.isnan(stored["loadings_rna"].values).any()
+    iterations = xr.open_zarr(tmp_path / "p.zarr", group="optimization")["iteration"].values
+    assert (iterations == np.iinfo(np.int64).min).all()  # and not 0, which may be one
+
+
+@pytest.mark.parametrize(("dtype", "fill"), [("u1", 255), ("i4", -(2**31)), ("u8", 2**64 - 1), ("?", False)])
+def test_a_lost_chunk_of_integers_is_no_value(tmp_path: Path, dtype: str, fill: int) -> None:
+    array = new_array(zarr.open_group(tmp_path, mode="w"), "x", ("a",), (5,), (5,), np.dtype(dtype))
+    array[:] = np.array([1, 0, 1, 1, 0], dtype)
+    assert zarr.open_array(tmp_path / "x", mode="r")[:].tolist() == [1, 0, 1, 1, 0]
+    shutil.rmtree(tmp_path / "x" / "c")
+    assert zarr.open_array(tmp_path / "x", mode="r")[:].tolist() == [fill] * 5
 
 
 def test_attributes_are_those_that_netcdf_knows(given: Any, tmp_path: Path) -> None:

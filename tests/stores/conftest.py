@@ -129,6 +129,8 @@ class Proxy(ThreadingHTTPServer):
         Status and code of the answer to others.
     most : int
         Requests that were under way at a time.
+    served : int
+        Requests in all.
     """
 
     daemon_threads = True
@@ -136,7 +138,7 @@ class Proxy(ThreadingHTTPServer):
     def __init__(self, server: str) -> None:
         super().__init__(("127.0.0.1", 0), _Forward)
         self.behind = server.removeprefix("http://")
-        self.gather, self.now, self.most = 0, 0, 0
+        self.gather, self.now, self.most, self.served = 0, 0, 0, 0
         self.refused, self.room, self.refusal = {"PUT"}, 10**6, (507, "XMinioStorageFull")
         self.lock = threading.Condition()
 
@@ -150,6 +152,7 @@ class _Forward(BaseHTTPRequestHandler):
         sent = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         with proxy.lock:
             proxy.now += 1
+            proxy.served += 1
             if proxy.now > proxy.most:
                 proxy.most = proxy.now
                 proxy.lock.notify_all()

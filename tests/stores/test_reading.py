@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 from contract_tools import assert_same_bits
 
 import factorflow
 from factorflow.engine.source import READ_AHEAD, Source
 from factorflow.errors import InputError, RunError
-from factorflow.storage import remote
+from factorflow.storage import checksums, remote
 from factorflow.storage.remote import RemotePath
 from factorflow.storage.verified_store import VerifiedStore
 
@@ -341,3 +342,25 @@ def test_the_command_line_takes_urls(there: str) -> None:
     assert done.returncode == 0, done.stderr
     assert f"Dataset {there}" in done.stdout
     assert "Every checksum is right" in done.stdout
+
+
+def test_a_posterior_of_many_views_opens_with_few_requests(
+    proxy: Any, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One for all metadata, one to list the chunks, one for the names of each dimension."""
+    views = {f"v{i}": values(i) for i in range(12)}
+    data = factorflow.write_dataset(tmp_path / "d.zarr", views, obs={"age": range(160)})
+    local = factorflow.fit(data, CONFIG, out=tmp_path / "p.zarr", progress=False, holdout=0.1)
+    there = bucket.copy(tmp_path / "p.zarr", "p.zarr")
+    found = factorflow.open_posterior(there)
+    assert proxy.served <= 25
+    assert_same_bits(found, local)
+    zarr.open_group(tmp_path / "p.zarr", mode="r+").create_group("own").attrs["note"] = "of a user"
+    with pytest.warns(zarr.errors.ZarrUserWarning, match="Consolidated metadata"):
+        zarr.consolidate_metadata(str(tmp_path / "p.zarr"))
+    there = bucket.copy(tmp_path / "p.zarr", "q.zarr")
+    monkeypatch.setattr(checksums, "_verified", {})
+    before = proxy.served
+    found = factorflow.open_posterior(there)
+    assert proxy.served - before <= 25
+    assert_same_bits(found, local)
