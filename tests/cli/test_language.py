@@ -20,7 +20,7 @@ from factorflow.models.registry import registered
 FIT = Typed(
     "fit",
     {"out": "--out", "overwrite": "--overwrite", "max_iter": "--max-iter", "resume": "--resume"},
-    {"model": "sparse_gfa", "inference": "svi"},
+    {"model": "sparse_gfa", "inference": "incremental"},
 )
 
 
@@ -79,8 +79,11 @@ def test_a_file_keeps_its_language() -> None:
         typed.text("Use inference='full' with noise='feature'.")
         == "Use `inference: full` with --set noise=feature."
     )
-    wrong = InputError("inference", "svi", "another", "Use inference='full'.")
-    assert typed.message(wrong) == "inference: svi in model.yaml: expected another. Use `inference: full`."
+    wrong = InputError("inference", "incremental", "another", "Use inference='full'.")
+    assert (
+        typed.message(wrong)
+        == "inference: incremental in model.yaml: expected another. Use `inference: full`."
+    )
 
 
 def test_options_are_named_as_they_were_typed(dataset: Path, tmp_path: Path) -> None:

@@ -42,6 +42,11 @@ REMOVED: dict[str, tuple[object, str, str]] = {
     ),
     "ard": (True, "nothing: precisions of loadings are learned", "Leave it out; ard_prior is their prior."),
     "scores_prior": ("auto", "nothing: its name is scores", "Use scores=."),
+    "forgetting": (
+        0.7,
+        "nothing: passes over parts of the data keep the statistics of the others",
+        "Leave it out; inference='incremental' is what 'svi' was for.",
+    ),
     "count_bound": ("auto", "nothing: counts are fitted under their likelihood", "Leave it out."),
 }
 """Options of earlier versions, each with its default, what is expected now, and what to do."""
@@ -113,15 +118,11 @@ class SparseGFA(ModelConfig):
     )
     warmup_iter: int = Field(default=40, ge=1, description="Passes without spikes at most.")
     max_iter: int = Field(default=200, ge=1, description="Passes (or parts of them) with spikes at most.")
-    inference: Literal["full", "incremental", "svi"] = Field(
+    inference: Literal["full", "incremental"] = Field(
         default="full",
-        description="Sparse passes over all blocks; over a part, keeping the statistics of the others; or "
-        "stochastic, from a part alone (ends at max_iter).",
+        description="Sparse passes over all blocks; or over a part, keeping the statistics of the others.",
     )
     batch: float = Field(default=0.25, gt=0, le=1, description="Share of the blocks in a part.")
-    forgetting: float = Field(
-        default=0.7, gt=0.5, le=1, description="Stochastic steps shrink as t^-forgetting."
-    )
     tol: float = Field(
         default=1e-6,
         gt=0,
@@ -214,13 +215,6 @@ class SparseGFA(ModelConfig):
     def build_fitted(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
         """Return the model for new samples: as few as there are."""
         refuse_inputs(meta, NAME)
-        if self.inference == "svi" and self.n_starts > 1:
-            raise InputError(
-                "n_starts",
-                self.n_starts,
-                "1 where inference is 'svi': bounds of parts of the data cannot be compared",
-                "Leave it out, or use inference='incremental'.",
-            )
         settings = self._settings(meta)
         if self.inference != "full" and settings.dense:
             raise InputError(
@@ -261,8 +255,6 @@ class SparseGFA(ModelConfig):
         if not self.n_draws:
             why = "they are of the sampler; n_draws says how many draws it keeps"
             found |= dict.fromkeys(("n_burn_in", "thin", "chains"), why)
-        if self.inference != "svi":
-            found["forgetting"] = f"inference is {self.inference!r}; it is for inference='svi'"
         return found
 
     def _settings(self, meta: Meta) -> Settings:
@@ -296,7 +288,6 @@ class SparseGFA(ModelConfig):
             precision_bits=self._bits(meta),
             inference=self.inference,
             n_parts=1 if self.inference == "full" else min(meta.n_blocks, max(1, round(1 / self.batch))),
-            forgetting=self.forgetting,
             priors=Priors(),
         )
 

@@ -377,10 +377,8 @@ def statistics(
         else:
             assert p.gaps is not None
             shared[view.name] = weighted_moments(p.gaps.present, rho)[None]
-        if rho is not None or (view.is_gaussian and settings.samples_parts):
-            # Of the rows at hand: beside products of a part, the squares of all rows may be the smaller ones.
-            weight = ones if rho is None else rho
-            squares = device.product(weight, p.response.astype(np.float64) ** 2)[:, None]
+        if rho is not None:
+            squares = device.product(rho, p.response.astype(np.float64) ** 2)[:, None]
         phi = None if p.phi is None else p.phi[:, None]
         pairs = None if pairs is None else pairs[:, None]
         features[view.name] = FeatureStats(cross[:, None], pairs, squares, phi)

@@ -13,7 +13,7 @@ from factorflow.models.sparse_gfa.elbo import Moves, bound_of, shared_by_feature
 from factorflow.models.sparse_gfa.guard import check_finite, next_step_length
 from factorflow.models.sparse_gfa.hyperparameters import optimize_hyperparameters
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
-from factorflow.models.sparse_gfa.m_step import loading_sums, scale_to_all_rows
+from factorflow.models.sparse_gfa.m_step import loading_sums
 from factorflow.models.sparse_gfa.n_factors import least_worth, worth
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.squarem import judge_snapshot, needs_longer_step, squarem_step
@@ -52,7 +52,6 @@ def finish_iteration(
     sparse: bool,
 ) -> tuple[Globals, dict[str, float]]:
     """Update what all features share, given updated features; return the new globals and the bound."""
-    stats = scale_to_all_rows(settings, stats)
     k = globals_.n_factors
     new = replace(
         globals_,
@@ -83,8 +82,7 @@ def finish_iteration(
     if sparse and settings.deletes:
         found, gap = worth(settings, new, moves, sums, stats)
         new = replace(new, worth=found, score=objective + gap)
-    # Of a part of the rows the optimum says little; loadings that went a part of the way have no messages.
-    if settings.inference != "svi" and globals_.step_length == 1.0:
+    if globals_.step_length == 1.0:  # loadings that went a part of the way have no messages
         new = replace(new, views=optimize_hyperparameters(settings, globals_, new, sparse=sparse))
     rounding = 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0
     step_length = next_step_length(globals_, new, objective, rounding) if settings.tangent else 1.0

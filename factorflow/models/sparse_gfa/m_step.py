@@ -34,7 +34,6 @@ __all__ = [
     "normal_equations",
     "precision_pairs",
     "update_features",
-    "scale_to_all_rows",
 ]
 
 T = TypeVar("T", Weights, Fixed, Corrected)
@@ -59,9 +58,7 @@ def update_features(
     settings: Settings, name: str, index: range, globals_: Globals, stats: Stats, step: Step, *, sparse: bool
 ) -> tuple[Weights, FeatureSums]:
     """Maximise the bound over w, then b, then tau, of a run of features; the body of `Sweep.features`."""
-    stats, rate = scale_to_all_rows(settings, stats), settings.step_size(step.count) if sparse else 1.0
-    if settings.tangent:
-        rate = min(rate, globals_.step_length)
+    rate = globals_.step_length if settings.tangent else 1.0
     rows = slice(index.start, index.stop)
     before, fixed = select_features(globals_.weights[name], rows), select_features(globals_.fixed[name], rows)
     view = globals_.views[name]
@@ -101,36 +98,6 @@ def _update(
     if sparse and settings.deletes:
         sums = replace(sums, worth=worth_of_loadings(settings, name, weights, expected, mine.cross, pairs))
     return weights, sums
-
-
-def scale_to_all_rows(settings: Settings, stats: Stats) -> Stats:
-    """Return the statistics of a minibatch scaled to the whole dataset."""
-    covered = float(stats.rows.sum())
-    if covered == settings.n_rows:
-        return stats
-    factor = settings.n_rows / covered
-
-    def scaled(x: Float64[Array, "*shape"] | None) -> Float64[Array, "*shape"] | None:
-        return None if x is None else factor * x
-
-    features = None
-    if stats.features is not None:
-        features = {
-            name: FeatureStats(factor * f.cross, scaled(f.pairs), scaled(f.squares), scaled(f.phi))
-            for name, f in stats.features.items()
-        }
-    return Stats(
-        features,
-        {name: factor * x for name, x in stats.shared.items()},
-        factor * stats.free,
-        factor * stats.entropy,
-        factor * stats.number,
-        factor * stats.second,
-        factor * stats.moments,
-        factor * stats.covariance,
-        factor * stats.rows,
-        factor * stats.precision,
-    )
 
 
 def normal_equations(
@@ -185,11 +152,6 @@ def _update_intercept(
     precision = prior + system.scale * system.pairs[:, -1]
     shifted = view.intercept_mean - fixed.reference / fixed.scale
     linear = prior * shifted + system.scale * (system.cross[:, n_factors] - with_constant)
-    if step < 1.0 and settings.inference == "svi":
-        before = 1.0 / weights.intercept_variance
-        linear = (1.0 - step) * before * weights.intercept + step * linear
-        precision = (1.0 - step) * before + step * precision
-        step = 1.0
     level = weights.intercept + step * (linear / precision - weights.intercept)
     return replace(weights, intercept=level, intercept_variance=1.0 / precision)
 

@@ -171,12 +171,12 @@ class SparseGFAModel(Model[Globals, Local]):
             "sparse",
             (sweep,),
             self.max_iter,
-            tol=None if s.inference == "svi" else self.tol / s.n_parts,
+            tol=self.tol / s.n_parts,
             parameter_tol=PARAMETER_TOL / s.n_parts,
             patience=(HASTY_PATIENCE if s.accelerates else 3) * s.n_parts,
             enter=enter,
             part_rows=None if s.n_parts == 1 else -(-s.n_rows // s.n_parts),
-            replace=s.inference == "incremental",
+            replace=s.n_parts > 1,
         )
 
     def warm_stages(self) -> tuple[Stage[Globals], ...]:
@@ -188,14 +188,13 @@ class SparseGFAModel(Model[Globals, Local]):
             For options that make a start from weights as they are pointless.
         """
         s = self.settings
-        wrong = {
-            "loadings='ard', which rotates the factors": s.dense,
-            "inference='svi', whose first steps forget the start": s.inference == "svi",
-        }
-        if any(wrong.values()):
-            found = "; ".join(what for what, given in wrong.items() if given)
-            remedy = "Leave it out: the fit then starts anew."
-            raise InputError("warm_start", found, "a model that can go on from a fit", remedy)
+        if s.dense:
+            raise InputError(
+                "warm_start",
+                "loadings='ard', which rotates the factors",
+                "a model that can go on from a fit",
+                "Leave it out: the fit then starts anew.",
+            )
         return (
             Stage[Globals]("moments", (MomentsSweep(s),), moment_passes(s), counts=False),
             self._sparse_stage(UpdateSweep(s, sparse=True, warm=True)),

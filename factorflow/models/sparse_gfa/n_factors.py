@@ -37,8 +37,11 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Weights
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
 
-__all__ = ["HORIZON", "falls_behind", "least_worth", "worth", "worth_of_loadings"]
+__all__ = ["EVIDENCE", "HORIZON", "falls_behind", "least_worth", "worth", "worth_of_loadings"]
 
+EVIDENCE = 3.0
+"""Nats by which the bound has to be higher without a factor: 20 to 1 against it, since the bound is no more
+exact than that."""
 HORIZON = 8.0
 """Passes for which the worth of a factor is taken to go on rising as it did in the last one."""
 _MOST_LOST = 0.9
@@ -126,7 +129,7 @@ def falls_behind(score: float, last: float, wanted: float) -> bool:
     score, last, wanted : float
         What this pass and the last one found, NaN where it is not known; what the model at hand has.
     """
-    return wanted - score > HORIZON * (score - last)
+    return wanted + EVIDENCE - score > HORIZON * (score - last)
 
 
 def least_worth(found: Float64[Array, " K"], before: Float64[Array, " K"] | None) -> int | None:

@@ -132,11 +132,9 @@ class Settings:
     precision_bits : int
         32 or 64: of the data in the matrix products.
     inference : str
-        "full", "incremental" or "svi": which blocks take part in a sparse pass, and how.
+        "full" or "incremental": which blocks take part in a sparse pass.
     n_parts : int
         Parts that the blocks are taken in, if not all at once.
-    forgetting : float
-        Exponent of the step size of stochastic updates.
     priors : Priors
         Constants.
     """
@@ -162,7 +160,6 @@ class Settings:
     precision_bits: int
     inference: str
     n_parts: int
-    forgetting: float
     priors: Priors
 
     @property
@@ -216,26 +213,16 @@ class Settings:
         """Shape and rate of the prior of rho."""
         return self.priors.sample_noise
 
-    def step_size(self, iteration: int) -> float:
-        """Return how far stochastic updates move: (t + 1)^-forgetting from the second pass on; else 1."""
-        return 1.0 if self.inference != "svi" else float((iteration + 1) ** -self.forgetting)
-
-    @property
-    def samples_parts(self) -> bool:
-        """Whether sparse passes take the rows of a part to stand for all rows."""
-        return self.inference == "svi" and self.n_parts > 1
-
     def changes_basis(self, iteration: int, *, sparse: bool) -> bool:
         """Whether the pass of this number, from 0, may end with a change of basis: every third does."""
-        if self.scores_spike or (sparse and self.inference == "svi"):
+        if self.scores_spike:
             return False
         return (iteration + 1) % (3 * self.n_parts if sparse else 3) == 0
 
     @property
     def deletes(self) -> bool:
         """Whether factors are deleted that the bound is higher without."""
-        exact = self.full_scores and not self.scores_spike and self.inference != "svi"
-        return self.learns_n_factors and exact and not self.dense
+        return self.learns_n_factors and self.full_scores and not self.scores_spike and not self.dense
 
     def view(self, name: str) -> ViewSettings:
         """Return a view by name."""

@@ -28,7 +28,7 @@ from jaxtyping import Float64
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.m_step import precision_pairs
-from factorflow.models.sparse_gfa.n_factors import falls_behind
+from factorflow.models.sparse_gfa.n_factors import EVIDENCE, falls_behind
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Iterate, Snapshot
 from factorflow.trees import replace
@@ -112,7 +112,7 @@ def judge_snapshot(
     known = kept.is_lower or not settings.tangent
     waiting = None if known else replace(kept, is_lower=True)
     if kept.trial:
-        if new.score > old.score:
+        if new.score > old.score + EVIDENCE:
             return replace(new, snapshot=waiting), objective if known else kept.objective
         if kept.is_lower or falls_behind(new.score, before.score, old.score):
             return replace(old, restored=True, trial_failed=True), kept.objective

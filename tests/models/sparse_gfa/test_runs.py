@@ -238,24 +238,19 @@ def test_incremental_passes_reach_the_bound_of_full_ones(tmp_path):
     assert matched(parts.tree["variational"]["scores"].to_numpy(), truth).min() > 0.95
 
 
-@pytest.mark.thorough
-def test_stochastic_passes_come_close(tmp_path):
-    """Natural gradients from a quarter of the blocks."""
-    shown, _, truth = simulate(("gaussian", "gaussian"), n_rows=800)
-    likelihoods = ("gaussian", "gaussian")
-    posterior = fit(
-        tmp_path, shown, likelihoods, n_factors=6, inference="svi", max_iter=60, block_rows=64, warmup_iter=15
-    )
-    assert matched(posterior.tree["variational"]["scores"].to_numpy(), truth).min() > 0.95
-
-
 @pytest.mark.parametrize("holdout", [0.0, 0.1])
 def test_noise_of_parts_is_that_of_their_rows(tmp_path, holdout):
     """Squares are those of the rows at hand: beside those of all rows residuals came out negative."""
     views = {"a": ("gaussian", 9), "b": ("gaussian", 6)}
     path, settings = tmp_path / "d.zarr", {"n_factors": 2}
     data = factorflow.simulate("sparse_gfa", path, 70, seed=5, block_rows=32, views=views, **settings)
-    model = {"model": "sparse_gfa", "n_factors": 3, "warmup_iter": 3, "max_iter": 8, "inference": "svi"}
+    model = {
+        "model": "sparse_gfa",
+        "n_factors": 3,
+        "warmup_iter": 3,
+        "max_iter": 8,
+        "inference": "incremental",
+    }
     posterior = factorflow.fit(data, model, seed=2, holdout=holdout, progress=False)
     assert np.isfinite(posterior.trace["objective"].values).all()
     for view in views:

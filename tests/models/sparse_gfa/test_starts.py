@@ -9,7 +9,6 @@ import pytest
 
 import factorflow
 import factorflow.posterior.findings
-from factorflow.errors import InputError
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.start import restarts
 from factorflow.models.sparse_gfa.start.components import empty_globals
@@ -128,11 +127,6 @@ def test_of_a_warm_start_no_stability_is_known(tail, several):
     assert "starts" not in found.summary()
     assert found.summary()["objective"] == float(found.trace["objective"][-1])
     assert "unstable" not in [finding.kind for finding in found.findings]
-
-
-def test_bounds_of_parts_are_not_compared(tail):
-    with pytest.raises(InputError, match="n_starts"):
-        fit(tail, n_starts=2, inference="svi")
 
 
 def test_likeness_is_the_correlation(small_globals):
