@@ -43,7 +43,8 @@ __all__ = [
     "update_scores",
 ]
 
-_START_VARIANCE = 0.1
+START_VARIANCE = 0.1
+"""Variance of the scores that a stage begins with."""
 
 Phase = Literal["start", "restart", "update", "known"]
 
@@ -120,7 +121,7 @@ def blank_scores(settings: Settings, mean: Float64[Array, "B K"]) -> Local:
     shape = (len(mean), len(settings.views))
     noise = np.ones(shape) if settings.sample_noise else None
     inclusion = np.ones(mean.shape) if settings.scores_spike else None
-    return Local(mean, np.full(mean.shape, _START_VARIANCE), inclusion, noise, noise)
+    return Local(mean, np.full(mean.shape, START_VARIANCE), inclusion, noise, noise)
 
 
 @dataclass(frozen=True)
@@ -218,12 +219,12 @@ def update_samples(
 
 def blank_entropy(mean: Float64[Array, "B K"]) -> float:
     """Return the entropy of `blank_scores`, without its constant."""
-    return 0.5 * float(mean.size) * (1.0 + float(np.log(_START_VARIANCE)))
+    return 0.5 * float(mean.size) * (1.0 + float(np.log(START_VARIANCE)))
 
 
 def blank_precision(mean: Float64[Array, "B K"]) -> Float64[Array, " K"]:
     """Return `UpdatedRows.precision` of `blank_scores`."""
-    return np.full(mean.shape[1], -len(mean) * np.log(_START_VARIANCE))
+    return np.full(mean.shape[1], -len(mean) * np.log(START_VARIANCE))
 
 
 def round_scores(local: Local, settings: Settings) -> Local:

@@ -37,7 +37,7 @@ __all__ = [
     "with_constant",
 ]
 
-_SETTLED = 10
+SETTLED = 10
 """Sparse passes before a factor goes for what it explains: at first one can be weak and come back."""
 
 
@@ -148,7 +148,7 @@ def _delete_factor(settings: Settings, before: Globals, new: Globals, count: int
     gone = None if new.worth is None else least_worth(new.worth, before.worth)
     if gone is not None:
         return select_factors(new, np.delete(np.arange(new.n_factors), gone))
-    return without_weak_factors(settings, new) if count >= _SETTLED else new
+    return without_weak_factors(settings, new) if count >= SETTLED else new
 
 
 def without_weak_factors(settings: Settings, globals_: Globals) -> Globals:

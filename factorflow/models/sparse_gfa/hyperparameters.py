@@ -43,11 +43,11 @@ INNER = 3
 decides would show in the fourth digit of a fit."""
 SHAPES = np.geomspace(0.5, 1e5, 12)[:, None]
 """Shapes a of the prior of noise precisions that are compared: from one entry's worth to all alike."""
-_FURTHEST = 30.0
+FURTHEST = 30.0
 """How many times as far as its first step an extrapolation may go."""
-_LOGS = -60.0, 60.0
+LOGS = -60.0, 60.0
 """Between which log lambda lies."""
-_NEWTON = 8
+NEWTON = 8
 """Steps of Newton's method for the level of noise precisions, of length 2 at most, from their median."""
 ALONE = 0.1
 """Least share of its variance that is noise of a feature alone in its view: a factor could take all of it."""
@@ -113,7 +113,7 @@ def _intercepts(settings: Settings, weights: Weights, fixed: Fixed, view: View, 
         spread += len(p) / (prior + len(p) * precision)  # the variance of m
         return log_precision - float(np.log(shape / (rate + 0.5 * spread))), mean
 
-    log_precision = float(brentq(lambda x: excess(x)[0], *_LOGS, xtol=1e-6))
+    log_precision = float(brentq(lambda x: excess(x)[0], *LOGS, xtol=1e-6))
     mean, precision = excess(log_precision)[1], float(np.exp(log_precision))
     return replace(view, intercept_mean=mean, intercept_rate=view.intercept_shape / precision)
 
@@ -169,7 +169,7 @@ def _further(
 ) -> Float64[Array, "*n"]:
     """Return where three iterates of each number lead (Aitken), if they come nearer; else the last."""
     r, v = first - zero, second - 2.0 * first + zero
-    nearer = (r * v < 0.0) & (np.abs(v) > np.abs(r) / _FURTHEST)
+    nearer = (r * v < 0.0) & (np.abs(v) > np.abs(r) / FURTHEST)
     return np.where(nearer, zero - r * r / np.where(nearer, v, 1.0), second)
 
 
@@ -203,7 +203,7 @@ def _of_most_evidence(half: Float64[Array, " D"], x: Float64[Array, " D"]) -> tu
     if (half == half[0]).all():
         half = half[:1]
     level = np.full((len(SHAPES), 1), np.log(np.median(x / half)))  # log s
-    for _ in range(_NEWTON):
+    for _ in range(NEWTON):
         t = 1.0 / (1.0 + x * (np.exp(-level) / SHAPES))
         weighted = (SHAPES + half) * t
         first = weighted.sum(axis=1, keepdims=True)

@@ -41,8 +41,8 @@ __all__ = ["SparseGFAModel", "UpdateSweep"]
 
 Enter = Callable[[Globals], Globals]
 
-HASTY_PATIENCE = 2
-"""Passes running that gain little, after which a stage ends, where every third is taken further."""
+PATIENCE = 2
+"""Passes running that gain little, after which the sparse stage ends."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ class SparseGFAModel(Model[Globals, Local]):
             self.max_iter,
             tol=self.tol / s.n_parts,
             parameter_tol=PARAMETER_TOL / s.n_parts,
-            patience=(HASTY_PATIENCE if s.accelerates else 3) * s.n_parts,
+            patience=PATIENCE * s.n_parts,
             enter=enter,
             part_rows=None if s.n_parts == 1 else -(-s.n_rows // s.n_parts),
             replace=s.n_parts > 1,

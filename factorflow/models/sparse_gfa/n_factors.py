@@ -44,7 +44,7 @@ EVIDENCE = 3.0
 exact than that."""
 HORIZON = 8.0
 """Passes for which the worth of a factor is taken to go on rising as it did in the last one."""
-_MOST_LOST = 0.9
+MOST_LOST = 0.9
 """Share of a rate that may go at most, where a factor seems to add to the noise."""
 
 
@@ -81,7 +81,7 @@ def worth_of_loadings(
         if weights.noise_shape is None or weights.noise_rate is None:
             explained += 0.5 * precision[:, t] @ growth
         else:
-            relative = np.maximum(0.5 * growth / weights.noise_rate[:, t, None], -_MOST_LOST)
+            relative = np.maximum(0.5 * growth / weights.noise_rate[:, t, None], -MOST_LOST)
             explained += weights.noise_shape[:, t] @ np.log1p(relative)
         spread += (precision[:, t] * pairs[:, t, -1]) @ variance
     if weights.entropies is not None:

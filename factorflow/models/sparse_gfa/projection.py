@@ -13,7 +13,8 @@ from factorflow.models.sparse_gfa.state import Local
 
 __all__ = ["project_scores"]
 
-_PROJECTION_PASSES = 50
+PROJECTION_PASSES = 50
+"""Updates of the scores of new samples, at most."""
 
 
 def project_scores(settings: Settings, block: Block, before: Local | None, given: PreparedGlobals) -> Local:
@@ -21,7 +22,7 @@ def project_scores(settings: Settings, block: Block, before: Local | None, given
     codes = settings.group_codes(block)
     passes = 1
     if settings.stateful and before is None:
-        before, passes = _unknown(settings, block.n_rows, given.globals_.n_factors), _PROJECTION_PASSES
+        before, passes = _unknown(settings, block.n_rows, given.globals_.n_factors), PROJECTION_PASSES
     for _ in range(passes):
         parts = by_noise_group(settings, block, codes, before)
         done = [(r, update_rows(settings, rows, c, old, given, g).local) for g, r, rows, c, old in parts]

@@ -38,7 +38,8 @@ __all__ = [
 ]
 
 SITE_SCORES = MODELS[1]
-_INTERCEPT_VARIANCE = 0.01
+INTERCEPT_VARIANCE = 0.01
+"""Variance of the intercepts that a fit begins with."""
 
 
 def empty_globals(settings: Settings) -> Globals:
@@ -225,7 +226,7 @@ def initial_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) 
     level = weights.intercept + fixed.reference / fixed.scale
     shape, rate = settings.priors.intercept
     intercept_shape, mean = shape + 0.5 * len(level), float(level.mean())
-    intercept_rate = rate + 0.5 * float(((level - mean) ** 2 + _INTERCEPT_VARIANCE).sum())
+    intercept_rate = rate + 0.5 * float(((level - mean) ** 2 + INTERCEPT_VARIANCE).sum())
     mean_precision = settings.priors.intercept_mean + len(level) * intercept_shape / intercept_rate
     ones = np.ones(weights.mean.shape[1])
     on, off = settings.priors.theta
