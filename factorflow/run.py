@@ -13,7 +13,7 @@ from warnings import warn
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.data.aligned import Aligned
 from factorflow.engine.draws import DrawStore, draw_chunk
-from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
+from factorflow.engine.events import CheckpointWritten, Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import check_device, environment
 from factorflow.engine.executors.launch import open_executor
 from factorflow.engine.executors.local import Executor, LocalExecutor
@@ -117,6 +117,7 @@ def fit(
         plan, draws = _plan(built, data, hidden, options, executor, output, warm=start)
         budget = Budget(options.max_minutes, options.checkpoint_every)
         with observers(options, output.name, family, executor, on_event or _ignore) as told:
+            told = _telling_how_to_go_on(told, output, options)
             return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
 
 
@@ -211,6 +212,7 @@ def project(
         plan, draws = _plan(model, aligned, None, whole, executor, output, fixed)
         budget = Budget(options.max_minutes, options.checkpoint_every)
         with observers(options, output.name, family, executor, on_event or _ignore) as told:
+            told = _telling_how_to_go_on(told, output, options)
             return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
 
 
@@ -277,6 +279,18 @@ def _explained(output: Output, options: ResumeOptions) -> Iterator[None]:
         if output.can_go_on:
             interrupt.add_note(f"To go on: {_resume_command(output, options)}")
         raise
+
+
+def _telling_how_to_go_on(on_event: OnEvent, output: Output, options: ResumeOptions) -> OnEvent:
+    """Return a listener whose checkpoints name the command that goes on from them."""
+    if output.shown_path is None:
+        return on_event
+    command = _resume_command(output, options)
+
+    def tell(event: Event) -> None:
+        on_event(replace(event, resume=command) if isinstance(event, CheckpointWritten) else event)
+
+    return tell
 
 
 def _resume_command(output: Output, options: ResumeOptions) -> str:

@@ -28,9 +28,11 @@ from prefect.artifacts import (
 )
 
 from factorflow.engine.events import CheckpointWritten, Event, IterationDone, RunFinished, RunStarted
+from factorflow.engine.progress import Silence
 from factorflow.errors import counted
 from factorflow.storage.location import Location, as_location
 from factorflow.storage.remote import RemotePath
+from flows.markdown import code_block, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,6 +51,9 @@ __all__ = [
 
 EVERY_SECONDS = 5.0
 """Between two updates of the progress artifact: one costs about 25 ms."""
+
+WIDTH, COLOURS = 560, 24
+"""Pixels and colours of pictures in pages: 5 to 10 KB each. The report has them in full."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,15 @@ class Label:
     def __str__(self) -> str:
         return f"{self.dataset}, {self.run}"
 
+    def shown(self) -> str:
+        """Return it for pages of markdown."""
+        return plain(self)
+
 
 class RunWatcher:
-    """Listens to a run: prints where to look and keeps a progress artifact up to date.
+    """Listens to a run: prints where to look and how to go on, and keeps a progress artifact up to date.
+
+    While nothing is heard of the run it says so once a minute.
 
     Parameters
     ----------
@@ -96,9 +107,11 @@ class RunWatcher:
         self._dashboard: str | None = None
         self._max_iter = 1
         self._shown = 0.0
+        self._silence = Silence(print)
 
     def __call__(self, event: Event) -> None:
         """Take note of one event."""
+        self._silence(event)
         match event:
             case RunStarted():
                 self._start(event)
@@ -107,7 +120,8 @@ class RunWatcher:
                     event.iteration, f"{event.stage}: bound {event.objective:.8g}", every=EVERY_SECONDS
                 )
             case CheckpointWritten():
-                print(f"checkpoint after iteration {event.iteration}")
+                how = f"; to go on from it: {event.resume}" if event.resume else ""
+                print(f"checkpoint after iteration {event.iteration}{how}")
             case RunFinished():
                 ended = f"{event.reason} after {counted(event.iterations, 'iteration')}"
                 print(f"{ended}, {event.seconds:.1f} s")
@@ -117,6 +131,7 @@ class RunWatcher:
 
     def close(self) -> None:
         """Say of the dashboard that the run is over, however it ended."""
+        self._silence.close()
         if self._dashboard is not None:
             self._link(
                 "The run is over. The page is gone with it, if the run had a cluster of its own.", "over"
@@ -128,9 +143,9 @@ class RunWatcher:
         if event.dashboard is not None:
             print(f"Dask dashboard: {event.dashboard}", flush=True)
             self._dashboard = event.dashboard
-            self._link(f"While {self._label} is running.", "running")
+            self._link(f"While {self._label.shown()} is running.", "running")
         created: Any = create_progress_artifact(
-            0.0, key=self._label.key("progress"), description=f"Iterations: {self._label}"
+            0.0, key=self._label.key("progress"), description=f"Iterations: {self._label.shown()}"
         )
         self._artifact = created
 
@@ -149,7 +164,7 @@ class RunWatcher:
             return
         self._shown = now
         update_progress_artifact(
-            self._artifact, 100.0 * min(1.0, iteration / self._max_iter), f"{self._label}: {text}"
+            self._artifact, 100.0 * min(1.0, iteration / self._max_iter), f"{self._label.shown()}: {text}"
         )
 
 
@@ -157,7 +172,8 @@ def publish_objective(posterior: Posterior, label: Label) -> None:
     """Publish the curve of the bound, or of what else a run watches."""
     from factorflow.report import plot_trace
 
-    publish_picture(_picture(_drawn(plot_trace, posterior)), label.key("objective"), f"Objective: {label}")
+    picture = _picture(_drawn(plot_trace, posterior))
+    publish_picture(picture, label.key("objective"), f"Objective: {label.shown()}")
 
 
 def publish_picture(address: str, key: str, description: str) -> None:
@@ -169,14 +185,16 @@ def publish_factors(factors: Sequence[Mapping[str, Any]], label: Label) -> None:
     """Publish the table of factors: variance explained by view (percent), and their top features."""
     rows = []
     for factor in factors:
-        row = {"factor": factor["factor"]}
+        row = {"factor": plain(factor["factor"])}
         row |= {
             view: "" if share is None else round(100 * share, 2)  # None: the view was not measured
             for view, share in factor.get("variance_explained", {}).items()
         }
-        row |= {f"top of {view}": ", ".join(top) for view, top in factor.get("top_features", {}).items()}
+        row |= {
+            f"top of {view}": plain(", ".join(top)) for view, top in factor.get("top_features", {}).items()
+        }
         rows.append(row)
-    description = f"Variance explained (%) and top features: {label}"
+    description = f"Variance explained (%) and top features: {label.shown()}"
     create_table_artifact(rows, key=label.key("factors"), description=description)
 
 
@@ -194,13 +212,14 @@ def publish_report(posterior: Posterior, path: Location | None, label: Label) ->
     label : Label
         What the artifact is named by.
     """
-    text = [f"# {label}", "```text", repr(posterior), "```"]
+    text = [f"# {label.shown()}", code_block(repr(posterior))]
     for title, figure in _figures(posterior):
         text += [f"## {title}", f"![{title}]({_picture(figure)})"]
     if path is not None:
         where = "" if isinstance(path, RemotePath) else " on the disk of the worker"
-        text += ["", f"The whole report, one HTML file{where}: `{path}`"]
-    create_markdown_artifact("\n\n".join(text), key=label.key("report"), description=f"Results: {label}")
+        text.append(f"The whole report, one HTML file{where}: {plain(path)}")
+    description = f"Results: {label.shown()}"
+    create_markdown_artifact("\n\n".join(text), key=label.key("report"), description=description)
 
 
 def _figures(posterior: Posterior) -> list[tuple[str, Figure]]:
@@ -222,16 +241,23 @@ def _drawn(plot: Callable[..., Any], posterior: Posterior) -> Figure:
 
 
 def picture_of(path: Location) -> str:
-    """Return a PNG file as an address that holds it."""
-    return _address(path.read_bytes())
+    """Return a PNG file as an address that holds a small copy of it."""
+    return _small(BytesIO(path.read_bytes()))
 
 
 def _picture(figure: Figure) -> str:
     """Return a figure as an address that holds it."""
     buffer = BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return _address(buffer.getvalue())
+    figure.savefig(buffer, format="png", dpi=WIDTH / figure.get_figwidth())
+    return _small(buffer)
 
 
-def _address(png: bytes) -> str:
-    return f"data:image/png;base64,{base64.b64encode(png).decode()}"
+def _small(png: BytesIO) -> str:
+    """Return a picture with few pixels and colours: a page holds it whole, and each version of it is kept."""
+    from PIL import Image
+
+    with Image.open(png) as image:
+        image.thumbnail((WIDTH, WIDTH))
+        buffer = BytesIO()
+        image.convert("RGB").quantize(COLOURS).save(buffer, format="png", optimize=True)
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"

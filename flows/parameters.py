@@ -17,6 +17,7 @@ from factorflow.shape import Likelihood
 
 __all__ = [
     "Choice",
+    "Families",
     "ModelChoice",
     "Out",
     "Overwrite",
@@ -63,6 +64,27 @@ class Shown(Choice):
         return {**super().__get_pydantic_json_schema__(core_schema, handler), "description": self.description}
 
 
+@dataclass(frozen=True)
+class Families(Shown):
+    """How the choice of a family is shown, and checked: by the schema of the family that was named.
+
+    A choice alone is refused as a whole, "not valid under any of the given schemas". Here the choice takes
+    any mapping, as JSON, and what names a family has to be valid under its schema: the error of a server has
+    option and bound.
+    """
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        """Return the schema of the form."""
+        schemas = handler(core_schema)["discriminator"]["mapping"]
+        names = sorted(schemas, key=lambda name: (name != FIRST, name))
+        rest: dict[str, Any] = {"properties": {"model": {"enum": names}}}
+        for name in reversed(names):
+            is_it = {"properties": {"model": {"const": name}}}
+            rest = {"if": is_it, "then": {"$ref": schemas[name]}, "else": rest}
+        form = super().__get_pydantic_json_schema__(core_schema, handler)
+        return {**form, "anyOf": [*form["anyOf"], {"title": "as JSON", "type": "object"}], **rest}
+
+
 def _with_family(value: Any) -> Any:
     """Return options with the name of their family: that which a flow fits when it is given none."""
     if not isinstance(value, Mapping):
@@ -81,7 +103,7 @@ else:
         reduce(or_, (family for _, family in _families)),
         Field(discriminator="model"),
         BeforeValidator(_with_family),
-        Shown("The family of models, and its options."),
+        Families("The family of models, and its options."),
     ]
     """Any configuration in `factorflow.models`; its ``model`` says which."""
 
@@ -102,7 +124,7 @@ Overwrite = Annotated[bool, Shown("Replace the posterior of another run in the f
 class RunOptions(settings.RunOptions):
     """How a run is made, apart from its model; a flow works on a Dask cluster of its own."""
 
-    executor: str = Field(
+    executor: settings.ExecutorName = Field(
         default="dask", description=settings.RunOptions.model_fields["executor"].description
     )
 

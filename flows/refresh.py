@@ -21,6 +21,7 @@ from factorflow.settings import RefreshOptions
 from factorflow.workflow.pipeline import Folder
 from flows import tasks
 from flows.artifacts import Label
+from flows.markdown import plain
 from flows.parameters import (
     ModelChoice,
     Out,
@@ -94,7 +95,7 @@ def refresh(
     for alert in found.alerts:
         print(alert)
     if found.entry is not None and found.entry.comparison:
-        description = f"What changed: {label}"
+        description = f"What changed: {label.shown()}"
         create_markdown_artifact(_page(found, label), key=label.key("changes"), description=description)
     _tell(found, label)
     return outcome
@@ -136,10 +137,12 @@ def _page(found: Refreshed, label: Label) -> str:
     """Return what changed as markdown."""
     assert found.entry is not None
     comparison = found.entry.comparison
-    text = [f"# {label}: {Path(found.folder.name).stem}", found.due.reason, found.entry.note]
-    text.append("\n".join(f"- {alert}" for alert in found.alerts) or "Nothing drifted beyond the limits.")
+    text = [f"# {label.shown()}: {Path(found.folder.name).stem}", plain(found.due.reason)]
+    text.append(plain(found.entry.note))
+    listed = "\n".join(f"- {plain(alert)}" for alert in found.alerts)
+    text.append(listed or "Nothing drifted beyond the limits.")
     sections = (
-        (f"Factors beside those of {comparison['with']}", comparison["factors"][:SHOWN]),
+        (f"Factors beside those of {plain(comparison['with'])}", comparison["factors"][:SHOWN]),
         ("Held-out log-likelihood, nats an entry", comparison["scores"]),
         ("Data", comparison["data"]),
     )
@@ -158,4 +161,4 @@ def _table(rows: list[dict[str, Any]]) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value).replace("|", "\\|")
+    return f"{value:.4g}" if isinstance(value, float) else plain(value)

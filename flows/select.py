@@ -23,6 +23,7 @@ from factorflow.workflow.pipeline import Folder
 from factorflow.workflow.select import Selection, Trial, Verdict, choose, plan, publish, refit, run_trial
 from flows import tasks
 from flows.artifacts import Label, RunWatcher, picture_of, publish_picture, publish_report
+from flows.markdown import plain
 from flows.parameters import (
     ModelChoice,
     Out,
@@ -129,8 +130,9 @@ def select(
                 its_label = Label(label.dataset, f"{label.run}/best")
                 selection = fit_best(dataset, selection, best, alone, seeds[0], its_label)
     rows = [dict(row) for row in selection.table]
-    description = f"Held-out log-likelihood by combination: {label}"
-    create_table_artifact(rows, key=label.key("selection"), description=description)
+    shown = [{name: plain(v) if isinstance(v, str) else v for name, v in row.items()} for row in rows]
+    description = f"Held-out log-likelihood by combination: {label.shown()}"
+    create_table_artifact(shown, key=label.key("selection"), description=description)
     figure = picture_of(publish(selection, folder.path))
     publish_picture(figure, label.key("selection-figure"), description)
     chosen = open_posterior(selection.posterior or rows[0]["posterior"])

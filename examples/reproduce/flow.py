@@ -79,10 +79,12 @@ def reproduce(
     found = run_experiment(what, out, data, options, cluster)
     label = Label.of(what, out)
     for name, result in found.items():
-        create_table_artifact(_rows(result), key=label.key(name), description=f"Scores on {name}: {label}")
+        create_table_artifact(
+            _rows(result), key=label.key(name), description=f"Scores on {name}: {label.shown()}"
+        )
     for figure in sorted(Path(out).glob(f"{what}-*.png")):
         shown = figure.stem.removeprefix(f"{what}-")
-        publish_picture(picture_of(figure), label.key(f"figure-{shown}"), f"{shown}: {label}")
+        publish_picture(picture_of(figure), label.key(f"figure-{shown}"), f"{shown}: {label.shown()}")
     return found
 
 

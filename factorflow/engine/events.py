@@ -84,11 +84,24 @@ class IterationDone:
 
 @dataclass(frozen=True)
 class CheckpointWritten:
-    """The state is safe on disk: a run killed from now on resumes here."""
+    """The state is safe on disk: a run killed from now on resumes here.
+
+    Parameters
+    ----------
+    path : str
+        The checkpoint.
+    iteration : int
+        Counted iterations so far.
+    seconds : float
+        Wall-clock time since the run started.
+    resume : str or None
+        The command that goes on from it; None where the posterior is kept in memory.
+    """
 
     path: str
     iteration: int
     seconds: float
+    resume: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """What a user sees of a run while it lasts: a bar in a terminal or notebook, elsewhere a line a minute.
 
+A line comes also while nothing iterates (`Silence`): data are read, workers are waited for.
+
 The lines are messages of the logger ``factorflow`` (level INFO): who configures `logging` decides where they
 go; without any handler they go to stderr.
 """
@@ -8,14 +10,24 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from contextvars import copy_context
 from typing import Any
 
-from factorflow.engine.events import Event, IterationDone, OnEvent, RunFinished, RunStarted, StageEntered
+from factorflow.engine.events import (
+    CheckpointWritten,
+    Event,
+    IterationDone,
+    OnEvent,
+    RunFinished,
+    RunStarted,
+    StageEntered,
+)
 
-__all__ = ["LOGGER", "progress_bar", "watching"]
+__all__ = ["LOGGER", "Silence", "progress_bar", "watching"]
 
 LOGGER = logging.getLogger("factorflow")
 
@@ -58,7 +70,14 @@ def progress_bar(bar: bool | None = None) -> Iterator[OnEvent]:
         Whether it is a bar on stderr, or lines; by default a bar in a terminal and in a notebook.
     """
     if not (sys.stderr.isatty() or _in_notebook() if bar is None else bar):
-        yield _Lines()
+        lines = _Lines()
+        with closing(Silence(_say)) as silence:
+
+            def told(event: Event) -> None:
+                silence(event)
+                lines(event)
+
+            yield told
         return
     drawn = _Bar()
     try:
@@ -113,6 +132,55 @@ class _Bar:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+class Silence:
+    """Says once a minute how long nothing was heard of a run, in a thread of its own.
+
+    Parameters
+    ----------
+    say : callable
+        Shows a line; called in the context (`contextvars`) of whoever made this.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._heard, self._last, self._running = time.monotonic(), "the run was asked for", True
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._watch,), name="factorflow-silence", daemon=True
+        )
+        self._thread.start()
+
+    def __call__(self, event: Event) -> None:
+        """Take note of one event."""
+        match event:
+            case RunStarted():
+                self._running, self._last = True, "the run began"
+            case StageEntered():
+                self._last = f"stage {event.stage} began"
+            case IterationDone():
+                self._last = f"iteration {event.iteration} of stage {event.stage}"
+            case CheckpointWritten():
+                self._last = f"the checkpoint after iteration {event.iteration}"
+            case RunFinished():
+                self._running = False
+        self._heard = time.monotonic()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        said = self._heard
+        while not self._ended.wait(max(said, self._heard) + LINE_SECONDS - time.monotonic()):
+            now = time.monotonic()
+            if now - max(said, self._heard) < LINE_SECONDS:  # something was heard meanwhile
+                continue
+            said = now
+            if self._running:
+                self._say(f"{_minutes(now - self._heard)} since {self._last}")
 
 
 class _Lines:

@@ -5,6 +5,7 @@ from factorflow.settings.clusters import Cluster, ClusterSetting
 from factorflow.settings.reading import read_yaml
 from factorflow.settings.runs import (
     SELECTION,
+    ExecutorName,
     MatrixOptions,
     RefreshOptions,
     ResumeOptions,
@@ -17,6 +18,7 @@ __all__ = [
     "SELECTION",
     "Cluster",
     "ClusterSetting",
+    "ExecutorName",
     "MatrixOptions",
     "Options",
     "RefreshOptions",

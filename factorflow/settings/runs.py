@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from os import PathLike
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from factorflow.errors import InputError, removed_option
 from factorflow.settings.base import Options
@@ -15,6 +16,7 @@ from factorflow.shape import HoldoutUnit
 __all__ = [
     "PASSING",
     "SELECTION",
+    "ExecutorName",
     "MatrixOptions",
     "RefreshOptions",
     "ResumeOptions",
@@ -28,12 +30,30 @@ PASSING = ("cluster", "log_json", "metrics", "performance_report")
 """Options that no record keeps: where a run worked in full (arguments may be secrets), and who looked on."""
 
 
+EXECUTOR = r"^(local|threads|dask|[a-z][a-z0-9+.-]*://\S+)$"
+"""What an executor that is text may be."""
+
+
+def _check_executor(executor: str) -> str:
+    """Refuse what is no executor when it is asked for, not when the run begins."""
+    if re.search(EXECUTOR, executor) is None:
+        expected = "'local', 'threads', 'dask', an address such as tcp://host:8786, a Client or a cluster"
+        raise InputError("executor", executor, expected, "Choose one.")
+    return executor
+
+
+ExecutorName = Annotated[
+    str, AfterValidator(_check_executor), WithJsonSchema({"type": "string", "pattern": EXECUTOR})
+]
+"""Where a run works, as text; schemas have the pattern, so that forms and servers check it."""
+
+
 class ResumeOptions(Options):
     """What may change when a run goes on: where it works, and its budgets."""
 
     of = "factorflow.resume"
 
-    executor: str = Field(
+    executor: ExecutorName = Field(
         default="local",
         description="local, threads, dask (a cluster of its own), or an address such as tcp://host:8786.",
     )

@@ -68,9 +68,6 @@ def open_executor(
         return LocalExecutor(workers or n_cores(), memory)
     if hasattr(executor, "cut"):
         return executor  # type: ignore[return-value]
-    if isinstance(executor, str) and executor != "dask" and "://" not in executor:
-        expected = "'local', 'threads', 'dask', an address such as tcp://host:8786, a Client or a cluster"
-        raise InputError("executor", executor, expected, "Choose one.")
     from factorflow.engine.executors import clusters
     from factorflow.engine.executors.worker_tasks import refuse_coroutines
 

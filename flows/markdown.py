@@ -1,0 +1,31 @@
+"""Text of users in Prefect's pages: descriptions, cells of tables and markdown are shown as markdown."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+__all__ = ["code_block", "plain"]
+
+HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+
+MARKS = re.compile(r"[\\`*_\[\]~|]|(?<=:)/(?=/)|(?<=www)\.|@")
+"""Marks of emphasis, code, links, tables, and of addresses that become links by themselves."""
+
+BEGINNINGS = re.compile(r"^(#+(?=\s|$)|[+-](?=[\s-]|$)|=+$|\d+(?=[.)](\s|$)))")
+"""What makes a line a heading, or an entry of a list."""
+
+
+def plain(text: Any) -> str:
+    """Return text so that markdown shows it as it is, in one line."""
+    line = " ".join(str(text).split())
+    line = re.sub("[&<>]", lambda found: HTML[found[0]], line)
+    line = MARKS.sub(lambda found: "\\" + found[0], line)
+    return BEGINNINGS.sub(lambda found: found[0] + "\\" if found[0].isdigit() else "\\" + found[0], line)
+
+
+def code_block(text: str) -> str:
+    """Return lines as a block of code: nothing in them is markup, a fence neither."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}text\n{text}\n{fence}"

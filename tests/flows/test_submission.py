@@ -1,0 +1,66 @@
+"""What a Prefect server says of parameters when a run is submitted: it checks them by the flow's schema."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+
+def refusal(**parameters: Any) -> str:
+    """Return what the server answers to a run of `fit` with parameters; empty when it takes them."""
+    from prefect.utilities.schema_tools.validation import ValidationError, validate
+
+    from flows.fit import fit
+
+    given = {"source": "a.csv", "out": "runs/a", **parameters}
+    try:
+        validate(given, fit.parameters.model_dump(), raise_on_error=True)
+    except ValidationError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"model": {"model": "sparse_gfa", "n_factors": 0}}, "'model.n_factors'.*0 is less than .* 1"),
+        ({"model": {"n_factors": 0}}, "'model.n_factors'.*minimum of 1"),
+        ({"model": {"model": "probit", "n_draws": "x"}}, "'model.n_draws'.*'x' is not of type 'integer'"),
+        ({"model": {"model": "probit", "n_factor": 3}}, r"'model'.*\('n_factor' was unexpected\)"),
+        ({"model": {"model": "sparse-gfa"}}, "'model.model'.*'sparse-gfa' is not one of .*'sparse_gfa'"),
+        ({"model": "sparse_gfa"}, "'model'.*'sparse_gfa' is not of type 'object'"),
+        ({"run": {"holdout": 2}}, "'run.holdout'.*2 is greater than or equal to the maximum of 1"),
+        ({"run": {"executor": "slurm"}}, r"'run.executor'.*'slurm' does not match .*local\|threads\|dask"),
+        ({"run": {"executor": "host:8786"}}, "'run.executor'"),
+        ({"run": {"cluster": {"address": "tcp://h:1", "workers": 0}}}, "'run.cluster.workers'.*minimum of 1"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_with_option_and_bound(parameters: dict[str, Any], said: str) -> None:
+    assert re.search(said, refusal(**parameters).replace("\n", " "))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"model": {"n_factors": 3}},
+        {"model": {"model": "probit", "n_factors": 3}},
+        {"run": {"executor": "tcp://scheduler:8786", "holdout": 0.1}},
+        {"run": {"executor": "tls://scheduler:8786"}},
+        {"run": {"executor": "local"}},
+        {"run": {"cluster": {"class": "distributed.LocalCluster"}}},
+    ],
+)
+def test_right_values_are_taken(parameters: dict[str, Any]) -> None:
+    assert refusal(**parameters) == ""
+
+
+def test_an_executor_is_refused_where_a_flow_is_called() -> None:
+    from prefect.exceptions import ParameterTypeError
+
+    from flows.fit import fit
+
+    with pytest.raises(ParameterTypeError, match="executor = slurm: expected 'local', 'threads', 'dask'"):
+        fit.validate_parameters({"source": "a.csv", "out": "b", "run": {"executor": "slurm"}})
