@@ -15,8 +15,8 @@ NAMES = [
     "HLA-A*02:01", "HLA-B*07:02", "![x](http://127.0.0.1:9/x.png)", "[c](javascript:alert(3))",
     '"><img src=x onerror=alert(2)>', "<b>g</b>", "a_b_c", "__init__", "`code`", "a `` b", "~~gone~~", "a|b",
     "\\*", "&lt;", "<!-- gone", "<http://x.org>", "http://x.org", "www.x.org", "a@b.org", "# one", "- one",
-    "+ one", "1. one", "2) one", "=====", "> quoted", "[r]: http://x.org", "c:/data//raw", "1.5", "-0.1", "---", "- - -",
-    "#", "1.", "0001.zarr",
+    "+ one", "1. one", "2) one", "=====", "> quoted", "[r]: http://x.org", "c:/data//raw", "1.5", "-0.1",
+    "---", "- - -", "#", "1.", "0001.zarr",
 ]  # fmt: skip
 
 
