@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,9 @@ __all__ = [
     "ExportWarning",
     "FactorflowError",
     "InputError",
+    "OptionText",
     "OptionError",
+    "RUN_ANEW",
     "RunError",
     "UnusedWarning",
     "counted",
@@ -24,10 +26,81 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
+Word = Callable[[str, Any], str]
+"""Writes an option and its value as a front end does; a value of ``...`` is any."""
+
+
+def python_option(name: str, value: Any) -> str:
+    """Return an option as an argument in Python: ``overwrite=True``, ``sep=...``."""
+    return f"{name.rpartition('.')[2]}={'...' if value is ... else repr(value)}"
+
+
+class OptionText(str):
+    """A text that names options, each front end in its own way; as it is, in Python's.
+
+    Parameters
+    ----------
+    template : str
+        The text, with ``{name}`` where an option is named.
+    **options
+        The options and their values; ``...`` is any value. ``model.name`` is one of the model, where another
+        has the same name.
+
+    Examples
+    --------
+    >>> message = OptionText("Use {overwrite} or another path.", overwrite=True)
+    >>> print(message)
+    Use overwrite=True or another path.
+    >>> message.worded(lambda name, value: f"--{name}")
+    'Use --overwrite or another path.'
+    """
+
+    template: str
+    options: dict[str, Any]
+
+    def __new__(cls, template: str, /, **options: Any) -> OptionText:
+        """Return the text in Python's words."""
+        if isinstance(template, OptionText):
+            options = {**template.options, **options}
+            template = template.template
+        message = super().__new__(cls, _fill(template, options, python_option))
+        message.template, message.options = template, options
+        return message
+
+    def __reduce__(self) -> Any:
+        return _message, (self.template, self.options)
+
+    def worded(self, word: Word) -> str:
+        """Return the text with every option as ``word`` writes it."""
+        return _fill(self.template, self.options, word)
+
+
+def _message(template: str, options: dict[str, Any]) -> OptionText:
+    return OptionText(template, **options)
+
+
+def _fill(template: str, options: dict[str, Any], word: Word) -> str:
+    for name, value in options.items():
+        template = template.replace(f"{{{name}}}", word(name, value))
+    return template
+
+
 class FactorflowError(Exception):
-    """Base of every error that factorflow raises on purpose."""
+    """Base of every error that factorflow raises on purpose.
+
+    Parameters
+    ----------
+    text : str
+        What is wrong.
+    **options
+        Options that it names as ``{name}`` (`OptionText`).
+    """
 
     exit_code = 1
+
+    def __init__(self, text: str = "", /, **options: Any) -> None:
+        self.text = OptionText(text, **options)
+        super().__init__(self.text)
 
 
 class InputError(FactorflowError, ValueError):
@@ -43,14 +116,17 @@ class InputError(FactorflowError, ValueError):
         What would have been accepted.
     remedy : str
         What to do about it.
+    **options
+        Options that the last two name as ``{name}`` (`OptionText`).
     """
 
     exit_code = 2
 
-    def __init__(self, parameter: str, value: object, expected: str, remedy: str) -> None:
-        self.parameter, self.value, self.expected, self.remedy = parameter, value, expected, remedy
+    def __init__(self, parameter: str, value: object, expected: str, remedy: str, **options: Any) -> None:
+        self.parameter, self.value = parameter, value
+        self.expected, self.remedy = OptionText(expected, **options), OptionText(remedy, **options)
         shown = value if isinstance(value, str) else repr(value)
-        super().__init__(f"{parameter} = {shown}: expected {expected}. {remedy}")
+        super().__init__(f"{parameter} = {shown}: expected {self.expected}. {self.remedy}")
 
     def __reduce__(self) -> Any:
         return type(self), (self.parameter, self.value, self.expected, self.remedy)
@@ -61,36 +137,45 @@ class OptionError(InputError):
 
     Parameters
     ----------
-    parameter, value, expected
+    parameter, value
         As for `InputError`.
+    expected : str or None
+        What would have been accepted; None of an option that does not exist.
     of : str
         What takes the option, as Python names it: ``factorflow.fit``, ``factorflow.models.SparseGFA``.
     known : tuple of str
         The options there are.
     """
 
-    def __init__(self, parameter: str, value: object, expected: str, of: str, known: tuple[str, ...]) -> None:
+    def __init__(
+        self, parameter: str, value: object, expected: str | None, of: str, known: tuple[str, ...]
+    ) -> None:
+        self.of, self.known, self.bounds = of, known, expected
+        expected, remedy = self.worded(parameter, of, f"help({of}) explains the options.")
+        super().__init__(parameter, value, expected, remedy)
+
+    def worded(self, parameter: str, taker: str, where: str) -> tuple[str, str]:
+        """Return expectation and remedy, given what takes the options and where they are explained."""
         from difflib import get_close_matches
 
-        self.parameter, self.of, self.known = parameter, of, known
-        near = [] if parameter in known else get_close_matches(parameter, known, n=1)
-        self.near = near[0] if near else None
-        super().__init__(parameter, value, expected, self.advice(f"help({of}) explains the options."))
-
-    def advice(self, where: str) -> str:
-        """Return the remedy, given where the options are explained."""
-        if self.parameter in self.known:
-            return f"Correct it; {where}"
-        names = where if self.near else f"{where.removesuffix('.')}: {', '.join(self.known)}."
-        return f"Did you mean {self.near}? {names}" if self.near else names
+        if self.bounds is not None:
+            return self.bounds, f"Correct it; {where}"
+        near = get_close_matches(parameter, self.known, n=1)
+        names = f"Did you mean {near[0]}? {where}" if near else f"{where[:-1]}: {', '.join(self.known)}."
+        return f"an option of {taker}", names
 
     def __reduce__(self) -> Any:
-        return type(self), (self.parameter, self.value, self.expected, self.of, self.known)
+        return type(self), (self.parameter, self.value, self.bounds, self.of, self.known)
 
 
 def removed_option(name: str, value: object, successor: str) -> InputError:
     """Return the error of an option that is no more, naming its successor."""
-    return InputError(name, value, "nothing: this option was removed", f"Use {successor}=... in its place.")
+    expected, remedy = "nothing: this option was removed", f"Use {{{successor}}} in its place."
+    return InputError(name, value, expected, remedy, **{successor: ...})
+
+
+RUN_ANEW = OptionText("Run anew with {overwrite}.", overwrite=True)
+"""What to do about files of a run, or of its result, that were damaged."""
 
 
 class UnusedWarning(UserWarning):

@@ -34,7 +34,7 @@ from factorflow.engine.publish import publish
 from factorflow.engine.run_directory import Output, RunDirectory
 from factorflow.engine.source import Source
 from factorflow.engine.warm import Warm, warm_start
-from factorflow.errors import FactorflowError, InputError, UnusedWarning, thread_limit_explained
+from factorflow.errors import FactorflowError, InputError, OptionText, UnusedWarning, thread_limit_explained
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
 from factorflow.posterior.drawn import check_drawn, make_room
@@ -97,9 +97,10 @@ def fit(
     built = config.build(meta)
     for name, why in config.unused(meta).items():
         if (given := getattr(config, name)) != type(config).model_fields[name].default:
-            warn(f"{name}={given!r} does nothing here: {why}.", UnusedWarning, stacklevel=3)
+            text = OptionText(f"{{{name}}} does nothing here: {why}.", **{name: given})
+            warn(text, UnusedWarning, stacklevel=3)
     if options.holdout_unit != "entry" and not options.holdout:
-        text = f"holdout_unit={options.holdout_unit!r} does nothing without holdout."
+        text = OptionText("{holdout_unit} does nothing without {holdout}.", **options.model_dump())
         warn(text, UnusedWarning, stacklevel=3)
     start, origin = None, ("", "")
     if warm is not None:
@@ -136,9 +137,9 @@ def resume(
         if options.max_iter is None:
             run.delete_leftovers()
             return out
-        remedy = "Fit anew with overwrite=True for more: a run that has ended keeps no checkpoint."
+        remedy = "Fit anew with {overwrite} for more: a run that has ended keeps no checkpoint."
         expected = f"an interrupted run: the one to {out} is complete"
-        raise InputError("max_iter", options.max_iter, expected, remedy)
+        raise InputError("max_iter", options.max_iter, expected, remedy, overwrite=True)
     begun = run.read_record()
     if begun.status == "projected":
         return _resume_projection(out, begun, options, place, on_event)
@@ -161,8 +162,8 @@ def _resume_projection(
         raise InputError("max_iter", options.max_iter, expected, "Leave it out.")
     if not begun.warm_from:
         expected = "the projection on a stored posterior"
-        remedy = "The fit was in memory: call its `project` with resume=True."
-        raise InputError("resume", str(out), expected, remedy)
+        remedy = "The fit was in memory: call its `project` with {resume}."
+        raise InputError("resume", str(out), expected, remedy, resume=True)
     fitted = Stored(open_tree(begun.warm_from), begun.warm_from)
     return project(
         fitted, begun.dataset, iterations, options, out=out, resume=True, place=place, on_event=on_event

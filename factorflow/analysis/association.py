@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import listed
 from factorflow.data.ingest.sources import counts_rows, labels
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, OptionText, counted
 from factorflow.posterior.labels import sample_metadata
 
 if TYPE_CHECKING:
@@ -168,8 +168,9 @@ def _by_sample(posterior: Stored, metadata: pd.DataFrame) -> pd.DataFrame:
 
 
 def _nothing_to_test() -> InputError:
-    remedy = "Give metadata=, a table by sample name, or write the dataset with obs=."
-    return InputError("metadata", "none that can be tested", "at least one column", remedy)
+    remedy = "Give {metadata}, a table by sample name, or write the dataset with {obs}."
+    value, expected = "none that can be tested", "at least one column"
+    return InputError("metadata", value, expected, remedy, metadata=..., obs=...)
 
 
 @dataclass(frozen=True)
@@ -347,9 +348,11 @@ def _check_names(first: Stored, other: Stored, by: str) -> None:
     if first.run.get("fingerprint") == other.run.get("fingerprint"):
         return
     if by == "scores" and (first.is_numbered or other.is_numbered):
-        remedy = 'Give the samples names when you write the datasets, or match by loadings (by="loadings").'
+        text = "Give the samples names when you write the datasets, or match by loadings ({by})."
+        remedy = OptionText(text, by="loadings")
         if first.is_numbered and other.is_numbered and first.meta.n_rows == other.meta.n_rows:
-            warnings.warn(f"samples without names are matched by their position. {remedy}", stacklevel=3)
+            text = f"samples without names are matched by their position. {text}"
+            warnings.warn(OptionText(text, by="loadings"), stacklevel=3)
             return
         expected = "names of the samples: the runs are of different datasets"
         raise InputError("posteriors", "runs of samples without names", expected, remedy)
@@ -391,7 +394,8 @@ def _correlation(left: pd.DataFrame, right: pd.DataFrame) -> NDArray[np.float64]
             "posteriors",
             f"runs that share {counted(len(shared), 'name')}",
             f"at least {MIN_GROUP} samples or features in common",
-            'Match runs on other samples with by="loadings".',
+            "Match runs on other samples with {by}.",
+            by="loadings",
         )
     a, b = left.loc[shared].to_numpy(), right.loc[shared].to_numpy()
     a, b = a - a.mean(0), b - b.mean(0)

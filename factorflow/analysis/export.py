@@ -192,9 +192,8 @@ def export_tables(
 def _target(path: str | os.PathLike[str] | RemotePath, overwrite: bool) -> Location:
     target = output_location(path, "path")
     if target.exists() and not overwrite:
-        raise InputError(
-            "path", str(path), "a file that does not exist yet", "Use overwrite=True or another path."
-        )
+        expected, remedy = "a file that does not exist yet", "Use {overwrite} or another path."
+        raise InputError("path", str(path), expected, remedy, overwrite=True)
     if isinstance(target, Path) and not target.absolute().parent.is_dir():
         raise InputError("path", str(path), "a file in a folder that exists", "Make the folder first.")
     return target

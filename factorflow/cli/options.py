@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import Field
 
-from factorflow.cli.language import Typed
+from factorflow.cli.wording import Wording
 from factorflow.errors import InputError
 from factorflow.settings import Options, TableOptions, describe, parse_config, read_yaml
 from factorflow.storage.location import URL
@@ -86,15 +86,15 @@ class ModelOptions(Options):
         "`factorflow models NAME` lists them.",
     )
 
-    def typed(self, typed: Typed) -> Typed:
-        """Return what was typed, for errors; what is wrong with it is said when the values are asked for."""
+    def wording(self, wording: Wording) -> Wording:
+        """Return the words of a command with this model; what is wrong with it is said when it is used."""
         try:
             values = self.values()
         except InputError:
-            return typed
-        written = {**typed.written, **dict.fromkeys(names_set(self.set), "--set")}
+            return wording
+        written = {**wording.written, **dict.fromkeys(names_set(self.set), "--set")}
         file = None if self.config is None else str(self.config)
-        return replace(typed, model=values, file=file, written=written)
+        return replace(wording, model=values, file=file, written=written)
 
     def values(self) -> dict[str, Any]:
         """Return the options: those of the file, overruled by those of the command line.

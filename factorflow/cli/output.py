@@ -23,7 +23,6 @@ import typer
 import typer.core
 import typer.models
 
-from factorflow.cli.language import Typed
 from factorflow.cli.options import (
     FAMILIES,
     SIMULATORS,
@@ -35,6 +34,7 @@ from factorflow.cli.options import (
     options_like,
     simulators,
 )
+from factorflow.cli.wording import Flag, Wording
 from factorflow.errors import FactorflowError, InputError
 from factorflow.settings import Options, parse_config
 
@@ -103,11 +103,13 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
         ]
 
         flags = {name: flag for parameter in parameters for name, flag in _flags_of(parameter).items()}
+        for key, flag in flags.items():
+            FLAGS.setdefault(key, flag)
         name = function.__name__.replace("_", "-")
 
         @wraps(function)
         def run(*args: Any, json_output: bool, debug: bool, **kwargs: Any) -> None:
-            typed = Typed(name, flags, written=_written(kwargs))
+            wording = Wording(name, flags, FLAGS, written=_written(kwargs))
             kwargs = {key: _at_home(value) for key, value in kwargs.items()}
             try:
                 kwargs |= from_config(kwargs)
@@ -115,11 +117,11 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
                     options = parse_config(kind, {key: kwargs.pop(key) for key in kind.model_fields})
                     kwargs[group] = options
                     if isinstance(options, ModelOptions):
-                        typed = options.typed(typed)
-                with _warnings_in(typed):
+                        wording = options.wording(wording)
+                with _warnings_in(wording):
                     result = function(*args, **kwargs)
             except BaseException as error:
-                raise typer.Exit(_report(error, json_output, debug, typed)) from None
+                raise typer.Exit(_report(error, json_output, debug, wording)) from None
             shown = result if isinstance(result, Shown) else Shown(result, render(result))
             _say(as_json(shown.data) if json_output else shown.text)
             if shown.data.get("ok") is False:
@@ -243,15 +245,28 @@ def _has_parts(hint: Any) -> bool:
     return _is_group(hint) or any(_has_parts(part) for part in get_args(hint))
 
 
-def _flags_of(parameter: inspect.Parameter) -> dict[str, str]:
-    """Return how a parameter is written in a shell, by its name and by that of its flag."""
+FLAGS: dict[str, Flag] = {}
+"""How options of the commands are typed, by their names in Python; of those that share a name the first."""
+
+IN_PYTHON = {
+    "out": ("path", "output"),
+    "go_on": ("resume",),
+    "form": ("format",),
+    "likelihood": ("likelihoods",),
+}
+"""What functions of Python call parameters of commands."""
+
+
+def _flags_of(parameter: inspect.Parameter) -> dict[str, Flag]:
+    """Return how a parameter is typed, by its names in Python."""
     said = next((m for m in getattr(parameter.annotation, "__metadata__", ()) if hasattr(m, "help")), None)
     if isinstance(said, typer.models.ArgumentInfo):
-        return {parameter.name: str(said.metavar or parameter.name.upper()).split()[0].rstrip(".")}
+        return {parameter.name: Flag(str(said.metavar or parameter.name.upper()).split()[0].rstrip("."))}
     given = (getattr(said, "default", None), *(getattr(said, "param_decls", None) or ()))
     declared = [text for text in given if isinstance(text, str) and text.startswith("--")]
-    flag = declared[0].partition("/")[0] if declared else "--" + parameter.name.replace("_", "-")
-    return {parameter.name: flag, flag[2:].replace("-", "_"): flag}
+    name = declared[0].partition("/")[0] if declared else "--" + parameter.name.replace("_", "-")
+    flag = Flag(name, get_args(parameter.annotation)[0] is bool)
+    return dict.fromkeys([parameter.name, *IN_PYTHON.get(parameter.name, ())], flag)
 
 
 def serve(app: typer.Typer) -> None:
@@ -266,11 +281,11 @@ def serve(app: typer.Typer) -> None:
 
 
 @contextmanager
-def _warnings_in(typed: Typed) -> Iterator[None]:
-    """Show warnings in the language of the shell meanwhile, where they are shown as lines."""
+def _warnings_in(wording: Wording) -> Iterator[None]:
+    """Show warnings in the words of the command meanwhile, where they are shown as lines."""
     before = warnings.showwarning
     if before is _show_warning:
-        warnings.showwarning = partial(_show_warning, typed=typed)
+        warnings.showwarning = partial(_show_warning, wording=wording)
     try:
         yield
     finally:
@@ -338,7 +353,7 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | bool) else str(value)
 
 
-def _report(error: BaseException, json_output: bool, debug: bool, typed: Typed) -> int:
+def _report(error: BaseException, json_output: bool, debug: bool, wording: Wording) -> int:
     """Show an exception; return the exit code."""
     if isinstance(error, typer.Exit | SystemExit):
         raise error
@@ -347,17 +362,16 @@ def _report(error: BaseException, json_output: bool, debug: bool, typed: Typed) 
     if isinstance(error, KeyboardInterrupt):
         print("interrupted", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         return INTERRUPTED
-    if isinstance(error, InputError):
-        message = typed.message(error)
-    elif isinstance(error, FactorflowError):
-        message = typed.text(str(error))
+    if isinstance(error, FactorflowError):
+        message = wording.message(error)
     else:
         message = f"{type(error).__name__}: {error} (--debug shows where)"
     if json_output:
         document: dict[str, Any] = {"type": type(error).__name__, "message": message}
         if isinstance(error, InputError):
-            document |= {"parameter": error.parameter, "value": error.value, "remedy": typed.remedy(error)}
-            document["expected"] = typed.expected(error)
+            expected, remedy = wording.advice(error)
+            document |= {"parameter": error.parameter, "value": error.value, "remedy": remedy}
+            document["expected"] = expected
         print(as_json({"error": document}))
     print(f"error: {message}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
     return error.exit_code if isinstance(error, FactorflowError) else FAILED
@@ -369,10 +383,10 @@ def _interrupt(*_: Any) -> None:
 
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str = "", *_: Any,
-    typed: Typed | None = None, **__: Any,
+    wording: Wording | None = None, **__: Any,
 ) -> None:  # fmt: skip
     """Print a warning as a line; not what a library tells programmers, or MuData about joining its tables."""
     if issubclass(category, FutureWarning | DeprecationWarning) or "mudata" in Path(filename).parts:
         return
-    text = str(message)
-    print(f"warning: {typed.text(text) if typed else text}", file=sys.stderr)
+    text = message.args[0] if isinstance(message, Warning) and message.args else str(message)
+    print(f"warning: {wording.text(text) if wording else text}", file=sys.stderr)

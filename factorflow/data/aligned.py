@@ -115,8 +115,8 @@ class Aligned:
                     f"likelihood of view {view.name}",
                     self.dataset.views[view.name].likelihood,
                     f"{view.likelihood}, as in the fitted model",
-                    f"Write the new samples with likelihoods={{{view.name!r}: {view.likelihood!r}}} "
-                    f"(--likelihood {view.name}={view.likelihood}).",
+                    "Write the new samples with {likelihoods}.",
+                    likelihoods={view.name: view.likelihood},
                 )
             views.append(replace(view, missing=kind))
         groups, sizes = self.fitted.groups, self.fitted.group_sizes  # a new sample may be alone in its group

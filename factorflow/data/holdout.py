@@ -90,7 +90,8 @@ class Holdout:
                 "holdout",
                 fraction,
                 "nothing held out of a grid: its cells that count 0 cannot be",
-                "Write the table with all its rows, 0 included, and without grid=True.",
+                "Write the table with all its rows, 0 included, and without {grid}.",
+                grid=True,
             )
         first = None if design is None else design.first_held_out
         if fraction:
@@ -214,7 +215,8 @@ class Holdout:
             "holdout_unit",
             self.unit,
             "a dataset with sequences",
-            "Write it with sequences=..., or hold out entries or rows.",
+            "Write it with {sequences}, or hold out entries or rows.",
+            sequences=...,
         )
 
     def _hides(self, numbers: NDArray[Any]) -> NDArray[np.bool_]:

@@ -20,7 +20,7 @@ from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan, State
 from factorflow.engine.spill import delete_unreferenced, files_of, link_into, sync_files
 from factorflow.engine.tasks import Group
-from factorflow.errors import InputError, RunError
+from factorflow.errors import RUN_ANEW, InputError, RunError
 from factorflow.posterior.record import RunRecord
 from factorflow.storage.checksums import signature
 from factorflow.storage.local import describe, sync_directory
@@ -125,7 +125,9 @@ class Checkpoints:
                 "resume",
                 f"{self.directory} with {name} = {_short(found)}",
                 f"a checkpoint with {name} = {_short(wanted)}",
-                "Use the settings of the interrupted run, another `out`, or overwrite=True.",
+                "Use the settings of the interrupted run, another {out}, or {overwrite}.",
+                out=...,
+                overwrite=True,
             )
         return manifest
 
@@ -177,11 +179,12 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], RunRecord]:
             "resume",
             str(directory),
             "the checkpoints of an interrupted run",
-            "Begin the run with factorflow.fit(...), without resume=True.",
+            "Begin the run with a fit, without {resume}.",
+            resume=True,
         ) from None
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError(
-            "resume", str(path), f"the manifest as it was written ({error})", "Run anew with overwrite=True."
+            "resume", str(path), f"the manifest as it was written ({error})", RUN_ANEW
         ) from error
     if begun is None:
         raise InputError(
@@ -269,9 +272,7 @@ def _undump(path: str, digest: str, plan: Plan) -> Any:
     try:
         return freeze(loads(data, plan.classes))
     except (ValueError, ImportError, TypeError, KeyError) as error:
-        raise InputError(
-            "checkpoint", f"{path} ({error})", "a file of this version", "Run anew with overwrite=True."
-        ) from error
+        raise InputError("checkpoint", f"{path} ({error})", "a file of this version", RUN_ANEW) from error
 
 
 def _checked(path: str, digest: str) -> bytes:
@@ -279,13 +280,9 @@ def _checked(path: str, digest: str) -> bytes:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise InputError(
-            "checkpoint", path, f"a readable file ({error})", "Run anew with overwrite=True."
-        ) from error
+        raise InputError("checkpoint", path, f"a readable file ({error})", RUN_ANEW) from error
     if hashlib.sha256(data).hexdigest() != digest:
-        raise InputError(
-            "checkpoint", path, "a file with the checksum in its manifest", "Run anew with overwrite=True."
-        )
+        raise InputError("checkpoint", path, "a file with the checksum in its manifest", RUN_ANEW)
     return data
 
 

@@ -212,7 +212,7 @@ class Loop:
     def _failed(self, where: str, error: Exception) -> RunError:
         where = where or f"in stage {self._stage!r}, iteration {self.counted}"
         what = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-        return RunError(f"the run failed {where}: {what.removesuffix('.')}. {self._left()}")
+        return RunError(f"the run failed {where}: {what.removesuffix('.')}. {self._left()}", resume=True)
 
     def _refuse_outliers(self, error: Exception) -> None:
         """Refuse data with entries that stand alone, of which numbers became too large."""
@@ -412,7 +412,7 @@ class Loop:
         """Return what a run that failed leaves, as a sentence."""
         if self.checkpoints is None or not (self.checkpoints.directory / MANIFEST).exists():
             return "There is no checkpoint yet: nothing was kept."
-        return f"The last checkpoint is in {self.checkpoints.directory}: go on with resume=True."
+        return f"The last checkpoint is in {self.checkpoints.directory}: go on with {{resume}}."
 
 
 def _iteration(record: Record, seconds: float) -> IterationDone:

@@ -24,7 +24,7 @@ from factorflow.engine.events import (
 )
 from factorflow.engine.executors.local import Executor
 from factorflow.engine.source import READING
-from factorflow.errors import InputError, UnusedWarning
+from factorflow.errors import InputError, OptionText, UnusedWarning
 from factorflow.extras import require
 from factorflow.settings import ResumeOptions
 
@@ -229,7 +229,8 @@ def _reported(path: str, executor: Executor) -> Iterator[None]:
     """Have Dask's report of the run written to a file, an HTML page."""
     record = getattr(executor, "performance", None)
     if record is None:
-        warn(f"performance_report={path!r} does nothing without Dask workers.", UnusedWarning, stacklevel=5)
+        text = OptionText("{performance_report} does nothing without Dask workers.", performance_report=path)
+        warn(text, UnusedWarning, stacklevel=5)
         yield
         return
     file = Path(path).expanduser()

@@ -212,17 +212,17 @@ class Output:
         """Refuse a path that this run may not take."""
         exists, begun = self._present
         if exists and not (overwrite or self.resuming):
-            expected, remedy = "a path where nothing is yet", "Use overwrite=True or another path."
+            expected, remedy = "a path where nothing is yet", "Use {overwrite} or another path."
         elif exists and not is_posterior(self.path) and not _is_empty(self.path):
             expected = "a posterior to overwrite"
             remedy = "It is something else: choose another path, or remove it yourself."
         elif begun and not (self.resuming or overwrite):
             at = run.path if run.remote is None or run.is_resumable() else run.remote.location
             expected = f"a path without an interrupted run ({at} holds one)"
-            remedy = "Use resume=True to go on with it, or overwrite=True to begin anew."
+            remedy = "Use {resume} to go on with it, or {overwrite} to begin anew."
         else:
             return
-        raise InputError("out", str(self.path), expected, remedy)
+        raise InputError("out", str(self.path), expected, remedy, resume=True, overwrite=True)
 
     @property
     def store(self) -> str | None:

@@ -107,7 +107,8 @@ def load_spilled(
         loaded: tuple[Any, ...] = freeze(loads(Path(values[0].path).read_bytes(), classes))
     except (OSError, ValueError) as error:
         raise RunError(
-            f"the state {values[0].path} of a block cannot be read: {error}. Run anew with overwrite=True."
+            f"the state {values[0].path} of a block cannot be read: {error}. Run anew with {{overwrite}}.",
+            overwrite=True,
         ) from error
     return loaded
 

@@ -17,12 +17,13 @@ def refuse_inputs(meta: Meta, model: str) -> None:
         Naming the views that are inputs, and how to select the others.
     """
     if meta.input_views:
-        values = ", ".join(repr(view.name) for view in meta.value_views)
+        values = [view.name for view in meta.value_views]
         raise InputError(
             "views",
             ", ".join(f"{view.name} ({view.likelihood})" for view in meta.input_views),
             f"views of values: {model} takes no categorical variables or covariates",
-            f"Select the others: views=({values},). Long tables are for molten_poisson and molten_normal."
+            "Select the others: {views}. Long tables are for molten_poisson and molten_normal."
             if values
             else "Fit another model.",
+            views=values,
         )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.errors import InputError
+from factorflow.errors import RUN_ANEW, InputError
 from factorflow.storage.checksums import CRC_BYTES, chunk_damage, crc32c
 from factorflow.storage.local import atomic_write
 
@@ -127,7 +127,7 @@ def _content(file: Path, fill: NDArray[Any], *, fresh: bool) -> NDArray[np.uint8
                 f"chunk {file}",
                 "a wrong checksum",
                 "a whole chunk with the checksum it was written with",
-                "Run anew with overwrite=True.",
+                RUN_ANEW,
             )
         content = found
     return content

@@ -35,7 +35,7 @@ def diagnostics(posterior: Stored) -> pd.DataFrame:
             "posterior",
             "variational",
             "one of a sampler",
-            "A variational posterior has no chains: look at posterior.trace and the held-out scores.",
+            "A variational posterior has no chains: look at its trace (in the report) and held-out scores.",
         )
     drawn = posterior.tree["posterior"]
     names = [

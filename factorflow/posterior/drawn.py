@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, OptionText
 from factorflow.storage.checksums import chunk_damage, chunks_of, signature
 
 __all__ = ["check_drawn", "drawn", "make_room", "resize"]
 
-REMEDY = "The draws before the checkpoint are lost: run anew with overwrite=True."
+REMEDY = OptionText("The draws before the checkpoint are lost: run anew with {overwrite}.", overwrite=True)
 
 
 def drawn(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> dict[str, Any]:

@@ -179,7 +179,8 @@ class _Drawn:
                 "log_likelihood",
                 posterior.run["config"].get("model"),
                 "a run that stored the draws of the factors",
-                "Fit with store_factors=True.",
+                "Fit with {store_factors}.",
+                store_factors=True,
             )
         self._record = {v.name: self._values(v.name, None) for v in table if not v.rows}
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from factorflow.design import TableDesign
-from factorflow.errors import InputError
+from factorflow.errors import InputError, OptionText
 from factorflow.models.contract import Model
 from factorflow.posterior.record import RunRecord, decode, encode
 from factorflow.shape import Meta, ViewMeta
@@ -33,7 +33,9 @@ __all__ = [
 SCHEMA = "factorflow.posterior"
 SCHEMA_VERSION = 4
 
-DAMAGED = "The posterior is damaged: copy it again, or fit again with overwrite=True."
+DAMAGED = OptionText(
+    "The posterior is damaged: copy it again, or fit again with {overwrite}.", overwrite=True
+)
 
 NAMED = "obs_named"
 """Attribute that says whether the samples have names; those of numbered ones are made, not stored."""
@@ -93,7 +95,7 @@ def read_with_checksums(path: str | os.PathLike[str] | RemotePath) -> tuple[dict
     """
     place = as_location(path, "posterior")
     expected, file = "the path of a factorflow posterior", place / "zarr.json"
-    remedy = "factorflow.fit(..., out=path) or `factorflow fit` makes one."
+    remedy = "factorflow.fit makes one, in a shell `factorflow fit`."
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         found = document["attributes"]

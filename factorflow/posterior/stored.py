@@ -127,7 +127,7 @@ class Stored:
         try:
             dataset = open_dataset(self.run["dataset"])
         except InputError as error:
-            remedy = "Say where it is now: posterior.dataset = factorflow.open_dataset(path)."
+            remedy = "Say where it is now: assign `posterior.dataset`, or add --dataset to a command."
             raise InputError("dataset", self.run["dataset"], "the dataset of the fit", remedy) from error
         return self._that_was_fitted(dataset)
 
@@ -370,7 +370,8 @@ class Stored:
                 "holdout",
                 self.run.get("holdout", 0.0),
                 "a run with held-out entries",
-                "Fit with holdout=0.1.",
+                "Fit with {holdout}.",
+                holdout=0.1,
             )
 
     # Inner parts
@@ -417,10 +418,11 @@ class Stored:
     def check_drawn(self) -> None:
         """Refuse to go on without draws: a sampler that was stopped in its burn-in has none."""
         if self.n_draws == 0:
-            remedy = "Run it with more iterations (max_iter), with overwrite=True."
+            remedy = "Run it with more iterations ({max_iter}), with {overwrite}."
             if self.run.get("status") == "partial":
                 remedy = "Go on with it (`factorflow resume`)."
-            raise InputError("draws", 0, "at least one: the run was stopped in its burn-in", remedy)
+            expected = "at least one: the run was stopped in its burn-in"
+            raise InputError("draws", 0, expected, remedy, max_iter=..., overwrite=True)
 
     def check_view(self, view: str) -> str:
         """Return the name of a view, refusing one that the model has not."""

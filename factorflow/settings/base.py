@@ -149,7 +149,7 @@ def _refusal(kind: type[Options], error: ValidationError, given: Mapping[str, An
     key = next((part for part in parts if part in kind.model_fields), parts[0] if parts else "options")
     value, known = first.get("input"), tuple(kind.model_fields)
     if first["type"] == "extra_forbidden":
-        return OptionError(key, value, f"an option of {kind.of}", kind.of, known)
+        return OptionError(key, value, None, kind.of, known)
     if first["type"] == "missing" and isinstance(first["loc"][-1], int):  # of a list that is too short
         return OptionError(key, given[key], _list(kind, key), kind.of, known)
     if first["type"] == "missing":

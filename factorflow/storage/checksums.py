@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, OptionText
 from factorflow.storage.local import atomic_write
 from factorflow.storage.location import Location, list_names
 from factorflow.storage.remote import RemotePath, map_concurrently
@@ -33,7 +33,7 @@ CONSOLIDATED = "consolidated_metadata"
 """Key of the root's metadata under which Zarr keeps those of all groups and arrays."""
 CRC_BYTES = 4
 """Every chunk ends with the CRC32C of what comes before: the last codec of all arrays."""
-LOST = "It was deleted, or the disk lost it: run anew with overwrite=True."
+LOST = OptionText("It was deleted, or the disk lost it: run anew with {overwrite}.", overwrite=True)
 
 _verified: dict[str, bytes] = {}
 """Verified metadata by checksum: object stores are not asked for them again."""

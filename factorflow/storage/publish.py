@@ -158,8 +158,8 @@ def _check_target(path: Location, overwrite: bool, recognise: Callable[[Any], ob
     if not (path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)):
         return
     if not overwrite:
-        remedy = "Choose another, or overwrite it: overwrite=True (--overwrite)."
-        raise InputError("output", str(path), "a path that does not exist yet", remedy)
+        remedy = "Choose another, or overwrite it: {overwrite}."
+        raise InputError("output", str(path), "a path that does not exist yet", remedy, overwrite=True)
     if isinstance(path, Path) and path.is_dir() and not any(path.iterdir()):
         return
     try:

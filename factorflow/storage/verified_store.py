@@ -18,7 +18,7 @@ from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import LocalStore, WrapperStore
 
-from factorflow.errors import InputError
+from factorflow.errors import RUN_ANEW, InputError
 from factorflow.storage.checksums import METADATA, ChecksumManifest, chunk_damage
 from factorflow.storage.local import atomic_write
 from factorflow.storage.location import as_location
@@ -65,7 +65,7 @@ class VerifiedStore(Store):
     ) -> None:
         super().__init__(read_only=True)
         self.root, self.manifest = as_location(root), manifest
-        self.remedy = manifest.remedy if manifest else "Run anew with overwrite=True."
+        self.remedy = manifest.remedy if manifest else RUN_ANEW
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, VerifiedStore) and (other.root, other.manifest) == (self.root, self.manifest)

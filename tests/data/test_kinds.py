@@ -329,7 +329,7 @@ def test_models_without_inputs_refuse_them(family: str) -> None:
         ViewMeta("effort", "covariate", 1, "none"),
     )
     config = configure({"model": family, "n_factors": 2})
-    message = r"site \(categorical\), effort \(covariate\).*views=\('y',\)"
+    message = r"site \(categorical\), effort \(covariate\).*views=\['y'\]"
     with pytest.raises(InputError, match=message):
         config.build(Meta(100, 2, 64, views))
     config.build(Meta(100, 2, 64, views[:1]))

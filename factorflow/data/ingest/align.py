@@ -50,7 +50,9 @@ def align(
             f"{sources[unnamed].shape[0]} rows without names",
             f"names, as {listed(others, 3)} {'has' if len(others) == 1 else 'have'} them: rows are not "
             "matched by position then",
-            f"Give them as samples={{{unnamed!r}: [...]}}; of a table index_col names their column.",
+            f"Give the names of {unnamed!r} as {{samples}}; of a table {{index_col}} names their column.",
+            samples=...,
+            index_col=...,
         )
     warn_of_names({view: names for view, names in own.items() if names is not None}, sources)
     union = np.asarray(list(dict.fromkeys(name for names in named for name in names.tolist())), dtype=str)
@@ -104,13 +106,14 @@ def _one_length(sources: Mapping[str, Source]) -> int:
     if len(set(sizes.values())) > 1:
         columns = {view: source.shape[1] for view, source in sources.items()}
         turned = next((a for a in sizes for b in sizes if sizes[a] != sizes[b] == columns[a]), None)
-        hint = "" if turned is None else f"If features are in rows, say transpose=[{turned!r}]. "
+        hint = "" if turned is None else "If features are in rows, say {transpose}. "
         raise InputError(
             "rows of the views",
             ", ".join(f"{view}: {size}" for view, size in sizes.items()),
             "the same number in every view that has no sample names",
             f"{hint}Give the names of the samples, of a table in its first column (in Python: samples), and "
             "views are matched by them.",
+            transpose=[turned],
         )
     return next(iter(sizes.values()))
 

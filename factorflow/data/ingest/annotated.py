@@ -164,7 +164,8 @@ def _matrix(data: Any, view: str, layer: str | None) -> tuple[Any, pd.DataFrame]
             f"view {view!r}",
             "AnnData without X",
             "a matrix X, or a layer",
-            f"Name one, layer=: {_layers(data)}.",
+            f"Name one, {{layer}}: {_layers(data)}.",
+            layer=...,
         )
     return data.X, data.var
 

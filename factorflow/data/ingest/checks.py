@@ -17,7 +17,7 @@ from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.layout import RESERVED
 from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.data.store.rows import RowNames
-from factorflow.errors import FactorflowError, InputError, counted
+from factorflow.errors import FactorflowError, InputError, OptionText, counted
 from factorflow.kinds import KINDS, LARGEST, Kind
 
 __all__ = [
@@ -45,9 +45,9 @@ class DataWarning(UserWarning):
     """Something about the data that a fit survives but its user should know."""
 
 
-def warn(message: str) -> None:
-    """Issue a `DataWarning`."""
-    warnings.warn(message, DataWarning, stacklevel=2)
+def warn(message: str, **options: Any) -> None:
+    """Issue a `DataWarning` that names these options (`factorflow.errors.OptionText`)."""
+    warnings.warn(OptionText(message, **options), DataWarning, stacklevel=2)
 
 
 def listed(names: Sequence[str] | StrArray, limit: int = 5, total: int | None = None) -> str:
@@ -211,7 +211,8 @@ def check_survey(view: str, kind: Kind, survey: Survey, features: StrArray) -> N
             f"features of view {view!r}",
             listed(features[empty]),
             "at least one observed value in every feature",
-            "Remove them, or ingest with drop_empty_features=True (--drop-empty-features).",
+            "Remove them, or ingest with {drop_empty_features}.",
+            drop_empty_features=True,
         )
     if (values := kind.conflicts(survey)) is not None:
         raise InputError(

@@ -23,7 +23,7 @@ from factorflow.data.ingest.sources import COMPLEX, counts_rows
 from factorflow.data.ingest.sources import labels as as_names
 from factorflow.data.ingest.spelling import spelling_examples
 from factorflow.data.store.rows import Columns, ReadCodes, RowNames
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, OptionText, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +88,8 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
     if unknown.size == whole.size:
         remedy = "Index it by sample name."
         if names.given is None:
-            remedy = "The views have no sample names: give them (samples=), or obs by position."
+            text = "The views have no sample names: give them ({samples}), or obs by position."
+            remedy = OptionText(text, samples=...)
         elif examples:
             remedy = f"Only the spelling differs: {examples}."
         expected = f"sample names such as {checks.listed(whole, 3)}"

@@ -274,8 +274,9 @@ def _encoding(path: Path) -> str:
         if start.startswith(mark):
             raise InputError(f"file {path}", what, "a text table", remedy)
     if b"\0" in start:
-        remedy = "Name its encoding, for example encoding='utf-16-le', or save it again as CSV in UTF-8."
-        raise InputError(f"file {path}", "bytes that are 0", "a text table in UTF-8", remedy)
+        remedy = "Name its encoding, for example {encoding}, or save it again as CSV in UTF-8."
+        value, expected = "bytes that are 0", "a text table in UTF-8"
+        raise InputError(f"file {path}", value, expected, remedy, encoding="utf-16-le")
     return "utf-8-sig"
 
 
@@ -314,8 +315,10 @@ def _dialect_of(
             f"header of {path}",
             header[0][:60] if header else "nothing",
             "columns separated by commas, tabs or semicolons",
-            "Name the separator (sep=), put a line of feature names on top, or take it out of the folder; of "
-            "a table of one column say index_col=False.",
+            "Name the separator ({sep}), put a line of feature names on top, or take it out of the folder; "
+            "of a table of one column say {index_col}.",
+            sep=...,
+            index_col=False,
         )
     if header[-1:] == [""] and n_fields == len(header) - 1:  # a separator at the end of the header alone
         header = header[:-1]
@@ -359,8 +362,11 @@ def _check_commas(path: Path, header: list[str], rows: list[list[str]], lines: S
             lines[1].strip()[:60],
             f"{counted(len(header), 'field')}, as in the header: one comma may be a decimal mark, or the "
             "first field a row name",
-            "Say sep=',' if it is a row name; separate columns by semicolons if numbers have decimal commas "
-            "(of one column alone: sep=';', decimal=',', index_col=False).",
+            "Say {sep} if it is a row name; separate columns by semicolons if numbers have decimal commas "
+            "(of one column alone: a semicolon as separator, {decimal} and {index_col}).",
+            sep=",",
+            decimal=",",
+            index_col=False,
         )
 
 

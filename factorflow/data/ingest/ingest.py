@@ -226,9 +226,7 @@ def _unknown_option(name: str, value: Any) -> InputError:
     if name == "sample_column":
         return removed_option(name, value, "index_col")
     known = tuple(inspect.signature(write_dataset).parameters)[:-1]
-    return OptionError(
-        name, value, "an option of factorflow.write_dataset", "factorflow.write_dataset", known
-    )
+    return OptionError(name, value, None, "factorflow.write_dataset", known)
 
 
 def _transposes(transpose: bool | str | Sequence[str]) -> Callable[[str], bool]:

@@ -57,9 +57,10 @@ def _not_long(what: str, headers: Iterable[Any]) -> InputError:
         "views",
         f"{what} {f'without {listed(absent)}' if absent else f'with {listed(others)} as well'}",
         "one in long form: columns sample, feature, view, value (and group)",
-        "Give one of samples x features by name: views={'rna': frame}; sample metadata as obs=."
+        "Give one of samples x features by name: views={'rna': frame}; sample metadata as {obs}."
         if absent
-        else "Drop the other columns; give sample metadata as obs=.",
+        else "Drop the other columns; give sample metadata as {obs}.",
+        obs=...,
     )
 
 
@@ -221,8 +222,8 @@ class _Table:
     ) -> None:
         kind = reading.kinds(view)
         if kind is not None and kind.coded:
-            remedy = "Give the variable as a column: views={'site': series, ...}, or as obs=."
-            raise InputError(f"view {view!r}", kind.name, "numbers, in long form", remedy)
+            remedy = "Give the variable as a column: views={'site': series, ...}, or as {obs}."
+            raise InputError(f"view {view!r}", kind.name, "numbers, in long form", remedy, obs=...)
         shape = (len(samples), len(features))
         number = len(list(reading.spool.iterdir()))
         self.view, self.samples, self.features = view, list(samples), list(features)

@@ -234,7 +234,8 @@ def _tell_of_numbers(
         other = "," if table.dialect.decimal == "." else "."
         warn(
             f"{table.path}: column {name!r} is text, since {listed(odd, 3)} has {other!r} in it: "
-            f"if that is the decimal mark, say decimal={other!r}, and write nothing between thousands"
+            "if that is the decimal mark, say {decimal}, and write nothing between thousands",
+            decimal=other,
         )
         return
     n_numbers, n_known = int(np.isin(cells, numbers).sum()), int(np.isin(cells, known).sum())
@@ -242,7 +243,8 @@ def _tell_of_numbers(
         warn(
             f"{table.path}: column {name!r} is text, since {listed(odd, 3)} is no number "
             f"({n_known - n_numbers} of {n_known} entries): correct it, or say that it stands for a missing "
-            "entry (na_values=)"
+            "entry ({na_values})",
+            na_values=...,
         )
 
 

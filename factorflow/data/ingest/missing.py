@@ -108,7 +108,9 @@ def _listed(codes: Any) -> tuple[Any, ...]:
     wrong = [code for code in found if not isinstance(code, str | int | float | np.number)]
     if wrong:
         expected = "numbers and texts that stand for a missing entry"
-        raise InputError("na_values", wrong[0], expected, "For example na_values=[-9, 'unknown'].")
+        raise InputError(
+            "na_values", wrong[0], expected, "For example {na_values}.", na_values=[-9, "unknown"]
+        )
     return found
 
 
@@ -279,11 +281,13 @@ def warn_of_negatives(
     row, column, value = first
     where = f"{value:.0f} of sample {str(samples.part(row, row + 1)[0])!r}, feature {str(features[column])!r}"
     entries = where if number == 1 else f"{number} entries, first {where}"
-    codes = ", ".join(f"{code:.0f}" for code in sorted(numbers)[:5])
+    codes = [int(code) for code in sorted(numbers)[:5]]
     warn(
         f"view {view!r}: all values are whole numbers from 0 on but {entries}: it is modelled as gaussian, "
-        f"not as counts or binary values. If a missing entry is meant, say so: na_values=[{codes}]; if not, "
-        f"correct the value, or say likelihoods={{{view!r}: 'gaussian'}}"
+        "not as counts or binary values. If a missing entry is meant, say so: {na_values}; if not, correct "
+        "the value, or say {likelihoods}",
+        na_values=codes,
+        likelihoods={view: "gaussian"},
     )
     return numbers
 
@@ -294,5 +298,6 @@ def _say(view: str, code: float, columns: list[str], n_entries: int) -> None:
     entries = counted(n_entries, "entry", "entries")
     warn(
         f"{view}: {entries} of {code:.10g} in {shown}, {whose}: if it stands for a missing entry, say so: "
-        f"na_values=[{code:.10g}]"
+        "{na_values}",
+        na_values=[int(code) if code.is_integer() else code],
     )

@@ -376,8 +376,9 @@ def _from_pandas(view: str, frame: Any, kind: Kind | None, *, transpose: bool) -
             f"columns of view {view!r}",
             ", ".join(text[:5]) or "none",
             "numeric columns",
-            "Drop them, make them the index (sample names), give them as obs= (sample metadata), or say that "
-            "the view is 'categorical'.",
+            "Drop them, make them the index (sample names), give them as {obs} (sample metadata), or say "
+            "that the view is 'categorical'.",
+            obs=...,
         )
     check_columns(view, frame.shape[1], kind)
     samples = None if counts_rows(frame.index) else labels(frame.index)

@@ -71,7 +71,7 @@ def warn_of_names(names: Mapping[str, StrArray], sources: Mapping[str, Source]) 
 
 def _tell_of_no_overlap(view: str, source: Source, samples: set[str]) -> None:
     """Warn of a view that shares no sample with the others; where its features do, they are in rows."""
-    why = "are its sample names written differently, or its features in rows (transpose=)?"
+    why = "are its sample names written differently, or its features in rows ({transpose})?"
     if source.features is not None and not samples.isdisjoint(source.features.tolist()):
-        why = f"its columns are called like samples of others: if features are in rows, transpose=[{view!r}]"
-    warn(f"view {view!r} has no sample in common with any other view: {why}")
+        why = "its columns are called like samples of others: if features are in rows, {transpose}"
+    warn(f"view {view!r} has no sample in common with any other view: {why}", transpose=[view])

@@ -158,8 +158,9 @@ def find_names(
         if not table.index_is_known and not header.isdecimal() and _are_distinct(table.first_cells(0)):
             warn(
                 f"{table.path}: the first column, {header!r}, holds whole numbers, each once; it is taken as "
-                f"a feature, and the samples are numbered. If it names the samples: index_col={header!r}; "
-                "index_col=False says that there are no names"
+                "a feature, and the samples are numbered. If it names the samples: {index_col}; with False "
+                "in place of its name there are no names",
+                index_col=header,
             )
     return None, "samples are numbered"
 
@@ -175,7 +176,8 @@ def _suggest_transposed(table: TextTable | ArrowTable, names: int | None) -> Non
     if is_feature_header(header):
         warn(
             f"{table.path}: the column of the row names is called {header!r}: if features are in rows, say "
-            "transpose=True; rows are taken as samples"
+            "{transpose}; rows are taken as samples",
+            transpose=True,
         )
 
 
@@ -240,8 +242,9 @@ def _row_names(path: Path, column: Any) -> list[str]:
 
 
 def _no_name(path: Path) -> InputError:
-    remedy = "Fill it in; index_col names another column, or says that there are no names (index_col=False)."
-    return InputError(f"sample names of {path}", "an empty one", "a name in every row", remedy)
+    remedy = "Fill it in, name another column, or say that there are no names ({index_col})."
+    value, expected = "an empty one", "a name in every row"
+    return InputError(f"sample names of {path}", value, expected, remedy, index_col=False)
 
 
 def _is_number(name: str) -> bool:
@@ -299,7 +302,8 @@ class ArrowTable:
                 f"row names of {path}",
                 f"a MultiIndex of {', '.join(map(repr, stored))}",
                 "one name for every sample",
-                "Join its levels to one name, and write the others as columns of the metadata (obs=).",
+                "Join its levels to one name, and write the others as columns of the metadata ({obs}).",
+                obs=...,
             )
         self.index_is_known = index is not None
         self.stored_index = self.columns.index(stored[0]) if stored else None
@@ -332,7 +336,8 @@ class ArrowTable:
                 f"columns of {self.path}",
                 ", ".join(map(str, wrong[:5])),
                 "numbers",
-                "Remove them, or give them as sample metadata (obs=).",
+                "Remove them, or give them as sample metadata ({obs}).",
+                obs=...,
             )
         for batch in self.file.iter_batches(max(1, PIECE_VALUES // max(1, len(self.columns)))):
             yield batch.select([*texts, *numbers])

@@ -203,9 +203,9 @@ class TextTable:
         remedy = (
             "Correct the line."
             if "invalid UTF8" not in str(error)
-            else "Name its encoding, for example encoding='cp1252'."
+            else "Name its encoding, for example {encoding}."
         )
-        return InputError(f"file {self.path}", str(error), "a table of numbers", remedy)
+        return InputError(f"file {self.path}", str(error), "a table of numbers", remedy, encoding="cp1252")
 
     def _check_length(self, line: int, row: list[str]) -> None:
         dialect = self.dialect
@@ -219,18 +219,19 @@ class TextTable:
             f"line {line} of {self.path}",
             counted(len(row), "field"),
             f"{expected} (separator {dialect.separator!r})",
-            "Correct the line, or name another separator, sep=; the file may have been cut off there.",
+            "Correct the line, or name another separator, {sep}; the file may have been cut off there.",
+            sep=...,
         )
 
     def _no_number(self, line: int, place: int, cell: str) -> InputError:
         remedy = (
-            "Correct it, say that it stands for a missing entry (na_values=), remove the column, or give it "
-            "as sample metadata (obs=)."
+            "Correct it, say that it stands for a missing entry ({na_values}), remove the column, or give it "
+            "as sample metadata ({obs})."
         )
         if place == 0:
-            remedy = f"If it names the samples: index_col={self.columns[0]!r}. {remedy}"
+            remedy = f"If it names the samples: {{index_col}}. {remedy}"
         if _COMMA.fullmatch(cell.strip()):
-            remedy = "Say decimal=',', or write decimals with a point; nothing between thousands."
+            remedy = "Say {decimal}, or write decimals with a point; nothing between thousands."
         elif self.dialect.decimal == "," and _NUMBER.fullmatch(cell.strip()):
             remedy = "Write all numbers with the same decimal mark: others have a comma."
         return InputError(
@@ -238,6 +239,10 @@ class TextTable:
             cell,
             "a number, or nothing where it is missing",
             remedy,
+            na_values=...,
+            obs=...,
+            index_col=self.columns[0],
+            decimal=",",
         )
 
 
@@ -264,7 +269,8 @@ def damaged_files(path: Path) -> Iterator[None]:
             f"file {path}",
             str(error),
             "a text table in UTF-8",
-            "Name its encoding, for example encoding='cp1252', or save it again as CSV in UTF-8.",
+            "Name its encoding, for example {encoding}, or save it again as CSV in UTF-8.",
+            encoding="cp1252",
         ) from error
     except OSError as error:
         if error.errno is None and path.suffix.lower() in COMPRESSED:  # of what decompresses it

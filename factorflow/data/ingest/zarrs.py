@@ -66,7 +66,7 @@ def _from_node(node: Any, path: Path, view: str, reading: Reading) -> Found:
             "views",
             str(path),
             "raw data",
-            "It is a factorflow store already: open it with open_dataset, or take it out of the folder.",
+            "It is a factorflow store already: use it as it is, or take it out of the folder.",
         )
     if "view_names" not in node.attrs and "view_names" not in node and is_written_by_xarray(node):
         return xarrays.from_xarray(open_stored(node), reading.kinds)

@@ -15,7 +15,7 @@ import numpy as np
 
 from factorflow.data.store.extremes import Outlier
 from factorflow.design import TableDesign
-from factorflow.errors import InputError
+from factorflow.errors import InputError, OptionText
 from factorflow.kinds import KINDS, Kind
 from factorflow.shape import Likelihood, Meta, Missing, ViewMeta
 from factorflow.storage.checksums import ChecksumManifest
@@ -63,7 +63,9 @@ MANY_TABLE_ROWS = 2**18
 """As `MANY_BLOCK_ROWS`, of a long table: rows of equal levels then lie in long runs."""
 """Blocks of narrow data at least: work for several workers."""
 
-DAMAGED = "The dataset is damaged: restore it from a copy, or ingest it again with overwrite=True."
+DAMAGED = OptionText(
+    "The dataset is damaged: restore it from a copy, or ingest it again with {overwrite}.", overwrite=True
+)
 
 RESERVED = frozenset({"obs", "group", "sequence", "joined", "truth", METADATA, ATTRIBUTES})
 """Names of the root group that a view may not take; beside sequences ``time`` is another."""

@@ -227,9 +227,10 @@ class Table:
         raise InputError(
             f"exposure {offset.column!r}",
             "one that differs within the levels of every variable, or is not known of a level",
-            "with grid=True an exposure that follows from the level of one variable: cells that are not in "
+            "with {grid} an exposure that follows from the level of one variable: cells that are not in "
             "the table have one as well",
-            "Write a product as several offsets, or write the table with all its rows and without grid=True.",
+            "Write a product as several offsets, or write the table with all its rows and without {grid}.",
+            grid=True,
         )
 
     # Views

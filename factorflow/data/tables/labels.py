@@ -131,7 +131,8 @@ def settle(
                 f"labels of {column!r}",
                 MISSING_LEVEL,
                 "another label, since rows without one get this level",
-                "Rename it, or leave those rows out: missing_levels='drop'.",
+                "Rename it, or leave those rows out: {missing_levels}.",
+                missing_levels="drop",
             )
         names = list(dict.fromkeys([*names, MISSING_LEVEL]))
     if not names:

@@ -168,7 +168,9 @@ def _codes(na_values: Any) -> tuple[str, ...]:
     """Return what stands for missing entries, as a text table may write it."""
     if isinstance(na_values, Mapping):
         expected = "numbers and texts that stand for a missing entry, the same in all columns"
-        raise InputError("na_values", na_values, expected, "For example na_values=[-9, 'unknown'].")
+        raise InputError(
+            "na_values", na_values, expected, "For example {na_values}.", na_values=[-9, "unknown"]
+        )
     return MissingCodes(na_values).texts("table")
 
 
@@ -197,7 +199,8 @@ def _rules(
             expected = f"one of {', '.join(str(choice) for choice in known if choice is not None)}"
             raise InputError(name, value, expected, "Choose one of them, or leave it out.")
     if part == "held out" and not holdout:
-        raise InputError("part", part, "a share of rows that are held out", "Give holdout=, for example 0.1.")
+        expected = "a share of rows that are held out"
+        raise InputError("part", part, expected, "Give it, for example {holdout}.", holdout=0.1)
     kind = None if likelihood is None else KINDS[LIKELIHOODS[likelihood]]
     hidden = Holdout(holdout, seed, "row") if holdout else None
     return Rules(kind, missing_response, missing_levels, hidden, part)
@@ -215,7 +218,8 @@ def _check_grid(terms: Terms, rules: Rules, kind: Kind, template: Dataset | None
             "grid",
             " and ".join(name for name, found in wrong.items() if found),
             "counts of cells of categorical variables, all of them",
-            "Write the table with all its rows, 0 included, and without grid=True.",
+            "Write the table with all its rows, 0 included, and without {grid}.",
+            grid=True,
         )
 
 

@@ -116,8 +116,9 @@ def connect(address: str) -> Client:
             "executor",
             address,
             f"the address of a running Dask scheduler ({type(error).__name__}: {error})",
-            "Start one with `dask scheduler`, check host and port, or use executor='dask'."
+            "Start one with `dask scheduler`, check host and port, or use {executor}."
             + " Certificates are those of distributed.comm.tls in Dask's configuration." * secure,
+            executor="dask",
         ) from error
 
 

@@ -204,5 +204,6 @@ def check_device(device: str, able: Sequence[str]) -> None:
             "device",
             device,
             f"a machine with CuPy and a CUDA device ({type(error).__name__}: {error})",
-            "Install factorflow[gpu-cu12] or factorflow[gpu-cu13], or use device='cpu'.",
+            "Install factorflow[gpu-cu12] or factorflow[gpu-cu13], or use {device}.",
+            device="cpu",
         ) from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from warnings import warn
 
 from factorflow.engine.executors.local import Executor, LocalExecutor, n_cores
-from factorflow.errors import InputError, UnusedWarning, thread_limit_explained
+from factorflow.errors import InputError, OptionText, UnusedWarning, thread_limit_explained
 from factorflow.settings.clusters import ClusterSetting, bytes_of
 
 if TYPE_CHECKING:
@@ -55,13 +55,11 @@ def open_executor(
         raise InputError("workers", workers, "at least 1", "Leave it out to use every core.")
     memory = bytes_of("memory_limit", memory_limit)
     if executor == "local" and workers is not None:
-        instead = "executor='threads' and executor='dask' start workers"
-        warn(f"workers={workers} does nothing with executor='local': {instead}.", UnusedWarning, stacklevel=3)
+        text = "{workers} does nothing in this process: {executor}, or 'dask', starts workers."
+        warn(OptionText(text, workers=workers, executor="threads"), UnusedWarning, stacklevel=3)
     if executor not in ("local", "threads", "dask") and memory_limit is not None:
-        text = (
-            f"memory_limit={memory_limit!r} does nothing with a running cluster, whose workers have theirs."
-        )
-        warn(text, UnusedWarning, stacklevel=3)
+        text = "{memory_limit} does nothing with a running cluster, whose workers have theirs."
+        warn(OptionText(text, memory_limit=memory_limit), UnusedWarning, stacklevel=3)
     if executor == "local":
         return LocalExecutor(0, memory)
     if executor == "threads":

@@ -318,7 +318,8 @@ class GPLVMCMF(ModelConfig):
                 "given",
                 ", ".join(self.given),
                 "none without a process",
-                "Use coupling='gp', or leave it out.",
+                "Use {coupling}, or leave it out.",
+                coupling="gp",
             )
         views, n_inputs = check_meta(meta, self.given, self.n_inputs, self.n_factors)
         settings = Settings(

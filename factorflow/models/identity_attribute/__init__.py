@@ -209,7 +209,8 @@ class IdentityAttribute(ModelConfig):
                 "views",
                 ", ".join(f"{view.name} ({view.likelihood})" for view in other),
                 "gaussian views",
-                "Select those with views=(...), or write the others as gaussian.",
+                "Select those with {views}, or write the others as gaussian.",
+                views=...,
             )
         settings = Settings(meta.views, meta.n_rows, meta.block_rows, bool(meta.n_sequences), self._choices())
         if self.start == "ica" and settings.choices.n_columns > settings.n_features:
@@ -220,7 +221,8 @@ class IdentityAttribute(ModelConfig):
                 f"at most {most or settings.n_features}"
                 + (f" with {each} attributes each" if most else "")
                 + f": of {settings.n_features} features there are as many components",
-                "Ask for fewer, or use start='random'.",
+                "Ask for fewer, or use {start}.",
+                start="random",
             )
         if not meta.n_sequences:
             warnings.warn(

@@ -289,7 +289,8 @@ class MoltenPoisson(_Molten):
                 "overdispersed",
                 True,
                 f"False for a table of which rows were merged ({design.n_merged} into others)",
-                "Write the table with merge=False: every row has a xi_n of its own.",
+                "Write the table with {merge}: every row has a xi_n of its own.",
+                merge=False,
             )
         return model
 

@@ -73,7 +73,8 @@ def check_reached(block: Block, groups: Weights, y: Float64[np.ndarray, " B"]) -
                 f"view {name!r}, row {block.start + row + 1}",
                 f"0 in every column, beside a count of {y[row]:g}",
                 "a weight above 0 where something was counted",
-                "Add a column of ones, as in linear(1, x), or choose additive=True.",
+                "Add a column of ones, as in linear(1, x), or choose {additive}.",
+                additive=True,
             )
 
 

@@ -172,7 +172,9 @@ class ProbitFactors(ModelConfig):
                 "sampler",
                 f"collapsed with {self.factors} factors",
                 "'gibbs' or 'hmc' (only binary factors can be drawn with y integrated out)",
-                "Leave sampler out, or choose factors='binary'.",
+                "Leave {sampler} out, or choose {factors}.",
+                sampler=...,
+                factors="binary",
             )
         periods = self.travel_time / math.pi
         if sampler == "hmc" and abs(periods - round(periods)) < 1e-6:
@@ -201,7 +203,7 @@ class ProbitFactors(ModelConfig):
         """Return the options that do nothing, each with the reason."""
         if self.sampler == "hmc":
             return {}
-        return dict.fromkeys(("travel_time", "step_limit"), "they are of trajectories, sampler='hmc'")
+        return dict.fromkeys(("travel_time", "step_limit"), "they are of trajectories, of sampler 'hmc'")
 
     def _checked_priors(self) -> tuple[Pair, Pair, Pair]:
         given = {name: getattr(self, name) for name in ("activity_prior", "density_prior", "variance_prior")}
@@ -211,8 +213,8 @@ class ProbitFactors(ModelConfig):
             valid = all(math.isfinite(part) and part >= 0.0 for part in pair)
             proper = valid and min(pair) > 0.0
             if not valid or not (proper or self.priors != "proper"):
-                remedy = "An improper prior (a zero) needs priors='improper' or 'paper'."
-                raise InputError(name, pair, "two positive numbers", remedy)
+                remedy = "An improper prior (a zero) needs {priors}, or 'paper'."
+                raise InputError(name, pair, "two positive numbers", remedy, priors="improper")
             if not proper:
                 warnings.warn(
                     f"{name} = {pair} is improper, and so may be the posterior: chains can drift to "
@@ -226,16 +228,16 @@ class ProbitFactors(ModelConfig):
 def _the_view(meta: Meta) -> ViewMeta:
     """Return the one binary view with two features or more."""
     if len(meta.views) != 1:
-        raise InputError(
-            "views", ", ".join(v.name for v in meta.views), "one binary view", "Select it: views=('name',)."
-        )
+        names = [view.name for view in meta.views]
+        raise InputError("views", ", ".join(names), "one binary view", "Select it: {views}.", views=names[:1])
     view = meta.views[0]
     if view.likelihood != "bernoulli":
         raise InputError(
             f"likelihood of view {view.name}",
             view.likelihood,
             "bernoulli",
-            "Write the view with likelihoods={...: 'bernoulli'}, or fit another model.",
+            "Write the view with {likelihoods}, or fit another model.",
+            likelihoods={view.name: "bernoulli"},
         )
     if view.n_features < 2:
         raise InputError(

@@ -117,7 +117,9 @@ def predict(
             "predictive",
             "none",
             "predictive probabilities that were averaged, or stored factors",
-            "Fit with predictive='all' or store_factors=True.",
+            "Fit with {predictive} or {store_factors}.",
+            predictive="all",
+            store_factors=True,
         )
     return p, np.sqrt(p * (1.0 - p))
 

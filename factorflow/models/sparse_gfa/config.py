@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, OptionText
 from factorflow.likelihoods import get_likelihood, likelihood_names
 from factorflow.models.contract import Example, Meta, ModelConfig, ViewMeta
 from factorflow.models.registry import register
@@ -28,24 +28,24 @@ REMOVED: dict[str, tuple[object, str, str]] = {
     "bernoulli": (
         "jaakkola",
         "nothing: binary views are fitted under their likelihood",
-        "Leave it out; bound=True is what 'jaakkola' was.",
+        OptionText("Leave it out; {bound} is what 'jaakkola' was.", bound=True),
     ),
     "counts": (
         "poisson",
         "nothing: likelihoods names it",
-        "Use likelihoods='negative_binomial', or a mapping by view.",
+        OptionText("Use {model.likelihoods}, or one by view.", **{"model.likelihoods": "negative_binomial"}),
     ),
     "spike": (
         "collapsed",
         "nothing: loadings names the prior",
-        "'none' is loadings='ard'; 'hat' is gone, and was never better than the default.",
+        OptionText("'none' is {loadings}; 'hat' is gone, never better than the default.", loadings="ard"),
     ),
     "ard": (True, "nothing: precisions of loadings are learned", "Leave it out; ard_prior is their prior."),
-    "scores_prior": ("auto", "nothing: its name is scores", "Use scores=."),
+    "scores_prior": ("auto", "nothing: its name is scores", OptionText("Use {scores}.", scores=...)),
     "forgetting": (
         0.7,
         "nothing: passes over parts of the data keep the statistics of the others",
-        "Leave it out; inference='incremental' is what 'svi' was for.",
+        OptionText("Leave it out; {inference} is what 'svi' was for.", inference="incremental"),
     ),
     "count_bound": ("auto", "nothing: counts are fitted under their likelihood", "Leave it out."),
 }
@@ -226,9 +226,10 @@ class SparseGFA(ModelConfig):
                     f"size of group {group}",
                     size,
                     "at least 2 samples in every group that has parameters of its own "
-                    f"(scores='{settings.scores_prior}', grouped_noise={settings.grouped_noise})",
-                    "Leave the group out or join it with another, or use scores='normal' without "
-                    "grouped_noise.",
+                    f"(scores {settings.scores_prior!r}, grouped_noise {settings.grouped_noise})",
+                    "Leave the group out or join it with another, or use {scores} and {grouped_noise}.",
+                    scores="normal",
+                    grouped_noise=False,
                 )
         if self.n_draws:
             check_sampled(settings)
@@ -242,14 +243,14 @@ class SparseGFA(ModelConfig):
         kinds = {likelihood for _, likelihood in self._likelihoods(meta)}
         found: dict[str, str] = {}
         if not meta.groups:
-            found["grouped_noise"] = "the dataset has no groups of samples (groups= of write_dataset)"
+            found["grouped_noise"] = "the dataset has no groups of samples"
         if kinds == {"gaussian"}:
             found["bound"] = "all views are Gaussian"
         if "gaussian" not in kinds:
             why = "no view is Gaussian"
             found |= dict.fromkeys(("noise", "scale_views", "scale_features", "grouped_noise"), why)
         if self.intercepts:
-            found["center"] = "intercepts are learned; it is for intercepts=False"
+            found["center"] = "intercepts are learned"
         if self.inference == "full":
             found["batch"] = "inference is 'full': every pass sees all blocks"
         if not self.n_draws:

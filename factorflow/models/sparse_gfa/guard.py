@@ -33,7 +33,7 @@ def check_finite(globals_: Globals, bound: float) -> None:
     if not np.isfinite(bound):
         raise FloatingPointError(
             f"the bound is {bound}, and {_not_finite(globals_)}. Look for values far from all others, scale "
-            "the features (scale_features=True), or start from fewer factors"
+            "the features (scale_features), or start from fewer factors"
         )
 
 

@@ -281,7 +281,8 @@ def check_entries(view: ViewSettings, values: Shaped[Array, "B D"]) -> None:
             "likelihoods",
             f"{view.likelihood} for view {view.name}, with an entry of {float(too_large.max()):g}",
             f"entries of at most {largest:g}",
-            f"Correct the entry, or say how many trials there are: {{{view.name!r}: 'binomial(trials=N)'}}.",
+            "Correct the entry, or say how many trials there are: {model.likelihoods}.",
+            **{"model.likelihoods": {view.name: "binomial(trials=N)"}},
         )
 
 

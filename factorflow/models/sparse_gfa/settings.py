@@ -249,7 +249,8 @@ class Settings:
                 "groups",
                 "new samples without a group that the model was fitted to",
                 f"one of {', '.join(self.groups)} for every sample",
-                "Write the new samples with groups=.",
+                "Write the new samples with {groups}.",
+                groups=...,
             )
         return codes
 

@@ -42,18 +42,18 @@ def check_sampled(settings: Settings) -> None:
     """
     priors = {view.loadings for view in settings.views}
     wrong = {
-        f"with inference='{settings.inference}'": (
+        f"with inference {settings.inference!r}": (
             settings.inference != "full",
             "a sweep over a part of the data draws from no posterior",
         ),
-        "with scores='spike'": (settings.scores_spike, "a sweep draws no spikes of scores"),
-        f"with loadings={', '.join(sorted(priors))}": (
+        "with scores 'spike'": (settings.scores_spike, "a sweep draws no spikes of scores"),
+        f"with loadings {', '.join(sorted(priors))}": (
             priors not in ({"spike_slab"}, {"ard"}),
             "a sweep draws loadings that all are spike_slab, or all ard",
         ),
-        "with noise='sample' or 'both'": (settings.sample_noise, "a sweep draws no noise of samples"),
+        "with noise 'sample' or 'both'": (settings.sample_noise, "a sweep draws no noise of samples"),
         "with grouped_noise": (settings.n_noise_groups > 1, "draws have one noise precision a feature"),
-        "with intercepts=False": (
+        "without intercepts": (
             not settings.intercepts,
             "places of factors are drawn along with intercepts",
         ),
@@ -63,9 +63,12 @@ def check_sampled(settings: Settings) -> None:
         raise InputError(
             "n_draws",
             ", ".join(found),
-            "0, or inference='full', scores without spikes, noise='feature' "
+            "0, or {inference}, scores without spikes, {noise} "
             f"without groups, and intercepts ({'; '.join(found.values())})",
-            "Leave the options out, or leave n_draws out: the variational fit covers them.",
+            "Leave the options out, or leave {n_draws} out: the variational fit covers them.",
+            inference="full",
+            noise="feature",
+            n_draws=...,
         )
 
 

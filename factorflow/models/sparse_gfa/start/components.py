@@ -286,7 +286,8 @@ def starting_scores(settings: Settings, block: Block, globals_: Globals, step: S
             f"{settings.start}, with a NaN or infinite value in rows {block.start} to "
             f"{block.start + block.n_rows - 1}",
             "finite scores",
-            "Fill in what is missing, or use start='pca'.",
+            "Fill in what is missing, or use {start}.",
+            start="pca",
         )
     return rows
 

@@ -1,8 +1,9 @@
-"""Errors and warnings in the language of the shell, where they were typed."""
+"""Errors and warnings as commands word them, where they were typed."""
 
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,20 @@ from typer.testing import CliRunner
 from factorflow import open_dataset
 from factorflow.__main__ import main
 from factorflow.cli import app, output
-from factorflow.cli.language import Typed
-from factorflow.errors import InputError, OptionError, UnusedWarning
+from factorflow.cli.output import FLAGS
+from factorflow.cli.wording import Flag, Wording
+from factorflow.errors import InputError, OptionError, OptionText, RunError, UnusedWarning
 from factorflow.models.registry import registered
 
-FIT = Typed(
+FIT = Wording(
     "fit",
-    {"out": "--out", "overwrite": "--overwrite", "max_iter": "--max-iter", "resume": "--resume"},
+    {
+        "out": Flag("--out"),
+        "overwrite": Flag("--overwrite", is_switch=True),
+        "max_iter": Flag("--max-iter"),
+        "resume": Flag("--resume", is_switch=True),
+    },
+    FLAGS,
     {"model": "sparse_gfa", "inference": "incremental"},
 )
 
@@ -51,35 +59,61 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("python", "shell"),
+    ("template", "options", "python", "shell"),
     [
-        ("Use overwrite=True or another path.", "Use --overwrite or another path."),
-        ("or resume=False", "or --no-resume"),
-        ("Give max_iter=, or max_iter=20.", "Give --max-iter, or --max-iter 20."),
-        ("Use inference='full'.", "Use --set inference=full."),
-        ("Select it: views=('name',).", "Select it: --set 'views=[\"name\"]'."),
-        ("Write it with likelihoods={...: 'bernoulli'}.", "Write it with --likelihood VIEW=bernoulli."),
-        ("drop_empty_features=True (--drop-empty-features)", "--drop-empty-features"),
+        ("Use {overwrite}.", {"overwrite": True}, "Use overwrite=True.", "Use --overwrite."),
+        ("Use {resume}.", {"resume": False}, "Use resume=False.", "Use --no-resume."),
+        ("Give {max_iter}.", {"max_iter": ...}, "Give max_iter=....", "Give --max-iter."),
+        ("Give {max_iter}.", {"max_iter": 20}, "Give max_iter=20.", "Give --max-iter 20."),
+        ("Use {inference}.", {"inference": "full"}, "Use inference='full'.", "Use --set inference=full."),
+        ("Select {views}.", {"views": ["a"]}, "Select views=['a'].", "Select --set 'views=[\"a\"]'."),
         (
-            "factorflow.fit(..., out=path) or `factorflow fit` makes one",
-            "`factorflow fit` makes one",
+            "Write it with {sequences}.",
+            {"sequences": ...},
+            "Write it with sequences=....",
+            "Write it with --sequences.",
         ),
-        ("write_dataset takes it", "`factorflow ingest` takes it"),
-        ("as python -c 'x=1' does", "as python -c 'x=1' does"),
-        ("y_n == 2 where unknown=True", "y_n == 2 where unknown=True"),
+        (
+            "Say {na_values}.",
+            {"na_values": [-9, "x y"]},
+            "Say na_values=[-9, 'x y'].",
+            "Say --na-values -9 --na-values 'x y'.",
+        ),
+        ("Say {index_col}.", {"index_col": False}, "Say index_col=False.", "Say --index-col false."),
+        ("Use {no_such}.", {"no_such": 1}, "Use no_such=1.", "Use no_such=1."),
+        ("where {a} is {overwrite}", {}, "where {a} is {overwrite}", "where {a} is {overwrite}"),
+        (
+            "Use {model.likelihoods}.",
+            {"model.likelihoods": "poisson"},
+            "Use likelihoods='poisson'.",
+            "Use --set likelihoods=poisson.",
+        ),
     ],
 )
-def test_python_becomes_shell(python: str, shell: str) -> None:
-    assert FIT.text(python) == shell
+def test_options_are_worded_by_each_front_end(
+    template: str, options: dict[str, Any], python: str, shell: str
+) -> None:
+    text = OptionText(template, **options)
+    assert (str(text), FIT.text(text)) == (python, shell)
+    copy = pickle.loads(pickle.dumps(RunError(text)))
+    assert (str(copy), FIT.message(copy)) == (python, shell)
+    error = pickle.loads(pickle.dumps(InputError("out", "p", "a path", template, **options)))
+    assert (str(error), FIT.message(error)) == (
+        f"out = p: expected a path. {python}",
+        f"--out p: expected a path. {shell}",
+    )
+
+
+def test_likelihoods_by_view_are_of_ingest() -> None:
+    text = OptionText("Write it with {likelihoods}.", likelihoods={"y": "bernoulli"})
+    assert Wording("predict", {}, FLAGS).text(text) == "Write it with --likelihood y=bernoulli."
 
 
 def test_a_file_keeps_its_language() -> None:
-    typed = Typed("fit", FIT.flags, FIT.model, "model.yaml", {"noise": "--set"})
-    assert (
-        typed.text("Use inference='full' with noise='feature'.")
-        == "Use `inference: full` with --set noise=feature."
-    )
-    wrong = InputError("inference", "incremental", "another", "Use inference='full'.")
+    typed = Wording("fit", FIT.flags, FLAGS, FIT.model, "model.yaml", {"noise": "--set"})
+    text = OptionText("Use {inference} with {noise}.", inference="full", noise="feature")
+    assert typed.text(text) == "Use `inference: full` with --set noise=feature."
+    wrong = InputError("inference", "incremental", "another", "Use {inference}.", inference="full")
     assert (
         typed.message(wrong)
         == "inference: incremental in model.yaml: expected another. Use `inference: full`."
@@ -198,7 +232,9 @@ def test_options_that_do_nothing_say_so(dataset: Path, tmp_path: Path) -> None:
     texts = [str(each.message) for each in said]
     names = ["grouped_noise=True", "holdout_unit='row'", "workers=4"]
     assert [text.partition(" ")[0] for text in texts] == names
-    assert FIT.text(texts[0]).startswith("--set grouped_noise=true does nothing here")
+    first = said[0].message
+    assert isinstance(first, Warning)
+    assert FIT.text(first.args[0]).startswith("--set grouped_noise=true does nothing here")
     meta = open_dataset(dataset).meta()
     for name, kind in registered().items():
         assert set(kind().unused(meta)) <= set(kind.model_fields), name
