@@ -13,6 +13,7 @@ from factorflow.engine.source import Source
 from factorflow.engine.warm import Warm
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Info, Model, Stage
+from factorflow.trees import nbytes
 
 __all__ = ["FEATURE_RUN", "Plan", "Record", "State"]
 
@@ -157,6 +158,8 @@ class State:
     unsettled: float = 0.0
     monitors: tuple[Any, ...] = ()
     record: Record | None = None
+
+    __sizeof__ = nbytes
 
 
 @dataclass(frozen=True)

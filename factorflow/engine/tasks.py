@@ -29,7 +29,7 @@ from factorflow.kernels.random import Step
 from factorflow.models.contract import Stage, Sweep
 from factorflow.posterior.store import fit_draws, write_rows
 from factorflow.shape import Block
-from factorflow.trees import arrays, freeze, gathers, join, narrow, replace, restrict, with_gathers
+from factorflow.trees import arrays, freeze, gathers, join, narrow, nbytes, replace, restrict, with_gathers
 
 __all__ = [
     "Away",
@@ -70,6 +70,8 @@ class Group:
     nodes: tuple[Nodes, ...] | None = None
     stage: int = -1
 
+    __sizeof__ = nbytes
+
 
 @dataclass(frozen=True)
 class Away:
@@ -88,6 +90,8 @@ class Away:
 
     nodes: tuple[Nodes, ...] | None
     group: Group | None = None
+
+    __sizeof__ = nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Away, (self.nodes,)

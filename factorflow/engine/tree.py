@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from factorflow.trees import add
+from factorflow.trees import add, nbytes
 
 __all__ = ["Node", "Tree"]
 
@@ -29,6 +29,8 @@ class Node:
     index: int
     value: Any
     owned: bool = False
+
+    __sizeof__ = nbytes  # for Dask, which counts what is kept and what travels
 
     @property
     def start(self) -> int:

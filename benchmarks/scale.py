@@ -1,0 +1,160 @@
+"""What travels and what the scheduler does, by the number of workers.
+
+    python benchmarks/scale.py [--workers 3 8 16] [--columns 64] [--json benchmarks/results/scale.json]
+
+The model adds up a matrix of features x columns for each block, and sleeps for a given time instead of
+computing: the messages are those of a model whose statistics are of that size. Counted are, for a round, the
+bytes that the worker of the root receives and the most that any worker does (``Worker.transfer_incoming_log``,
+in sizes of one set of statistics), transitions of the scheduler for each worker, and the memory of the workers
+beyond an idle one. Times are of one machine whose cores the workers share.
+"""
+
+# ruff: noqa: E402  (threads are limited before anything is imported)
+
+from __future__ import annotations
+
+import os
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import argparse
+import json
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from distributed import get_worker
+
+import factorflow
+from factorflow.models.contract import Meta, Model, ModelConfig, Stage, Sweep, Variable
+from factorflow.models.registry import register
+
+N_FEATURES = 2000
+
+
+@dataclass(frozen=True)
+class Sums:
+    value: Any
+
+
+@dataclass(frozen=True)
+class Add(Sweep[Sums, Any, Sums]):
+    columns: int
+    seconds: float
+
+    def map(self, block: Any, local: Any, globals_: Sums, step: Any) -> tuple[None, Sums]:
+        time.sleep(self.seconds)
+        column = block.data["x"].sum(axis=0, dtype=float)
+        return None, Sums(np.repeat(column[:, None], self.columns, axis=1))
+
+    def update(self, globals_: Sums, stats: Sums, step: Any) -> tuple[Sums, dict[str, float]]:
+        with suppress(ValueError):  # in no task: the trial that measures memory
+            worker = get_worker()
+            worker.n_roots = getattr(worker, "n_roots", 0) + 1
+        return Sums(stats.value[:, 0].copy()), {"objective": float(step.iteration), "observed": 1.0}
+
+
+@dataclass(frozen=True)
+class AddModel(Model[Sums, Any]):
+    columns: int
+    seconds: float
+    n_iter: int
+    kind: ClassVar[Literal["variational"]] = "variational"
+
+    def stages(self) -> tuple[Stage[Sums], ...]:
+        return (Stage("add", (Add(self.columns, self.seconds),), self.n_iter),)
+
+    def init(self, step: Any) -> Sums:
+        return Sums(np.zeros(self.meta.views[0].n_features))
+
+    def variables(self) -> tuple[Variable, ...]:
+        return (Variable("mean", ("feature_x",), "column sums", lambda g: g.value),)
+
+
+@register
+class AddUp(ModelConfig):
+    model: Literal["add_up"] = "add_up"
+    columns: int = 64
+    seconds: float = 0.0
+    n_iter: int = 20
+
+    def build(self, meta: Meta) -> AddModel:
+        return AddModel(meta, self.columns, self.seconds, self.n_iter)
+
+
+def counters(dask_worker: Any) -> dict[str, int]:
+    """Return the bytes that a worker has received, how often it was the root, and its largest size."""
+    status = Path("/proc/self/status").read_text()
+    return {
+        "received": sum(entry["total"] for entry in dask_worker.transfer_incoming_log),
+        "roots": getattr(dask_worker, "n_roots", 0),
+        "peak": int(status.split("VmHWM:")[1].split()[0]) << 10,
+    }
+
+
+def transitions(dask_scheduler: Any) -> int:
+    return int(dask_scheduler.transition_counter)
+
+
+def measure(dataset: Any, n_workers: int, config: AddUp) -> dict[str, Any]:
+    """Return the figures of one number of workers; those of a round are means over the rounds of a fit."""
+    from factorflow.engine.executors.local_cluster import local_cluster
+
+    client, owned = local_cluster(n_workers, "4GiB")
+    try:
+        factorflow.fit(dataset, config.model_copy(update={"n_iter": 2}), executor=client, progress=False)
+        idle = client.run(counters)
+        known = client.run_on_scheduler(transitions)
+        times: list[float] = []
+        factorflow.fit(
+            dataset, config, executor=client, progress=False, checkpoint_every=10**6,
+            on_event=lambda e: times.append(e.seconds) if type(e).__name__ == "IterationDone" else None,
+        )  # fmt: skip
+        moved = client.run_on_scheduler(transitions) - known
+        found = client.run(counters)
+    finally:
+        for part in owned:
+            part.close()
+    unit = N_FEATURES * config.columns * 8 * config.n_iter
+    received = {a: (found[a]["received"] - idle[a]["received"]) / unit for a in found}
+    root = max(found, key=lambda a: found[a]["roots"] - idle[a]["roots"])
+    return {
+        "ms_an_iteration": round(1e3 * (times[-1] - times[2]) / (len(times) - 3), 1),
+        "sets_into_the_root": round(received[root], 2),
+        "sets_into_any_worker": round(max(received.values()), 2),
+        "transitions_a_worker_and_iteration": round(moved / n_workers / config.n_iter, 1),
+        "peak_mib": max(found[a]["peak"] for a in found) >> 20,
+        "peak_mib_of_the_root": found[root]["peak"] >> 20,
+    }
+
+
+def main() -> None:
+    """Run everything and print (and write) one JSON object."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, nargs="+", default=[3, 8, 16])
+    parser.add_argument("--blocks", type=int, default=64)
+    parser.add_argument("--columns", type=int, default=64, help="of the statistics, beside 2000 features")
+    parser.add_argument("--seconds", type=float, default=0.0, help="that each block takes")
+    parser.add_argument("--iterations", type=int, default=20)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    config = AddUp(columns=args.columns, seconds=args.seconds, n_iter=args.iterations)
+    results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "load": os.getloadavg()}
+    results |= {"blocks": args.blocks, "set_mib": N_FEATURES * args.columns * 8 / 2**20}
+    with tempfile.TemporaryDirectory() as folder:
+        values = np.random.default_rng(0).normal(size=(args.blocks * 4, N_FEATURES)).astype(np.float32)
+        dataset = factorflow.write_dataset(f"{folder}/d.zarr", views={"x": values}, block_rows=4)
+        for n_workers in args.workers:
+            results[str(n_workers)] = measure(dataset, n_workers, config)
+            print(n_workers, json.dumps(results[str(n_workers)]))
+    if args.json:
+        args.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
