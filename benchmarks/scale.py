@@ -4,9 +4,9 @@
 
 The model adds up a matrix of features x columns for each block, and sleeps for a given time instead of
 computing: the messages are those of a model whose statistics are of that size. Counted are, for a round, the
-bytes that the worker of the root receives and the most that any worker does (``Worker.transfer_incoming_log``,
-in sizes of one set of statistics), transitions of the scheduler for each worker, and the memory of the workers
-beyond an idle one. Times are of one machine whose cores the workers share.
+bytes that the worker of the root receives, and the most that any worker does (Dask's own counter,
+``Worker.transfer_incoming_log``), in sizes of one set of statistics; transitions of the scheduler for each
+worker; and the largest size of a worker's process. Times are of one machine whose cores the workers share.
 """
 
 # ruff: noqa: E402  (threads are limited before anything is imported)

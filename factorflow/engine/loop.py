@@ -22,12 +22,14 @@ from factorflow.engine.tasks import (
     hand_out,
     keep,
     merge,
+    merge_nodes,
     slice_features,
     update_away,
     update_features,
     update_samples,
 )
 from factorflow.engine.trace import Trace
+from factorflow.engine.tree import merge_steps
 from factorflow.errors import InputError, RunError, thread_limit_explained
 from factorflow.posterior.drawn import drawn
 from factorflow.posterior.globals import sets_after
@@ -116,6 +118,8 @@ class Loop:
         self.plan, self.executor, self.budget = plan, executor, budget
         self.checkpoints, self.draws, self.on_event = checkpoints, draws, on_event
         self.groups = executor.cut(plan.model.meta.n_blocks)
+        self._steps = merge_steps(self.groups)
+        self._beside = {merge.group for merge in self._steps[0]} if self._steps else {0}
         self.trace = Trace()
         self.reason = ""
         self.plan_handle = executor.constant(plan)
@@ -260,33 +264,48 @@ class Loop:
         self._sent += 1
 
     def _round(self, state: Handle, before: Sequence[Handle]) -> tuple[Handle, list[Handle]]:
-        """Submit one round: a task a group, what stays of it, and the root."""
+        """Submit one round: a task a group, what stays of it, merges of neighbours, and the root."""
         submit, plan, n_threads = self.executor.submit, self.plan_handle, self.executor.n_root_threads
         given = [(plan, group, before[i], self._near(state, i)) for i, group in enumerate(self.groups)]
         updates = [
-            submit("update_samples", update_away if i else update_samples, *mine, group=i)
+            submit("update_samples", update_samples if i in self._beside else update_away, *mine, group=i)
             for i, mine in enumerate(given)
         ]
         locals_ = [
-            submit("keep", keep, *mine, update, group=i) if i else update
+            update if i in self._beside else submit("keep", keep, *mine, update, group=i)
             for i, (mine, update) in enumerate(zip(given, updates, strict=True))
         ]
-        shares = self._share_features(state, updates) if self.executor.n_feature_tasks else []
-        sent = [
-            submit("statistics", slice_features, plan, state, update, None, group=i) if shares else update
-            for i, update in enumerate(updates)
-        ]
+        sent, places = self._merge_neighbours(updates)
+        shares = self._share_features(state, sent, places) if self.executor.n_feature_tasks else []
+        if shares:
+            sent = [
+                submit("statistics", slice_features, plan, state, part, None, group=place)
+                for part, place in zip(sent, places, strict=True)
+            ]
         return submit("merge", merge, plan, state, sent, shares, n_threads, group=0), locals_
 
-    def _share_features(self, state: Handle, updates: Sequence[Handle]) -> list[Handle]:
+    def _merge_neighbours(self, sent: list[Handle]) -> tuple[list[Handle], list[int]]:
+        """Submit the merges before the root's; return what is left for it, and the group where each is."""
+        places = list(range(len(sent)))
+        for step in self._steps:
+            sent = [
+                self.executor.submit(
+                    "merge_nodes", merge_nodes, sent[m.run.start : m.run.stop], group=m.group
+                )
+                for m in step
+            ]
+            places = [m.group for m in step]
+        return sent, places
+
+    def _share_features(self, state: Handle, sent: Sequence[Handle], places: Sequence[int]) -> list[Handle]:
         """Submit the feature tasks: each merges and updates some runs of features."""
         submit, plan = self.executor.submit, self.plan_handle
         handles = []
         for f in range(self.executor.n_feature_tasks):
             share = (f, self.executor.n_feature_tasks)
             cut = [
-                submit("statistics", slice_features, plan, state, update, share, group=i)
-                for i, update in enumerate(updates)
+                submit("statistics", slice_features, plan, state, part, share, group=place)
+                for part, place in zip(sent, places, strict=True)
             ]
             handles.append(submit("update_features", update_features, plan, state, share, cut, group=f))
         return handles

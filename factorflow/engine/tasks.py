@@ -4,6 +4,7 @@ One round is one sweep::
 
     update_samples   a group maps its blocks and merges their statistics into aligned subtrees
     keep             what stays of that where the blocks are
+    merge_nodes      subtrees of neighbouring groups are merged, in steps, until few are left
     update_features  a share of the feature axis is merged and updated (when the statistics are wide)
     merge            the root merges what is left, updates the globals and decides what comes next
 
@@ -39,6 +40,7 @@ __all__ = [
     "hand_out",
     "keep",
     "merge",
+    "merge_nodes",
     "slice_features",
     "update_away",
     "update_features",
@@ -75,9 +77,9 @@ class Group:
 
 @dataclass(frozen=True)
 class Away:
-    """What a group that is not beside the root gives back: its subtrees travel, the rest stays where it is.
+    """What a group that is not beside its merge gives back: its subtrees travel, the rest stays where it is.
 
-    So the root waits for no task that takes the one from the other: it would begin when the scheduler has
+    So the merge waits for no task that takes the one from the other: it would begin when the scheduler has
     heard of the first, and be heard of after that.
 
     Parameters
@@ -95,6 +97,10 @@ class Away:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Away, (self.nodes,)
+
+
+Sent = Group | Away | tuple[Nodes, ...] | None
+"""Statistics of a run of blocks as a task returns them; None when the run is over."""
 
 
 @dataclass(frozen=True)
@@ -161,12 +167,11 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
                     )
         for tree, value in zip(trees, stats, strict=False):
             tree.add(number, value)
-    nodes = plan.of_all(state, [tree.nodes(hand_over=True) for tree in trees])
-    return Group(local, kept, nodes, state.stage)
+    return Group(local, kept, tuple(tree.nodes(hand_over=True) for tree in trees), state.stage)
 
 
 def update_away(plan: Plan, group: range, before: Group | None, state: State) -> Away:
-    """Do the same for a group that is not beside the root."""
+    """Do the same for a group whose statistics are merged on another worker."""
     new = update_samples(plan, group, before, state)
     return Away(new.nodes, replace(new, nodes=None))
 
@@ -178,10 +183,20 @@ def keep(plan: Plan, group: range, before: Group | None, state: State, away: Awa
     return replace(update_samples(plan, group, before, state), nodes=None)
 
 
+def merge_nodes(sent: Sequence[Sent]) -> tuple[Nodes, ...] | None:
+    """Merge the subtrees of neighbouring groups, for each chain; None when the run is over."""
+    found = [nodes for nodes in map(_nodes_of, sent) if nodes is not None]
+    if not found:
+        return None
+    trees = [_fed(found, chain) for chain in range(len(found[0]))]
+    merged: tuple[Nodes, ...] = freeze(tuple(tree.nodes(hand_over=True) for tree in trees))
+    return merged
+
+
 def merge(
     plan: Plan,
     state: State,
-    groups: Sequence[Group | Away | tuple[Nodes, ...] | None],
+    sent: Sequence[Sent],
     shares: Sequence[tuple[dict[Run, tuple[Any, Any]], ...]] = (),
     n_threads: int = 1,
 ) -> State:
@@ -191,8 +206,9 @@ def merge(
     ----------
     plan, state
         The run, and where it stands.
-    groups : sequence
-        Statistics of the groups in block order: of each, what its update returned or what was cut from that.
+    sent : sequence
+        Statistics of runs of blocks, in their order: what `update_samples`, `update_away` or `merge_nodes`
+        returned, or what was cut from that.
     shares : sequence of tuple of dict
         What the feature tasks return, for each chain; empty: the features are updated here.
     n_threads : int
@@ -208,7 +224,7 @@ def merge(
             _globals_at(plan, state, chain),
             plan.step(chain, state, _scale(plan, stage, sweep, state)),
         )
-        stats = _total(groups, chain)
+        stats = _total(sent, chain)
         if plan.fixed is not None:
             moved = stats or Moved(None, 0.0)
             info: Mapping[str, float] = {}
@@ -226,25 +242,26 @@ def merge(
 
 
 def slice_features(
-    plan: Plan, state: State, result: Group | Away, share: tuple[int, int] | None
+    plan: Plan, state: State, sent: Sent, share: tuple[int, int] | None
 ) -> tuple[Nodes, ...] | None:
-    """Return a group's subtrees cut to the runs of features of a share; without one, their narrow part."""
-    if result.nodes is None:
+    """Return subtrees cut to the runs of features of a share; without one, their narrow part."""
+    found = _nodes_of(sent)
+    if found is None:
         return None
     runs = _runs_of(plan, state, share)
     if runs is None:
-        return result.nodes if share is None else None
+        return found if share is None else None
     if share is None:
-        return tuple(tuple(replace(n, value=narrow(n.value)) for n in nodes) for nodes in result.nodes)
+        return tuple(tuple(replace(n, value=narrow(n.value)) for n in nodes) for nodes in found)
 
     def cut(value: Any) -> Any:
         return None if value is None else {run: restrict(value, run.axis, _as_slice(run)) for run in runs}
 
-    return tuple(tuple(replace(n, value=cut(n.value)) for n in nodes) for nodes in result.nodes)
+    return tuple(tuple(replace(n, value=cut(n.value)) for n in nodes) for nodes in found)
 
 
 def update_features(
-    plan: Plan, state: State, share: tuple[int, int], groups: Sequence[tuple[Nodes, ...] | None]
+    plan: Plan, state: State, share: tuple[int, int], sent: Sequence[tuple[Nodes, ...] | None]
 ) -> tuple[dict[Run, tuple[Any, Any]], ...]:
     """Merge the wide statistics of a share of the runs of features and update them, for each chain.
 
@@ -256,7 +273,7 @@ def update_features(
     (stage, sweep), state = now, entered(plan, state)
     results = []
     for chain in plan.chains(state):
-        stats = _total(groups, chain)
+        stats = _total(sent, chain)
         step = plan.step(chain, state, _scale(plan, stage, sweep, state))
         before = state.globals_[chain]
         results.append(
@@ -352,13 +369,20 @@ def _write_draws(plan: Plan, stage: Stage[Any], state: State, block: Block, loca
             write_rows(plan.draws_path, table[name], block.start, values, (chain, state.draws))
 
 
-def _total(groups: Sequence[Group | Away | tuple[Nodes, ...] | None], chain: int) -> Any:
+def _nodes_of(sent: Sent) -> tuple[Nodes, ...] | None:
+    return sent.nodes if isinstance(sent, Group | Away) else sent
+
+
+def _fed(found: Sequence[tuple[Nodes, ...]], chain: int) -> Tree:
     tree = Tree()
-    for group in groups:
-        nodes = group.nodes if isinstance(group, Group | Away) else group
-        if nodes is not None:
-            tree.feed(nodes[chain])
-    return freeze(tree.total())
+    for nodes in found:
+        tree.feed(nodes[chain])
+    return tree
+
+
+def _total(sent: Sequence[Sent], chain: int) -> Any:
+    found = [nodes for nodes in map(_nodes_of, sent) if nodes is not None]
+    return freeze(_fed(found, chain).total())
 
 
 def _learn(

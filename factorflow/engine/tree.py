@@ -8,13 +8,19 @@ blocks would have given, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from factorflow.trees import add, nbytes
 
-__all__ = ["Node", "Tree"]
+__all__ = ["FAN_IN", "Merge", "Node", "Tree", "alignment", "merge_steps"]
+
+FAN_IN = 4
+"""Neighbours whose subtrees one task merges at most."""
+
+MOST_NODES = 12
+"""Nodes that these have together at most, where they are more than two."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,80 @@ class Tree:
             left = rest.pop()
             node = _merge(left, node, left.level, left.index)
         return node.value
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A task that merges what neighbours send, before the root merges what is left.
+
+    Parameters
+    ----------
+    run : range
+        Positions of those neighbours: of the groups, or of the merges of the step before.
+    group : int
+        Group on whose worker it is done.
+    """
+
+    run: range
+    group: int
+
+
+def merge_steps(groups: Sequence[range]) -> list[list[Merge]]:
+    """Return the steps in which neighbouring groups are merged until at most `FAN_IN` are left for the root.
+
+    A run ends where the largest subtree does, so that a merge usually returns one node. Neighbours are merged
+    beside the first of them; no worker has two merges, and that of the root, which is beside the first group,
+    has none.
+
+    Parameters
+    ----------
+    groups : sequence of range
+        Runs of blocks, one behind the other.
+    """
+    steps: list[list[Merge]] = []
+    firsts, blocks = list(range(len(groups))), list(groups)
+    while not _can_merge(blocks):
+        runs = _runs(blocks)
+        if steps:  # the first group of a run has a merge, and the second of the first run of several
+            step = [Merge(run, firsts[run[-1] if len(run) == 1 else run[1]] + 1) for run in runs]
+        else:
+            step = [Merge(run, run[0] or 1) for run in runs]
+        firsts = [firsts[run[0]] for run in runs]
+        blocks = [range(blocks[run[0]].start, blocks[run[-1]].stop) for run in runs]
+        steps.append(step)
+    return steps
+
+
+def _can_merge(blocks: Sequence[range]) -> bool:
+    """Return whether one task can merge the subtrees of neighbours: two it can, whatever they are."""
+    return len(blocks) <= 2 or (len(blocks) <= FAN_IN and sum(map(n_nodes, blocks)) <= MOST_NODES)
+
+
+def _runs(blocks: Sequence[range]) -> list[range]:
+    """Return runs of neighbours that one task can merge, as they end at the best aligned block."""
+    runs, first, n = [], 0, len(blocks)
+    while first < n:
+        ends = [i for i in range(first + 2, min(first + FAN_IN, n) + 1) if _can_merge(blocks[first:i])]
+        best = max(ends, key=lambda i: (i != n - 1, alignment(blocks[i - 1].stop), i), default=n)
+        last = n if n in ends else best
+        runs.append(range(first, last))
+        first = last
+    return runs
+
+
+def n_nodes(blocks: range) -> int:
+    """Return the number of maximal aligned subtrees of a run of blocks."""
+    n, start = 0, blocks.start
+    while start < blocks.stop:
+        size = 1 << (blocks.stop - start).bit_length() - 1
+        start += min(alignment(start), size) if start else size
+        n += 1
+    return n
+
+
+def alignment(number: int) -> int:
+    """Return the largest power of two that a number of blocks is a multiple of."""
+    return number & -number
 
 
 def _merge(left: Node, right: Node, level: int, index: int) -> Node:

@@ -53,6 +53,17 @@ def test_any_cut(plan: Any, alone: dict[str, Any]) -> None:
         assert_same_found(run_plan(plan, Cut(*cut)), alone, cut)
 
 
+def test_merges_of_neighbours(plan: Any, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In steps, on the workers: what the root is left with it merges to the same bits."""
+    monkeypatch.setattr("factorflow.engine.tree.FAN_IN", 2)
+    for tasks in (0, 2):
+        executor = Noting(1, 2, 3, feature_tasks=tasks)
+        assert_same_found(run_plan(plan, executor), alone, tasks)
+        names = [name for name, _ in executor.noted]
+        assert names.count("merge_nodes") == 2 * names.count("merge")
+        assert names.count("keep") == 2 * names.count("merge")  # of two groups of four: not beside a merge
+
+
 def test_look_ahead(plan: Any, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorflow.engine.loop.AT_ONCE_SECONDS", 60.0)
     for look_ahead, at_once in ((1, 1), (3, 1), (7, 1), (0, 3), (2, 4)):
@@ -63,8 +74,8 @@ def test_look_ahead(plan: Any, alone: dict[str, Any], monkeypatch: pytest.Monkey
 class Noting(Cut):
     """Notes what is submitted: names, and whether it is urgent."""
 
-    def __init__(self, *edges: int) -> None:
-        super().__init__(*edges)
+    def __init__(self, *edges: int, **options: int) -> None:
+        super().__init__(*edges, **options)
         self.noted: list[tuple[str, bool]] = []
 
     def submit(self, name: str, *args: Any, urgent: bool = False, **options: Any) -> Any:
@@ -178,7 +189,11 @@ def test_dask(cluster: Any, dataset: Any, config: Any, reference: Any, tmp_path:
 
 @pytest.mark.once
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
-def test_any_number_of_workers(workers: int, cluster: Any, dataset: Any, config: Any, reference: Any) -> None:
+def test_any_number_of_workers(
+    workers: int, cluster: Any, dataset: Any, config: Any, reference: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three of them merge in a tree of two."""
+    monkeypatch.setattr("factorflow.engine.tree.FAN_IN", 2)
     assert_same_bits(fit(dataset, config, executor=on_workers(cluster, workers)), reference)
 
 

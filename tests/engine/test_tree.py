@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dask.sizeof import sizeof
 from hypothesis import given
 from hypothesis import strategies as st
 
-from factorflow.engine.tree import Tree
+from factorflow.engine.executors.assignment import LONGER, cut_aligned
+from factorflow.engine.tasks import Away, Group, merge_nodes
+from factorflow.engine.tree import FAN_IN, MOST_NODES, Node, Tree, merge_steps, n_nodes
 from factorflow.models.contract import Gather, wide
 from factorflow.trees import add, freeze, join, narrow, received, replace, restrict
 
@@ -59,6 +62,113 @@ def test_a_run_returns_few_subtrees() -> None:
     assert len(nodes) <= 20
     assert [n.start for n in nodes] == sorted(n.start for n in nodes)
     assert sum(1 << n.level for n in nodes) == 997
+
+
+def _received(groups: list[range]) -> tuple[int, int]:
+    """Return the nodes that come to the root, and the most that come to another worker."""
+    runs, where = list(groups), list(range(len(groups)))
+    most = 0
+    for step in merge_steps(groups):
+        for merge in step:
+            most = max(most, sum(n_nodes(runs[i]) for i in merge.run if where[i] != merge.group))
+        runs = [range(runs[merge.run[0]].start, runs[merge.run[-1]].stop) for merge in step]
+        where = [merge.group for merge in step]
+    return sum(n_nodes(run) for run, group in zip(runs, where, strict=True) if group), most
+
+
+@given(st.integers(1, 300), st.integers(1, 80))
+def test_groups_are_nearly_equal(n_blocks: int, n_groups: int) -> None:
+    groups = cut_aligned(n_blocks, n_groups)
+    mean = n_blocks / min(n_blocks, n_groups)
+    assert [n for group in groups for n in group] == list(range(n_blocks))
+    assert len(groups) == min(n_blocks, n_groups)
+    assert 0 < min(map(len, groups))
+    assert max(map(len, groups)) <= max(np.ceil(mean), mean * (1 + LONGER))
+
+
+def test_groups_are_cut_where_few_subtrees_end() -> None:
+    assert cut_aligned(64, 4) == [range(0, 16), range(16, 32), range(32, 48), range(48, 64)]
+    assert cut_aligned(16, 3) == [range(0, 4), range(4, 10), range(10, 16)]
+    assert [group.start for group in cut_aligned(1024, 12)][1:7] == [88, 168, 256, 344, 424, 512]
+
+
+@pytest.mark.parametrize("fan_in", [2, 3, 4, 8])
+@pytest.mark.parametrize("n_groups", [1, 2, 3, 5, 8, 12, 17, 40])
+def test_merges_in_steps_give_the_same_bits(
+    fan_in: int, n_groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On workers that have one merge each, beside the first that they merge."""
+    monkeypatch.setattr("factorflow.engine.tree.FAN_IN", fan_in)
+    values = _values(40, {3, 17, 39})
+    groups = cut_aligned(40, n_groups)
+    sent: list[Any] = []
+    for number, group in enumerate(groups):
+        tree = Tree()
+        for block in group:
+            tree.add(block, values[block])
+        sent.append((Group if number % 2 else Away)(nodes=(tree.nodes(hand_over=True),) * 2))
+    steps = merge_steps(groups)
+    for step in steps:
+        assert all(1 <= len(merge.run) <= fan_in for merge in step)
+        assert [i for merge in step for i in merge.run] == list(range(len(sent)))
+        sent = [merge_nodes([sent[i] for i in merge.run]) for merge in step]
+    if steps and fan_in > 2:  # by twos one may be left alone, which is then merged with nothing
+        places = [merge.group for step in steps for merge in step]
+        assert len(set(places) - {0}) == len(places)
+        assert max(places) < n_groups
+    assert len(sent) <= fan_in
+    for chain in range(2):
+        root = Tree()
+        for part in sent:
+            root.feed(part[chain] if isinstance(part, tuple) else part.nodes[chain])
+        assert root.total().tobytes() == _total(values).tobytes()
+
+
+def test_what_came_from_others_is_not_written_to() -> None:
+    nodes = [(Node(0, i, np.ones(3)),) for i in range(4)]
+    merged = merge_nodes([(n,) for n in nodes])
+    assert merged is not None
+    assert merged[0][0].value.tolist() == [4.0] * 3
+    assert not merged[0][0].value.flags.writeable
+    assert all(node.value.tolist() == [1.0] * 3 for (node,) in nodes)
+
+
+def test_nothing_is_merged_after_the_end() -> None:
+    assert merge_nodes([None, Away(None), Group()]) is None
+
+
+@pytest.mark.parametrize(
+    ("n_blocks", "n_groups", "root", "others"),
+    [(64, 3, 7, 0), (64, 8, 2, 3), (64, 16, 4, 3), (1024, 12, 4, 7), (1024, 1000, 4, 4), (4096, 256, 4, 4)],
+)
+def test_no_worker_receives_more_than_a_few_nodes(
+    n_blocks: int, n_groups: int, root: int, others: int
+) -> None:
+    assert _received(cut_aligned(n_blocks, n_groups)) == (root, others)
+
+
+@given(st.integers(3, 400), st.integers(3, 80))
+def test_no_merge_has_many_nodes(n_blocks: int, n_groups: int) -> None:
+    """But those of two neighbours it has whatever they are."""
+    runs = cut_aligned(n_blocks, n_groups)
+    for step in merge_steps(runs):
+        for merge in step:
+            assert len(merge.run) <= 2 or sum(n_nodes(runs[i]) for i in merge.run) <= MOST_NODES
+        runs = [range(runs[merge.run[0]].start, runs[merge.run[-1]].stop) for merge in step]
+    assert len(runs) <= 2 or sum(map(n_nodes, runs)) <= MOST_NODES
+
+
+@given(st.integers(1, 3000), st.integers(1, 300))
+def test_messages_are_as_few_whatever_the_number_of_workers(n_blocks: int, n_groups: int) -> None:
+    """Of a few nodes each: at most two of each level of the tree."""
+    assert max(_received(cut_aligned(n_blocks, n_groups))) <= FAN_IN * 2 * n_blocks.bit_length()
+
+
+def test_dask_is_told_what_statistics_take() -> None:
+    """Its counters of what is kept and what travels are of these."""
+    node = Node(0, 0, np.zeros(1000))
+    for value in (((node,),), Away(((node,),)), Group(nodes=((node,),)), Group({0: (np.zeros(1000),)})):
+        assert 8000 <= sizeof(value) < 9000
 
 
 def test_blocks_are_not_written_to() -> None:

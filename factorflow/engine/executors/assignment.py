@@ -1,11 +1,34 @@
-"""Assignment of groups of blocks to workers."""
+"""Groups of blocks: where the blocks are cut, and which worker has which group."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
-__all__ = ["assign_groups"]
+__all__ = ["assign_groups", "cut_aligned"]
+
+LONGER = 1 / 32
+"""By this share of a mean group the longest may be longer, so that groups send fewer subtrees."""
+
+
+def cut_aligned(n_blocks: int, n_groups: int) -> list[range]:
+    """Return at most ``n_groups`` contiguous runs of blocks of nearly equal length.
+
+    They are cut beside where an even cut would be, at the best aligned block: a group that is an aligned run
+    sends one node of the merge tree, one that is cut anywhere up to twice as many as the tree has levels.
+    """
+    n_groups = max(1, min(n_groups, n_blocks))
+    mean = n_blocks / n_groups
+    longest = max(math.ceil(mean), int(mean * (1 + LONGER)))
+    edges = [0]
+    for i in range(1, n_groups):
+        even, before, left = n_blocks * i / n_groups, edges[-1], n_groups - i
+        least = max(math.floor(even + mean - longest), before + 1, n_blocks - left * longest)
+        most = min(math.ceil(even - mean + longest), before + longest, n_blocks - left)
+        lower = ((least - 1) ^ most).bit_length() - 1  # in one number between these all lower bits are 0
+        edges.append(most >> lower << lower)
+    return [range(a, b) for a, b in zip(edges, [*edges[1:], n_blocks], strict=True)]
 
 
 def assign_groups(n_groups: int, slots: Sequence[str], before: Sequence[str] = ()) -> list[str]:

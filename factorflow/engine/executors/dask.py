@@ -27,10 +27,10 @@ from distributed import (
     performance_report,
 )
 
-from factorflow.engine.executors.assignment import assign_groups
+from factorflow.engine.executors.assignment import assign_groups, cut_aligned
 from factorflow.engine.executors.environment import Environment, compare_environments
 from factorflow.engine.executors.liveness import LOOK_SECONDS, Watch
-from factorflow.engine.executors.local import Handle, Stalled, available_memory, cut_evenly
+from factorflow.engine.executors.local import Handle, Stalled, available_memory
 from factorflow.engine.executors.timeouts import ANSWER_SECONDS, address_of, scheduler_lost, within
 from factorflow.engine.executors.worker_info import WorkerInfo, job_lines, missing_paths, worker_info
 from factorflow.engine.executors.worker_tasks import call, identity, leave_pool, reference
@@ -163,7 +163,7 @@ class DaskExecutor:
 
     def cut(self, n_blocks: int) -> list[range]:
         """Return one run of blocks for each thread of each worker that is there, or is going to be."""
-        groups = cut_evenly(n_blocks, self._n_groups)
+        groups = cut_aligned(n_blocks, self._n_groups)
         if len(groups) != len(self._places):
             self._places = assign_groups(len(groups), self._slots(self._workers()))
         return groups
