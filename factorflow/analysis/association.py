@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import datetime
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import listed
+from factorflow.data.ingest.levels import DATE, DURATION
 from factorflow.data.ingest.sources import counts_rows, labels
+from factorflow.data.store.column_types import without_arrow
 from factorflow.errors import InputError, OptionText, counted
 from factorflow.posterior.labels import sample_metadata
 
@@ -24,9 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["Matching", "associate", "correlate", "factor_correlation", "match_factors", "run_tests"]
 
 _FOUND = ["factor", "column", "test", "n", "statistic", "effect", "p_value"]
-
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?([-+]\d\d:\d\d)?")
-_DURATION = re.compile(r"-?\d+ days?( [-+]?\d\d:\d\d:\d\d(\.\d+)?)?")
 
 MIN_GROUP = 3
 """Samples that a category must have to take part in a test."""
@@ -274,7 +273,7 @@ def _test_of(values: NDArray[Any]) -> Any:
             }
 
         return by_rank
-    text = np.array(["" if value is None or value != value else str(value) for value in values.tolist()])
+    text = np.array(["" if value is None else str(value) for value in values.tolist()])
     levels, counts = np.unique(text, return_counts=True)
     usable = [level for level, count in zip(levels, counts, strict=True) if level and count >= MIN_GROUP]
     if len(usable) < 2 or len(levels) > MAX_LEVELS * len(text):
@@ -296,20 +295,25 @@ def _test_of(values: NDArray[Any]) -> Any:
 
 
 def _as_numbers(column: pd.Series[Any]) -> NDArray[Any]:
-    """Return numbers, dates and durations as float64, all else as objects.
+    """Return numbers, dates and durations as float64, all else as objects, None where missing.
 
-    Dates and durations may be text, as which datasets keep them.
+    Dates and durations may be text.
     """
     import pandas as pd
 
+    column = without_arrow(column)
     kind = getattr(column.dtype, "kind", "O")
+    if kind in "iu" and column.notna().any() and int(column.max()) - int(column.min()) < 1 << 63:
+        column = column - column.min()  # so that large ones are told apart as float64
     if kind in "iuf":
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    if kind not in "mM" and not isinstance(column.dtype, pd.CategoricalDtype):
+    if isinstance(column.dtype, pd.PeriodDtype):
+        column = column.dt.start_time
+    if kind == "O":
         column = _read_times(column)
-        kind = getattr(column.dtype, "kind", "O")
-    if kind not in "mM":
-        return column.to_numpy(dtype=object)
+    if getattr(column.dtype, "kind", "O") not in "mM":
+        plain = column.astype(object)
+        return plain.where(plain.notna(), None).to_numpy(dtype=object)
     return np.asarray((column - column.min()) / pd.Timedelta(1, "s"), dtype=np.float64)
 
 
@@ -317,14 +321,18 @@ def _read_times(column: pd.Series[Any]) -> pd.Series[Any]:
     """Return a column of text as dates or durations if every entry is one."""
     import pandas as pd
 
-    known = column[column.notna() & (column != "")]
+    known = column.astype(object)
+    known = known[known.notna() & (known != "")]
     texts = [value for value in known if isinstance(value, str)]
-    if not texts or len(texts) < len(known):
+    dates = [value for value in known if isinstance(value, datetime.date)]
+    if len(known) > max(len(texts), len(dates)) or not len(known):
         return column
     try:
-        if all(_DATE.fullmatch(text) for text in texts):
+        if dates:
+            return pd.to_datetime(known, utc=True).reindex(column.index)
+        if all(DATE.fullmatch(text) for text in texts):
             return pd.to_datetime(known, format="ISO8601", utc=True).reindex(column.index)
-        if all(_DURATION.fullmatch(text) for text in texts):
+        if all(DURATION.fullmatch(text) for text in texts):
             return pd.to_timedelta(known).reindex(column.index)
     except ValueError:  # 2020-13-01
         pass

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from factorflow.data.ingest.checks import usable_names
 from factorflow.errors import ExportWarning, InputError
 from factorflow.extras import require
-from factorflow.posterior.labels import group_labels
+from factorflow.posterior.labels import group_labels, sample_metadata
 from factorflow.storage.local import disk_errors
 from factorflow.storage.location import Location, output_location
 from factorflow.storage.publish import new_file
@@ -254,7 +254,7 @@ def _names(file: Any, posterior: Posterior, groups: _Groups) -> None:
     text = h5py.string_dtype(encoding="utf-8")
     file.create_dataset("groups/groups", data=np.array(groups.keys, dtype=text))
     file.create_dataset("views/views", data=np.array(posterior.views, dtype=text))
-    metadata = posterior.sample_metadata()
+    metadata = sample_metadata(posterior, typed=False)
     columns = _hdf5_names(map(str, metadata.columns), "column")
     for g, group in enumerate(groups.keys):
         mine = groups.codes == g

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.store.names import node_names
 from factorflow.models.contract import Model, Variable
-from factorflow.posterior.labels import CODE, POSITION
+from factorflow.posterior.labels import CODE, COLUMN_TYPE, POSITION
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.opening import LAZY_LABELS
 from factorflow.posterior.record import RunRecord
@@ -170,7 +171,7 @@ def _samples(dataset: Dataset) -> dict[str, xr.Variable]:
     if dataset.named or dataset.n_rows <= LAZY_LABELS:
         found["obs"] = xr.Variable("obs", label_array(dataset.obs_names))
     if dataset.code_names or dataset.manifest.obs_columns:
-        columns = {str(name): column.to_numpy() for name, column in dataset.obs.items()}
+        columns = dataset.stored_columns()
         for name, (variable, about) in _variables(dataset).items():
             found[variable] = xr.Variable("obs", _plain(columns[name]), about)
     return found
@@ -186,6 +187,8 @@ def _variables(dataset: Dataset) -> dict[str, tuple[str, dict[str, Any]]]:
     columns = list(dict.fromkeys([*codes, *dataset.manifest.obs_columns]))
     names = node_names(columns, taken=["obs"])
     about = {name: {CODE: codes[name]} if name in codes else {} for name in columns}
+    for name, record in dataset.manifest.obs_types.items():
+        about[name] |= {COLUMN_TYPE: json.dumps(record)}  # netCDF knows no mappings
     return {
         name: (names[name], {"long_name": name, POSITION: position} | about[name])
         for position, name in enumerate(columns)

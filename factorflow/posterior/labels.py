@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.store.column_types import decode
 from factorflow.errors import InputError
 from factorflow.shape import sample_numbers
 
@@ -16,10 +18,22 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored import Stored
 
-__all__ = ["CODE", "POSITION", "as_slice", "group_labels", "names_of_rows", "rows_of", "sample_metadata"]
+__all__ = [
+    "CODE",
+    "COLUMN_TYPE",
+    "POSITION",
+    "as_slice",
+    "group_labels",
+    "names_of_rows",
+    "rows_of",
+    "sample_metadata",
+]
 
 CODE = "code"
 """Attribute of a column of the sample metadata: which code of the dataset it is (group, sequence, time)."""
+
+COLUMN_TYPE = "column_type"
+"""Attribute of a column of the sample metadata: the JSON of its type (`column_types`), if it has one."""
 
 POSITION = "position"
 """Attribute of a column of the sample metadata: its number among them, which a store does not keep."""
@@ -58,20 +72,26 @@ def rows_of(
     return np.asarray(index)
 
 
-def sample_metadata(posterior: Stored, rows: Any = None) -> pd.DataFrame:
-    """Return what the dataset said of its samples, or of some of them, by sample name."""
+def sample_metadata(posterior: Stored, rows: Any = None, *, typed: bool = True) -> pd.DataFrame:
+    """Return what the dataset said of its samples, or of some of them, by sample name.
+
+    Columns have the types that they were given with; if not ``typed``, they are as they are stored: numbers,
+    truth values or text ("": missing).
+    """
     import pandas as pd
 
     chosen = slice(None) if rows is None else as_slice(rows)
     names = posterior.obs_names if rows is None else names_of_rows(posterior, rows)
-    columns = {}
+    columns, types = dict[str, Any](), dict[str, Any]()
     if "constant_data" in posterior.tree.children:
         stored = posterior.tree["constant_data"].to_dataset().data_vars
-        columns = {
-            str(column.attrs.get("long_name", name)): column.variable[chosen].values
-            for name, column in sorted(stored.items(), key=lambda item: item[1].attrs.get(POSITION, 0))
-        }
+        for key, column in sorted(stored.items(), key=lambda item: item[1].attrs.get(POSITION, 0)):
+            name = str(column.attrs.get("long_name", key))
+            columns[name] = column.variable[chosen].values
+            if typed and COLUMN_TYPE in column.attrs:
+                types[name] = json.loads(column.attrs[COLUMN_TYPE])
     text = {name: values.astype(object) for name, values in columns.items() if values.dtype.kind in "TU"}
+    text |= {name: decode(text.get(name, columns[name]), record) for name, record in types.items()}
     return pd.DataFrame(columns | text, index=pd.Index(names, name="obs"))
 
 

@@ -184,7 +184,7 @@ def _associated(table: pd.DataFrame, names: list[str | int]) -> list[tuple[str |
 
 def _usable(posterior: Posterior) -> list[str]:
     """Return the columns of the sample metadata that points can be coloured by."""
-    table = sample_metadata(posterior, figures.some_scores(posterior)[1])
+    table = sample_metadata(posterior, figures.some_scores(posterior)[1], typed=False)
     return [
         str(name)
         for name, column in table.items()

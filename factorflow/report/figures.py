@@ -326,7 +326,7 @@ def _values(posterior: Posterior, view: str, rows: Any, columns: list[int]) -> A
 
 
 def _column(posterior: Posterior, name: str, rows: Any) -> Any:
-    table = sample_metadata(posterior, rows)
+    table = sample_metadata(posterior, rows, typed=False)
     if name not in table:
         raise InputError(
             "color", name, f"one of {', '.join(map(str, table.columns))}", "See sample_metadata()."

@@ -15,7 +15,6 @@ from factorflow.data.ingest.levels import text_of
 from factorflow.data.ingest.metadata import (
     keep_integers,
     read_metadata,
-    same_as_text,
     with_exact_integers,
     without_codes,
 )
@@ -57,7 +56,7 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
         if hasattr(table, "column_names"):  # of Arrow and Polars
             frame = with_exact_integers(frame, table)
         obs = _named_by_column(frame, names)
-    frame = same_as_text(obs if isinstance(obs, pd.DataFrame) else _frame(obs))
+    frame = obs if isinstance(obs, pd.DataFrame) else _frame(obs)
     frame = without_codes(frame, given.na_values)
     columns = frame.columns.map(str)
     repeated = columns[columns.duplicated()].to_numpy(dtype=str)
@@ -98,7 +97,8 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
         of_all = counted(whole.size, "sample")
         spelled = f"; some differ in spelling alone: {examples}" if examples else ""
         checks.warn(f"obs lacks {unknown.size} of {of_all} ({checks.listed(unknown)}){spelled}")
-    return keep_integers(frame).set_axis(pd.Index(known.astype(object))).reindex(whole)
+    whole_numbers = keep_integers(frame) if unknown.size else frame
+    return whole_numbers.set_axis(pd.Index(known.astype(object))).reindex(whole)
 
 
 def _named_by_column(frame: pd.DataFrame, names: RowNames) -> pd.DataFrame:

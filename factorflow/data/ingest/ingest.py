@@ -250,9 +250,9 @@ def _warn_of_codes(obs: pd.DataFrame | None) -> None:
     """Warn of columns of numbers of the sample metadata with codes that stand for missing entries."""
     if obs is None:
         return
-    columns = [i for i, dtype in enumerate(obs.dtypes) if isinstance(dtype, np.dtype) and dtype.kind in "iuf"]
+    columns = [i for i, dtype in enumerate(obs.dtypes) if getattr(dtype, "kind", "O") in "iuf"]
     if columns and len(obs):
-        values = obs.iloc[:, columns].to_numpy(dtype=np.float64)
+        values = obs.iloc[:, columns].to_numpy(dtype=np.float64, na_value=np.nan)
         low, high = np.fmin.reduce(values), np.fmax.reduce(values)
         warn_of_codes(
             "obs",

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 
-__all__ = ["Encoded", "find_levels", "in_order", "reader", "text_of", "typed_labels"]
+__all__ = ["DATE", "DURATION", "Encoded", "find_levels", "in_order", "reader", "text_of", "typed_labels"]
 
 StrArray = NDArray[np.str_]
 
@@ -70,7 +70,7 @@ def typed_labels(texts: list[str]) -> list[str]:
     """
     if all(text.lower() in ("true", "false") for text in texts):
         return [text.capitalize() for text in texts]
-    if all(_DATE.fullmatch(text) for text in texts):
+    if all(DATE.fullmatch(text) for text in texts):
         return [_MIDNIGHT.sub(r"\1", text) for text in texts]
     try:
         printed = all(text in (str(float(text)), str(int(float(text)))) for text in texts)
@@ -79,8 +79,10 @@ def typed_labels(texts: list[str]) -> list[str]:
     return [text_of(float(text)) if "." in text else text for text in texts] if printed else texts
 
 
-_DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?([-+]\d\d:\d\d)?")
-_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)[ T]00:00(:00(\.0+)?)?")
+DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?)?([-+]\d\d:\d\d)?")
+DURATION = re.compile(r"-?\d+ days?( [-+]?\d\d:\d\d:\d\d(\.\d+)?)?")
+"""Durations as pandas writes them."""
+_MIDNIGHT = re.compile(r"(\d{4}-\d\d-\d\d)[ T]00:00(:00(\.0+)?)?(?![:.\d])")
 
 
 def split(labels: NDArray[Any]) -> tuple[NDArray[np.intp], list[str]]:

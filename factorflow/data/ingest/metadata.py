@@ -16,27 +16,23 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import listed, warn
 from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TableFormat
-from factorflow.data.ingest.levels import text_of, typed_labels
+from factorflow.data.ingest.levels import DATE, DURATION, text_of
 from factorflow.data.ingest.missing import MISSING_NUMBERS, MISSING_TEXTS
 from factorflow.data.ingest.sources import labels
 from factorflow.data.ingest.tables import ArrowTable, find_names, is_arrow
 from factorflow.data.ingest.text import FALSE, TRUE, TextTable
+from factorflow.data.store.column_types import LARGEST_EXACT
 from factorflow.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "LARGEST_EXACT",
     "keep_integers",
     "read_metadata",
-    "same_as_text",
     "with_exact_integers",
     "without_codes",
 ]
-
-LARGEST_EXACT = 1 << 53
-"""Whole numbers up to here are float64 numbers, all of them."""
 
 _IDENTIFIER = re.compile(r"[-+]?0\d+")
 _WHOLE = re.compile(r"[-+]?\d{1,15}")
@@ -101,14 +97,13 @@ def read_metadata(
 
 
 def with_exact_integers(frame: pd.DataFrame, table: Any) -> pd.DataFrame:
-    """Return the frame of an Arrow table, without rounding integers with gaps to float64."""
+    """Return the frame of an Arrow table, in which integers with gaps are nullable, not float64."""
     import pyarrow as pa
 
     for name, column in zip(table.column_names, table.columns, strict=True):
         if pa.types.is_integer(column.type) and column.null_count and name in frame:
-            if frame[name].abs().max() >= LARGEST_EXACT:
-                dtype = str(column.type).replace("int", "Int").replace("u", "U")
-                frame[name] = column.to_pandas(integer_object_nulls=True).astype(dtype).array
+            dtype = str(column.type).replace("int", "Int").replace("u", "U")
+            frame[name] = column.to_pandas(integer_object_nulls=True).astype(dtype).array
     return frame
 
 
@@ -192,7 +187,7 @@ def _column(name: str, cells: NDArray[Any], table: TextTable, odd: dict[str, set
         truth = {cell: cell in TRUE for cell in known}
         if len(known) == distinct.size:
             return pd.Series([truth[cell] for cell in cells], dtype=bool)
-        return pd.Series([str(truth[cell]) if cell in truth else None for cell in cells], dtype=object)
+        return pd.Series([truth.get(cell) for cell in cells], dtype="boolean")
     numbers = [cell for cell in known if _DECIMAL.fullmatch(commas[cell])]
     identifiers = any(_IDENTIFIER.fullmatch(cell) for cell in known)
     if len(numbers) == len(known) and not identifiers:
@@ -209,13 +204,22 @@ def _column(name: str, cells: NDArray[Any], table: TextTable, odd: dict[str, set
         odd[name] = words
     _tell_of_numbers(name, cells, numbers, known, table, identifiers)
     texts = [cell for cell in distinct if cell not in missing]
-    typed: dict[str, str] = dict(zip(texts, _dates(texts), strict=True))
-    return pd.Series([typed.get(cell) for cell in cells], dtype=object)
+    typed: dict[str, Any] = dict(zip(texts, _times(texts), strict=True))
+    return pd.Series([typed.get(cell) for cell in cells], dtype=None if texts else object)
 
 
-def _dates(texts: list[str]) -> list[str]:
-    """Return dates as a frame has them; all other texts as they are."""
-    return typed_labels(texts) if all("-" in text[1:] for text in texts) else texts
+def _times(texts: list[str]) -> Sequence[Any]:
+    """Return dates and durations, if all texts are some as programs write them; else the texts."""
+    import pandas as pd
+
+    try:
+        if texts and all(DATE.fullmatch(text) for text in texts):
+            return list(pd.to_datetime(texts, format="ISO8601"))
+        if texts and all(DURATION.fullmatch(text) for text in texts):
+            return list(pd.to_timedelta(texts))
+    except ValueError:  # 2020-13-01, or several time zones
+        pass
+    return texts
 
 
 def _tell_of_numbers(
@@ -246,26 +250,6 @@ def _tell_of_numbers(
             "entry ({na_values})",
             na_values=...,
         )
-
-
-def _prints_otherwise(label: Any) -> bool:
-    """Whether a label of a column of objects is a truth value or a date."""
-    return isinstance(label, bool) or hasattr(label, "isoformat")
-
-
-def same_as_text(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return sample metadata with dates and truth values with gaps as a text table would bring them."""
-    out = frame.copy(deep=False)
-    for place, dtype in enumerate(frame.dtypes):
-        column = frame.iloc[:, place]
-        mixed = dtype.kind == "O" and column.map(_prints_otherwise).any()
-        mixed |= dtype.kind == "b" and bool(column.isna().any())
-        if dtype.kind in "mM" or mixed:
-            texts = [
-                None if gap else text_of(label) for gap, label in zip(column.isna(), column, strict=True)
-            ]
-            out.isetitem(place, np.array(texts, dtype=object))
-    return out
 
 
 def without_codes(frame: pd.DataFrame, texts: Sequence[str]) -> pd.DataFrame:

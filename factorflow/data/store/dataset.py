@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from factorflow.arguments import checked_methods
 from factorflow.data.store.chunks import ChunkedArray, chunked_arrays
+from factorflow.data.store.column_types import decode
 from factorflow.data.store.layout import ATTRIBUTES, Manifest, ViewEntry, read_manifest
 from factorflow.data.store.names import free_name
 from factorflow.data.store.rows import code_array
@@ -199,18 +200,25 @@ class Dataset:
     def obs(self) -> pd.DataFrame:
         """Sample metadata by sample name, with ``group``, ``sequence`` and ``time`` where there are any.
 
-        Columns are as they were given. One called ``group``, say, that says something else than ``groups``
-        keeps its name; the groups then are in ``group_`` (`code_columns`).
+        Columns are as they were given, with their types. One called ``group``, say, that says something else
+        than ``groups`` keeps its name; the groups then are in ``group_`` (`code_columns`).
         """
         import pandas as pd
 
+        columns = self.stored_columns()
+        for name, record in self.manifest.obs_types.items():
+            columns[name] = decode(columns[name], record)
+        return pd.DataFrame(columns, index=pd.Index(self.obs_names, name="obs"))
+
+    def stored_columns(self) -> dict[str, Any]:
+        """Return the columns of `obs` as they are stored: numbers, truth values or text ("": missing)."""
         columns: dict[str, Any] = {}
         for name, column in self.code_columns.items():
             codes = self.codes(name)
             columns[column] = np.asarray(self.groups)[codes] if name == "group" else codes
         for name, array in self.manifest.obs_columns.items():
             columns[name] = self.stored(array)
-        return pd.DataFrame(columns, index=pd.Index(self.obs_names, name="obs"))
+        return columns
 
     @property
     def code_names(self) -> tuple[str, ...]:

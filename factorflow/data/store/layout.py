@@ -168,6 +168,8 @@ class Manifest:
         column of another content has that.
     obs_digests : dict of str to str
         sha256 (hex) of the content of each column of the sample metadata; empty: not known.
+    obs_types : dict of str to dict
+        Types of the columns that are no plain numbers, truth values or text (`column_types`).
     """
 
     n_rows: int
@@ -183,6 +185,7 @@ class Manifest:
     design: TableDesign | None = None
     code_columns: dict[str, str] = field(default_factory=dict)
     obs_digests: dict[str, str] = field(default_factory=dict)
+    obs_types: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @property
     def n_blocks(self) -> int:
@@ -196,7 +199,12 @@ class Manifest:
     @classmethod
     def from_attributes(cls, attributes: dict[str, Any]) -> Manifest:
         """Return the manifest that `attributes` wrote."""
-        later = {"design", "code_columns", "obs_digests"}  # datasets of before there were any lack the key
+        later = {
+            "design",
+            "code_columns",
+            "obs_digests",
+            "obs_types",
+        }  # datasets of before there were any lack the key
         fields = {key: attributes[key] for key in cls.__dataclass_fields__ if key not in later}
         fields |= {key: attributes[key] for key in later if attributes.get(key) is not None}
         if "design" in fields:

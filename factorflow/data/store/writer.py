@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.metadata import LARGEST_EXACT
+from factorflow.data.store.column_types import encode
 from factorflow.data.store.fingerprint import combine, digest_column, digest_names
 from factorflow.data.store.layout import ATTRIBUTES, METADATA, Manifest
 from factorflow.data.store.names import free_name, node_names
@@ -20,9 +20,6 @@ from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_a
 from factorflow.design import TableDesign
 from factorflow.errors import InputError, counted
 from factorflow.storage.checksums import write_manifest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["RowTruth", "Truth", "write_store"]
 
@@ -135,12 +132,13 @@ def write_store(
         n_sequences=columns.n_sequences,
         named=names.given is not None,
         group_sizes=codes.group_sizes,
-        obs_columns={name: array for name, (array, _) in written.items()},
+        obs_columns={name: array for name, (array, *_) in written.items()},
         fingerprint=fingerprint,
         created_by=_program(),
         design=design,
         code_columns=_code_columns(columns),
-        obs_digests={name: digest for name, (_, digest) in written.items()},
+        obs_digests={name: digest for name, (_, digest, _) in written.items()},
+        obs_types={name: type_ for name, (*_, type_) in written.items() if type_ is not None},
     )
     root.attrs.update(manifest.attributes())
     write_manifest(directory)
@@ -177,20 +175,22 @@ def _write_truth(group: Any, truth: Truth, n_rows: int) -> None:
             array[start:stop] = part.read(start, stop)
 
 
-def _write_columns(root: Any, columns: Columns, codes: WrittenCodes) -> dict[str, tuple[str, str]]:
-    """Write what is known of every row; return path and digest of each column of the sample metadata."""
+def _write_columns(
+    root: Any, columns: Columns, codes: WrittenCodes
+) -> dict[str, tuple[str, str, dict[str, Any] | None]]:
+    """Write what is known of every row; return path, digest and type of each column of the metadata."""
     if columns.names.given is not None:
         write_array(root, "obs", columns.names.given, ("obs",))
     if columns.n_sequences:
         write_array(root, "joined", codes.joined, ("block",))
-    written = dict[str, tuple[str, str]]()
+    written = dict[str, tuple[str, str, dict[str, Any] | None]]()
     if columns.obs is None:
         return written
     group, names = root.create_group(METADATA), node_names(map(str, columns.obs.columns))
     for column in columns.obs.columns:
-        values, name = _plain(columns.obs[column]), str(column)
+        (values, type_), name = encode(columns.obs[column]), str(column)
         write_array(group, names[name], values, ("obs",), long_name=name)
-        written[name] = f"{METADATA}/{names[name]}", digest_column(values)
+        written[name] = f"{METADATA}/{names[name]}", digest_column(values), type_
     return written
 
 
@@ -208,7 +208,7 @@ def _code_columns(columns: Columns) -> dict[str, str]:
         found[code] = code
         if code not in by_name:
             continue
-        codes, own = read(0, columns.names.n_rows), _plain(by_name[code])
+        codes, own = read(0, columns.names.n_rows), encode(by_name[code])[0]
         labels = np.asarray(columns.groups, dtype=object)[codes] if code == "group" else codes
         if code == "sequence":  # numbered in order: whatever its labels are, they tell the same rows apart
             own = factorize(own)[0]
@@ -218,21 +218,6 @@ def _code_columns(columns: Columns) -> dict[str, str]:
         what = {"group": "the groups", "sequence": "the numbers of sequences", "time": "rows of sequences"}
         checks.warn(f"obs has a column {code!r} of its own: {what[code]} are in the column {found[code]!r}")
     return found
-
-
-def _plain(column: pd.Series[Any]) -> NDArray[Any]:
-    """Return a metadata column as numbers where it has numbers, else as text ("" where missing).
-
-    Whole numbers with gaps are float64 where that holds them all, else text: identifiers of 18 digits.
-    """
-    kind = getattr(column.dtype, "kind", "O")
-    if kind in "biuf" and isinstance(column.dtype, np.dtype):
-        return column.to_numpy()
-    if kind in "biuf" and not column.isna().any():
-        return column.to_numpy(dtype=getattr(column.dtype, "numpy_dtype", np.float64))
-    if kind in "bf" or (kind in "iu" and column.abs().max() <= LARGEST_EXACT):
-        return column.to_numpy(dtype=np.float64, na_value=np.nan)
-    return column.astype(object).where(column.notna(), "").astype(str).to_numpy(dtype=object)
 
 
 def _program() -> str:

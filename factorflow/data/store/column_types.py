@@ -1,0 +1,291 @@
+"""Types of columns of sample metadata: what a store keeps beside numbers, truth values and text.
+
+A column is stored as numbers or text (`encode`), and a record, plain values of JSON, says what it was: dates,
+durations, periods, intervals, categories with their levels, truth values or integers with gaps, a type of its
+own for text (`decode`).
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest.levels import text_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["LARGEST_EXACT", "decode", "encode", "without_arrow"]
+
+LARGEST_EXACT = 1 << 53
+"""Whole numbers up to here are float64 numbers, all of them."""
+
+Record = dict[str, Any]
+
+
+def encode(column: pd.Series[Any]) -> tuple[NDArray[Any], Record | None]:
+    """Return a column as numbers, truth values or text ("" where missing), and what `decode` makes of it.
+
+    Whole numbers with gaps are float64 where that holds them all, else text: identifiers of 18 digits. No
+    record: the values are the column.
+    """
+    import pandas as pd
+
+    if isinstance(column.dtype, pd.ArrowDtype):
+        values, record = encode(without_arrow(column))
+        return values, (record or {"type": "plain"}) | {"as": str(column.dtype)}
+    column = _inferred(column)
+    dtype, missing = column.dtype, column.isna().to_numpy()
+    if isinstance(dtype, np.dtype) and dtype.kind in "biuf":
+        return column.to_numpy(), None
+    if isinstance(dtype, pd.CategoricalDtype):
+        return _encode_levels(column, dtype.categories, ordered=bool(dtype.ordered))
+    if isinstance(dtype, pd.IntervalDtype):
+        levels = pd.Index(column.dropna().unique())
+        values, record = _encode_levels(column.astype(pd.CategoricalDtype(levels)), levels, ordered=False)
+        return values, record | {"type": "interval"} if record else None
+    kind = getattr(dtype, "kind", "O")
+    if kind == "b":
+        if missing.any():
+            return _texts(column, missing), {"type": "boolean"}
+        return column.to_numpy(dtype=bool), {"type": "boolean"}
+    if kind in "iuf":
+        nullable = {"type": str(dtype)} if hasattr(dtype, "numpy_dtype") else None  # others are sparse
+        if not missing.any():
+            return column.to_numpy(dtype=getattr(dtype, "numpy_dtype", np.float64)), nullable
+        if kind == "f" or column.abs().max() <= LARGEST_EXACT:
+            return column.to_numpy(dtype=np.float64, na_value=np.nan), nullable
+        return _texts(column, missing), nullable
+    if kind == "M":
+        zone = getattr(dtype, "tz", None)
+        about = {"type": "datetime", "unit": column.dt.unit, "zone": None if zone is None else str(zone)}
+        return _texts(column, missing), about
+    if kind == "m":
+        return _texts(column, missing), {"type": "duration", "unit": column.dt.unit}
+    if isinstance(dtype, pd.PeriodDtype):
+        return _texts(column, missing), {"type": "period", "freq": str(dtype)[len("period[") : -1]}
+    if pd.api.types.infer_dtype(column, skipna=True) == "date":
+        return _texts(column, missing), {"type": "date"}
+    values = column.astype(object).where(~missing, "").astype(str).to_numpy(dtype=object)
+    gaps = bool(missing.any()) and "" not in values[~missing]
+    if isinstance(dtype, pd.StringDtype):
+        return values, {"type": "text", "gaps": gaps, "as": str(dtype)}
+    return values, {"type": "text", "gaps": True} if gaps else None
+
+
+def decode(values: NDArray[Any], record: Mapping[str, Any] | None) -> Any:
+    """Return a column, or rows of it, as it was given; of a record that cannot be followed the values."""
+    import pandas as pd
+
+    if record is None:
+        return values
+    texts = values.astype(object) if values.dtype.kind in "UTO" else values
+    try:
+        found = _DECODERS.get(str(record["type"]), _nullable)(texts, record)
+        if "as" in record:
+            found = pd.Series(found).astype(record["as"]).array
+    except (ValueError, TypeError, KeyError, OverflowError, NotImplementedError):
+        return values
+    return found
+
+
+def without_arrow(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column that Arrow holds as one of pandas' own types."""
+    import pandas as pd
+
+    if not isinstance(column.dtype, pd.ArrowDtype):
+        return column
+    own: pd.Series[Any] = column.astype(_own_dtype(column.dtype))
+    return own
+
+
+def _own_dtype(dtype: pd.ArrowDtype) -> Any:
+    import pandas as pd
+    import pyarrow as pa
+
+    kept: Any = dtype.pyarrow_dtype
+    if pa.types.is_integer(kept):
+        return str(kept).replace("int", "Int").replace("u", "U")
+    if pa.types.is_boolean(kept):
+        return "boolean"
+    if pa.types.is_floating(kept):
+        return "Float64"
+    if pa.types.is_timestamp(kept):
+        return pd.DatetimeTZDtype(kept.unit, kept.tz) if kept.tz else f"datetime64[{kept.unit}]"
+    if pa.types.is_duration(kept):
+        return f"timedelta64[{kept.unit}]"
+    return "category" if pa.types.is_dictionary(kept) else object
+
+
+def _inferred(column: pd.Series[Any]) -> pd.Series[Any]:
+    """Return a column of objects as the type that all of them have, where pandas has one for it."""
+    import pandas as pd
+
+    if column.dtype != object:
+        return column
+    found = pd.api.types.infer_dtype(column, skipna=True)
+    types = {
+        "boolean": ("boolean",),
+        "integer": ("Int64", "UInt64"),
+        "floating": ("float64",),
+        "mixed-integer-float": ("float64",),
+        "datetime64": ("datetime64[ns]",),
+        "datetime": ("datetime64[ns]",),
+        "timedelta64": ("timedelta64[ns]",),
+        "timedelta": ("timedelta64[ns]",),
+        "period": ("period",),
+        "interval": ("interval",),
+    }.get(found, ())
+    for dtype in types:
+        try:
+            known: Any = column.where(column.notna(), None)
+            if dtype in ("period", "interval"):
+                return pd.Series(pd.array(known, dtype=None), index=column.index)
+            return pd.Series(known.astype(dtype))
+        except (ValueError, TypeError, OverflowError):
+            continue
+    return column
+
+
+def _texts(column: pd.Series[Any], missing: NDArray[np.bool_]) -> NDArray[Any]:
+    texts = ["" if gap else text_of(value) for gap, value in zip(missing, column, strict=True)]
+    return np.array(texts, dtype=object)
+
+
+def _encode_levels(
+    column: pd.Series[Any], levels: pd.Index[Any], *, ordered: bool
+) -> tuple[NDArray[Any], Record | None]:
+    """Return the levels of a column as text, and the record of all levels.
+
+    Text in the order of the alphabet is not listed: the values tell it.
+    """
+    codes = column.cat.codes.to_numpy()
+    listed = [str(level) for level in levels.astype(object)]
+    values = np.array([*listed, ""], dtype=object)[codes]
+    if len(set(listed)) < len(listed):  # 1 and "1"
+        return values, None
+    plain = levels.dtype == object and all(isinstance(level, str) for level in levels)
+    if plain and not ordered and listed == sorted({*values.tolist()} - {""}):
+        return values, {"type": "category", "ordered": False, "levels": None}
+    return values, {"type": "category", "ordered": ordered, "levels": listed, "of": _encode_index(levels)}
+
+
+def _encode_index(levels: pd.Index[Any]) -> Record:
+    """Return levels as plain values."""
+    import pandas as pd
+
+    if isinstance(levels, pd.IntervalIndex):
+        return {
+            "closed": str(levels.closed),
+            "left": _encode_index(levels.left),
+            "right": _encode_index(levels.right),
+        }
+    values, record = encode(pd.Series(levels.array))
+    return {"values": values.tolist(), "dtype": values.dtype.str, "record": record}
+
+
+def _decode_index(about: Mapping[str, Any]) -> Any:
+    import pandas as pd
+
+    if "closed" in about:
+        left, right = (_decode_index(about[side]) for side in ("left", "right"))
+        return pd.IntervalIndex.from_arrays(left, right, closed=about["closed"])
+    return pd.Index(decode(np.array(about["values"], dtype=about["dtype"]), about["record"]))
+
+
+def _categories(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
+    import pandas as pd
+
+    if record["levels"] is None:
+        return pd.Categorical(_or_none(texts))
+    where = {text: code for code, text in enumerate(record["levels"])}
+    codes = [where.get(text, -1) for text in texts.tolist()]
+    return pd.Categorical.from_codes(codes, _decode_index(record["of"]), ordered=record["ordered"])
+
+
+def _intervals(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
+    import pandas as pd
+
+    if record["levels"] is None or "closed" not in record["of"]:
+        raise ValueError("levels that are no intervals")
+    found = _categories(texts, record)
+    return pd.array(found.categories).take(found.codes, allow_fill=True)
+
+
+def _datetimes(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
+    import pandas as pd
+
+    if record["zone"] is None:
+        naive = np.where(texts == "", "NaT", texts).astype(str)
+        return pd.array(naive.astype(f"datetime64[{record['unit']}]"))
+    timed = [f"{text[:10]}T00:00{text[10:]}" if text[10:11] in {*"+-"} else text for text in texts.tolist()]
+    known = pd.Series([text or None for text in timed], dtype=object)
+    found = pd.to_datetime(known, format="ISO8601", utc=True)
+    return found.dt.tz_convert(record["zone"]).dt.as_unit(record["unit"]).array
+
+
+def _durations(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
+    import pandas as pd
+
+    found = pd.to_timedelta(pd.Series(_or_none(texts), dtype=object))
+    return found.dt.as_unit(record["unit"]).array
+
+
+def _periods(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
+    import pandas as pd
+
+    return pd.PeriodIndex(np.where(texts == "", "NaT", texts), freq=record["freq"]).array
+
+
+def _dates(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
+    found = [datetime.date.fromisoformat(text) if text else None for text in texts.tolist()]
+    return np.array(found, dtype=object)
+
+
+def _truths(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
+    import pandas as pd
+
+    if texts.dtype.kind == "b":
+        return pd.array(texts, dtype="boolean")
+    known = {"True": True, "False": False, "": None}
+    return pd.array([known[text] for text in texts.tolist()], dtype="boolean")
+
+
+def _text(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
+    return np.array(_or_none(texts), dtype=object) if record["gaps"] else texts
+
+
+def _plain(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
+    return texts
+
+
+def _nullable(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
+    import pandas as pd
+
+    if texts.dtype.kind == "O":
+        return pd.array([int(text) if text else None for text in texts.tolist()], dtype=record["type"])
+    missing = np.isnan(texts) if texts.dtype.kind == "f" else np.zeros(texts.shape, bool)
+    found = pd.array(np.where(missing, 0, texts), dtype=record["type"])
+    found[missing] = pd.NA
+    return found
+
+
+_DECODERS: dict[str, Callable[[NDArray[Any], Mapping[str, Any]], Any]] = {
+    "category": _categories,
+    "interval": _intervals,
+    "datetime": _datetimes,
+    "duration": _durations,
+    "period": _periods,
+    "date": _dates,
+    "boolean": _truths,
+    "text": _text,
+    "plain": _plain,
+}
+
+
+def _or_none(texts: NDArray[Any]) -> list[Any]:
+    return [text or None for text in texts.tolist()]
