@@ -21,6 +21,7 @@ from factorflow.models.contract import (
     Variable,
 )
 from factorflow.models.sparse_gfa import prediction, results
+from factorflow.models.sparse_gfa.closing import ClosingSweep
 from factorflow.models.sparse_gfa.e_step import Phase, map_rows, scores_of
 from factorflow.models.sparse_gfa.global_step import finish_iteration, follow_loadings
 from factorflow.models.sparse_gfa.m_step import update_features
@@ -129,9 +130,9 @@ class SparseGFAModel(Model[Globals, Local]):
         if s.n_starts > 1:
             stages += self._last_stages()
             closing = partial(best_start, s, over=False)
-        return (*stages, self._closing_stage(results.ClosingSweep(s), closing))
+        return (*stages, self._closing_stage(ClosingSweep(s), closing))
 
-    def _closing_stage(self, sweep: results.ClosingSweep, enter: Enter | None = None) -> Stage[Globals]:
+    def _closing_stage(self, sweep: ClosingSweep, enter: Enter | None = None) -> Stage[Globals]:
         over = partial(_both, whole_steps, partial(follow_loadings, self.settings))
         enter = over if enter is None else partial(_both, enter, over)
         return Stage("closing", (sweep,), 1, counts=False, closing=True, enter=enter)
@@ -198,7 +199,7 @@ class SparseGFAModel(Model[Globals, Local]):
         return (
             Stage[Globals]("moments", (MomentsSweep(s),), moment_passes(s), counts=False),
             self._sparse_stage(UpdateSweep(s, sparse=True, warm=True)),
-            self._closing_stage(results.ClosingSweep(s, warm=True)),
+            self._closing_stage(ClosingSweep(s, warm=True)),
         )
 
     def warm(self, globals_: Globals, fitted: Globals) -> Globals:

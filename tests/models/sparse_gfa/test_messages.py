@@ -13,9 +13,9 @@ from scipy.special import expit
 from factorflow.errors import InputError
 from factorflow.likelihoods import get_likelihood
 from factorflow.likelihoods.base import REACH
-from factorflow.models.sparse_gfa import SparseGFA, results
+from factorflow.models.sparse_gfa import SparseGFA, variance_explained
 from factorflow.models.sparse_gfa.config import REMOVED
-from factorflow.models.sparse_gfa.m_step import PHI_MOST, _update_phi, scale_to_all_rows
+from factorflow.models.sparse_gfa.m_step import PHI_MOST, _update_phi
 from factorflow.models.sparse_gfa.pseudo_data import (
     PreparedGlobals,
     expected_scores,
@@ -24,7 +24,6 @@ from factorflow.models.sparse_gfa.pseudo_data import (
     variance_of_predictor,
 )
 from factorflow.models.sparse_gfa.state import Weights, expected_weights
-from factorflow.trees import arrays
 
 ALL = ("gaussian", "bernoulli", "poisson")
 NONE = np.empty(0, np.intp)
@@ -153,7 +152,7 @@ def test_residual_squares_are_those_of_single_entries(
     tools: Any, monkeypatch: pytest.MonkeyPatch, counts: str, tile: int
 ) -> None:
     """About predictions of all factors, of each alone, and of none, on the scale of the data."""
-    monkeypatch.setattr(results, "TILE", tile)
+    monkeypatch.setattr(variance_explained, "TILE", tile)
     problem = tools.Problem(ALL, "scattered", likelihoods=counts, bound=False)
     for _ in range(4):
         problem.iterate()
@@ -171,7 +170,7 @@ def test_residual_squares_are_those_of_single_entries(
                 else:
                     centre = expit(x) if view.kind == "bernoulli" else np.exp(x)
                 expected[k] += (float(values[i, d]) - centre) ** 2
-        found = results._residuals(problem.settings, view.name, values, scores, problem.globals_)
+        found = variance_explained._residuals(problem.settings, view.name, values, scores, problem.globals_)
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
@@ -240,16 +239,3 @@ def test_shared_parameters_after_a_step_of_a_share_of_the_way(tools: Any) -> Non
     problem.iterate()
     for view in problem.globals_.views.values():
         assert np.isfinite([view.intercept_mean, view.intercept_rate]).all()
-
-
-def test_sums_of_a_part_of_the_rows_are_scaled_to_all(tools: Any) -> None:
-    """Every one of them, the objective's parts too."""
-    problem = tools.Problem(ALL, "scattered", likelihoods="negative_binomial", bound=False)
-    problem.iterate()
-    _, _, stats = problem.map()
-    scaled = scale_to_all_rows(replace(problem.settings, n_rows=3 * problem.settings.n_rows), stats)
-    for found, part in zip(arrays(scaled), arrays(stats), strict=True):
-        np.testing.assert_allclose(found, 3.0 * part)
-    for name in ("free", "entropy"):
-        assert getattr(scaled, name) == pytest.approx(3.0 * getattr(stats, name))
-        assert getattr(stats, name) != 0.0

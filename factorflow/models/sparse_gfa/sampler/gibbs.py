@@ -23,7 +23,7 @@ from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
-from factorflow.models.sparse_gfa.e_step import UpdatedRows, round_scores, statistics
+from factorflow.models.sparse_gfa.e_step import round_scores
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.pseudo_data import (
     PreparedGlobals,
@@ -34,6 +34,7 @@ from factorflow.models.sparse_gfa.pseudo_data import (
     expected_scores,
     gaussian_data,
 )
+from factorflow.models.sparse_gfa.sample_statistics import UpdatedRows, sum_statistics
 from factorflow.models.sparse_gfa.sampler.drawn import (
     Drawn,
     DrawnScores,
@@ -104,7 +105,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         new = round_scores(Local(values, np.zeros((1, k))), settings)
         free = sum(p.free for p in pseudo.values())
         rows = UpdatedRows(new, pseudo, free, 0.0, np.zeros(k))
-        stats = statistics(settings, codes, rows, given.globals_)
+        stats = sum_statistics(settings, codes, rows, given.globals_)
         found = DrawnStats.of(stats, new.mean, codes, settings.n_groups, tried)
         return self._added(local, new.mean, reference if entries else None), found
 

@@ -25,7 +25,7 @@ Dobriban and Owen (2019), Journal of the Royal Statistical Society B 81, 163-183
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -36,9 +36,17 @@ from factorflow.errors import InputError
 from factorflow.kernels import device
 from factorflow.kernels.linalg import orthonormal, pad_columns
 from factorflow.kernels.sites import MODELS
-from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
+from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import filled_views, initial_globals, multiply_views
+from factorflow.models.sparse_gfa.start.sketches import (
+    Counting,
+    CountStats,
+    FeatureSketch,
+    SketchStats,
+    Spectrum,
+    inverse_root,
+)
 from factorflow.models.sparse_gfa.state import Globals
 from factorflow.trees import replace
 
@@ -60,91 +68,6 @@ SPARE = 1
 """Components to begin with besides those counted, since signs may miss a weak one."""
 KNOWN = 0.5
 """Squared length outside all others from which on a component of one view is added."""
-
-
-@dataclass(frozen=True)
-class FeatureSketch:
-    """What a spectrum knows of the features of a view (D); y are entries less their means.
-
-    Parameters
-    ----------
-    total, noise : array
-        Variance without factors; variance that the components leave.
-    share : array
-        Share of the samples in which the feature is observed.
-    sketch : array
-        By what y, or what is left of y, is multiplied: for the data and each draw of signs (S of L columns).
-    scores, fitted : array
-        U and T of the components: their scores are y U, and they leave y - y U T'.
-    scale : array
-        By what that is multiplied to have a variance of 1.
-    """
-
-    total: Float64[np.ndarray, " D"]
-    noise: Float64[np.ndarray, " D"]
-    share: Float64[np.ndarray, " D"]
-    sketch: Float64[np.ndarray, "D S L"]
-    scores: Float64[np.ndarray, "D K"]
-    fitted: Float64[np.ndarray, "D K"]
-    scale: Float64[np.ndarray, " D"]
-
-
-@dataclass(frozen=True)
-class Spectrum:
-    """Components of some views, largest first.
-
-    Parameters
-    ----------
-    views : mapping of view to FeatureSketch
-        See there. Once ``values`` are known, ``scores`` are those of all columns of the sketch.
-    n_components : int
-        How many of them signs do not show.
-    values : array or None
-        Squared singular values, once the count is over.
-    """
-
-    views: Mapping[str, FeatureSketch] = field(metadata=wide())
-    n_components: int = 0
-    values: Float64[np.ndarray, " L"] | None = None
-
-    @property
-    def scores(self) -> dict[str, Float64[Array, "D K"]]:
-        """By what the views are multiplied to give the scores of the components."""
-        return {name: view.scores for name, view in self.views.items()}
-
-    @property
-    def has_sketch(self) -> bool:
-        """Whether sketches have been multiplied with the data in this round."""
-        return any(view.sketch.size for view in self.views.values())
-
-
-@dataclass(frozen=True)
-class Counting:
-    """Where the count is: of all views together, then of each alone; products of the round so far."""
-
-    spectra: tuple[Spectrum, ...]
-    product: int = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all spectra are known."""
-        return all(spectrum.values is not None for spectrum in self.spectra)
-
-
-@dataclass(frozen=True)
-class SketchStats:
-    """X'A of each view, and A'A, for the data and every draw of signs."""
-
-    views: Mapping[str, Float64[np.ndarray, "D S L"]] = field(metadata=wide())
-    gram: Float64[np.ndarray, "S L L"]
-
-
-@dataclass(frozen=True)
-class CountStats:
-    """What blocks add up: for every spectrum (None: it is known); in the last pass products of all scores."""
-
-    spectra: tuple[SketchStats | None, ...]
-    joint: Float64[np.ndarray, "C C"] | None = None
 
 
 def most_passes(n_factors: int) -> int:
@@ -253,7 +176,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
             count = np.maximum(fixed.count.sum(axis=1), 1e-9)
             total, none = fixed.squares.sum(axis=1) / count, np.zeros((len(count), 0))
             share, empty = count / self.settings.n_rows, np.zeros((len(count), 0, 0))
-            views[name] = FeatureSketch(total, total, share, empty, none, none, _inverse_root(total))
+            views[name] = FeatureSketch(total, total, share, empty, none, none, inverse_root(total))
         return Counting(tuple(Spectrum({name: views[name] for name in group}) for group in groups))
 
     def _size(self, spectrum: Spectrum) -> int:
@@ -319,7 +242,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         """Return a spectrum at the begin of a round, given the components found."""
         n_rows, k, views = self.settings.n_rows, len(values), {}
         for name, view in spectrum.views.items():
-            root = _inverse_root(view.noise)
+            root = inverse_root(view.noise)
             loadings = root[:, None] * (stats.views[name][:, 0] @ turn)  # Z'U
             leverage = np.minimum((loadings**2 / values).sum(axis=1), 0.999)
             left = n_rows * view.share * view.total * root**2 - (loadings**2).sum(axis=1)
@@ -331,7 +254,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
                 sketch=np.zeros((len(noise), 0, 0)),
                 scores=view.sketch[:, 0] @ turn,
                 fitted=loadings * np.sqrt(view.noise)[:, None],
-                scale=_inverse_root(noise * (1.0 - leverage) * (n_rows - k) / n_rows),
+                scale=inverse_root(noise * (1.0 - leverage) * (n_rows - k) / n_rows),
             )
         return Spectrum(views, k)
 
@@ -385,7 +308,7 @@ def _outside(
 def _orthonormal(spectrum: Spectrum, stats: SketchStats) -> Spectrum:
     """Return a spectrum with sketches that span what the last product has left of them."""
     names = list(spectrum.views)
-    units = {name: np.stack([_inverse_root(v.noise), v.scale], axis=1) for name, v in spectrum.views.items()}
+    units = {name: np.stack([inverse_root(v.noise), v.scale], axis=1) for name, v in spectrum.views.items()}
     cuts, bases = np.cumsum([len(units[name]) for name in names])[:-1], []
     for s in range(len(stats.gram)):
         product = np.concatenate([units[n][:, min(s, 1), None] * stats.views[n][:, s] for n in names])
@@ -436,8 +359,3 @@ def _as_signs(packed: UInt8[Array, "B bytes"], count: int, dtype: DTypeLike) -> 
     signs = np.empty((*packed.shape, 8), dtype)
     np.take(table, packed, axis=0, out=signs, mode="clip")
     return signs.reshape(len(packed), -1)[:, :count]
-
-
-def _inverse_root(variance: Float64[Array, " D"]) -> Float64[Array, " D"]:
-    """Return 1 / sqrt(variance); 0 where there is none."""
-    return np.where(variance > 0.0, 1.0 / np.sqrt(np.maximum(variance, 1e-300)), 0.0)

@@ -1,0 +1,141 @@
+"""What the updated rows of a block add up: sums over samples that loadings, noise and the bound need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Float64, Integer
+
+from factorflow.kernels import device
+from factorflow.kernels.linalg import diagonal, pack, pad_columns
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.pseudo_data import Pseudo, expected_scores
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import Globals, Local
+from factorflow.models.sparse_gfa.statistics import FeatureStats, Stats
+
+__all__ = ["UpdatedRows", "sum_statistics"]
+
+
+@dataclass(frozen=True)
+class UpdatedRows:
+    """Rows after the update of their scores.
+
+    Parameters
+    ----------
+    local : Local
+        q(z), and q(rho).
+    pseudo : mapping of view to Pseudo
+        The pseudo-data they were updated from.
+    free, entropy : float
+        Terms of the bound: see `Stats`.
+    precision : array
+        sum_n log (S_n^-1)_kk.
+    """
+
+    local: Local
+    pseudo: dict[str, Pseudo]
+    free: float
+    entropy: float
+    precision: Float64[np.ndarray, " K"]
+
+
+def sum_statistics(
+    settings: Settings, codes: Integer[Array, " B"], rows: UpdatedRows, globals_: Globals
+) -> Stats:
+    """Return what updated rows add up."""
+    local = rows.local
+    mean, spread = expected_scores(local)
+    n_rows, n_factors = mean.shape
+    ones, zeros = np.ones(n_rows), np.zeros(n_rows)
+    extended = np.concatenate([mean, ones[:, None]], axis=1)
+    scores = pad_columns(extended, settings.dtype)
+    moments = gfa.sum_pairs(mean, spread, ones, zeros, ones)
+
+    def weighted_moments(
+        rows_with: Bool[Array, " B"], rho: Float64[Array, " B"] | None
+    ) -> Float64[Array, " Q"]:
+        if rho is None and rows_with.all():
+            return moments
+        weight = rows_with.astype(np.float64) if rho is None else rows_with * rho
+        return gfa.sum_pairs(mean, spread, ones, zeros, weight)
+
+    table = None
+    features, shared = {}, {}
+    for m, view in enumerate(settings.views):
+        p = rows.pseudo[view.name]
+        rho = None
+        if local.noise_shape is not None and local.noise_rate is not None and view.is_gaussian:
+            rho = local.noise_shape[:, m] / local.noise_rate[:, m]
+        cross = _cross(settings, p, scores, extended, rho)
+        pairs = squares = None
+        if view.scattered:
+            if table is None or (p.low_noise.size and table.dtype != np.float64):
+                dtype = np.float64 if p.low_noise.size else settings.dtype
+                table = device.beside(gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype), p.response)
+            mine = table
+            if rho is not None:
+                mine = table * device.beside(rho[:, None].astype(table.dtype), table)
+            if p.weight is not None:
+                pairs = device.product(p.weight.T, mine)
+            else:
+                assert p.gaps is not None
+                pairs = gfa.pairs_by_column(mine, p.gaps, weighted_moments(p.gaps.complement, rho))
+        else:
+            assert p.gaps is not None
+            shared[view.name] = weighted_moments(p.gaps.present, rho)[None]
+        if rho is not None:
+            squares = device.product(rho, p.response.astype(np.float64) ** 2)[:, None]
+        phi = None if p.phi is None else p.phi[:, None]
+        pairs = None if pairs is None else pairs[:, None]
+        features[view.name] = FeatureStats(cross[:, None], pairs, squares, phi)
+    number, second = _prior_sums(settings, codes, local, moments)
+    sizes = np.bincount(codes, minlength=settings.n_groups).astype(np.float64)
+    covariance = spread.sum(axis=0) if len(spread) == n_rows else float(n_rows) * spread[0]
+    if spread.shape[1] == n_factors:
+        covariance = pack(np.diag(covariance))
+    sums = (number, second, moments, covariance, sizes, rows.precision)
+    return Stats(features, shared, rows.free, rows.entropy, *sums)
+
+
+def _cross(
+    settings: Settings,
+    pseudo: Pseudo,
+    scores: Float[Array, "B padded"],
+    extended: Float64[Array, "B K1"],
+    rho: Float64[Array, " B"] | None,
+) -> Float64[Array, "D K1"]:
+    """Return sum_n q y^ (z, 1) of a view, of features of little noise in double precision."""
+    weighted = scores if rho is None else scores * rho[:, None].astype(settings.dtype)
+    cross = device.product(pseudo.response.T, weighted, extended.shape[1])
+    if pseudo.low_noise.size:
+        precise = extended if rho is None else extended * rho[:, None]
+        columns = pseudo.response[:, device.beside(pseudo.low_noise, pseudo.response)]
+        cross[pseudo.low_noise] = device.product(columns.T.astype(np.float64), precise)
+    return cross
+
+
+def _prior_sums(
+    settings: Settings, codes: Integer[Array, " B"], local: Local, moments: Float64[Array, " Q"]
+) -> tuple[Float64[Array, "G K"], Float64[Array, "G K"]]:
+    """Return sum_n P(score not 0) and sum_n of the slab's second moment, by group.
+
+    Of scores without spikes and groups the latter are in the sum of E[(z, 1)(z, 1)'] already.
+    """
+    n_rows, n_factors = local.mean.shape
+    if settings.n_groups == 1 and local.inclusion is None:
+        return np.full((1, n_factors), float(n_rows)), diagonal(moments, n_factors + 1)[None, :-1]
+    included = local.inclusion
+    squares = local.mean**2 + diagonal(local.variance, n_factors)
+    if included is None:
+        included = np.broadcast_to(1.0, squares.shape)
+    else:
+        squares *= included
+    n_groups = settings.n_groups
+    number, second = np.zeros((n_groups, n_factors)), np.zeros((n_groups, n_factors))
+    for g in range(n_groups):
+        rows = slice(None) if n_groups == 1 else codes == g
+        number[g], second[g] = included[rows].sum(axis=0), squares[rows].sum(axis=0)
+    return number, second
