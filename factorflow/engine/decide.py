@@ -12,7 +12,7 @@ import numpy as np
 
 from factorflow.engine.plan import Plan, Record, State
 from factorflow.models.contract import Info, Stage, Sweep
-from factorflow.trees import Gather, freeze, replace, with_gathers
+from factorflow.trees import Gather, freeze, map_gathers, replace
 
 __all__ = ["current", "cut_short", "decide", "entered", "evaluating", "first_state", "keeps"]
 
@@ -26,7 +26,7 @@ def first_state(plan: Plan) -> State:
     """Return the state before any data are seen."""
     if plan.fixed is not None:
         forgotten = tuple(
-            freeze(with_gathers(plan.fixed.globals_(chain, 0), lambda _: Gather.empty()))
+            freeze(map_gathers(plan.fixed.globals_(chain, 0), lambda _: Gather.empty()))
             for chain in range(plan.n_chains)
         )
         return State(forgotten)

@@ -28,7 +28,7 @@ from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Stage, Sweep
 from factorflow.shape import Block, Meta, ViewMeta
-from factorflow.trees import freeze, gathers, mapped, narrow, nbytes, restrict, times
+from factorflow.trees import find_gathers, freeze, map_leaves, multiply, narrow, nbytes, restrict
 
 __all__ = [
     "Footprint",
@@ -290,14 +290,14 @@ def _passes(stage: Stage[Any]) -> int:
 def _moved_on(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step, scale: float) -> Any:
     """Return the globals after a sweep of a trial; those before it, where noise of few rows gives none."""
     try:
-        return freeze(_after(sweep, globals_, times(stats, scale), step))
+        return freeze(_after(sweep, globals_, multiply(stats, scale), step))
     except np.linalg.LinAlgError:  # fewer rows than factors: a matrix without an inverse
         return globals_
 
 
 def _whole(tree: Any, meta: Meta) -> int:
     """Return the bytes of globals or statistics, gathered from all blocks instead of the one of the trial."""
-    return nbytes(tree) + (meta.n_blocks - 1) * sum(map(nbytes, gathers(tree)))
+    return nbytes(tree) + (meta.n_blocks - 1) * sum(map(nbytes, find_gathers(tree)))
 
 
 def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:
@@ -314,7 +314,9 @@ def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -
         part, sums[axis] = sweep.features(axis, run.index, globals_, cut, step)
         where = np.arange(sweep.axes()[axis]) % len(run.index)
         parts[axis] = (
-            part if len(where) == len(run.index) else mapped(partial(np.take, indices=where, axis=0), part)
+            part
+            if len(where) == len(run.index)
+            else map_leaves(partial(np.take, indices=where, axis=0), part)
         )
     return sweep.assemble(carried, narrow(stats), parts, sums, step)[0]
 

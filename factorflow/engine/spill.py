@@ -94,7 +94,7 @@ def load_spilled(
     values : tuple
         As `put` returned them.
     classes : mapping of str to type
-        As for `factorflow.trees.unflatten`.
+        As for `factorflow.flatten.unflatten`.
 
     Raises
     ------

@@ -30,7 +30,17 @@ from factorflow.kernels.random import Step
 from factorflow.models.contract import Stage, Sweep
 from factorflow.posterior.store import fit_draws, write_rows
 from factorflow.shape import Block
-from factorflow.trees import arrays, freeze, gathers, join, narrow, nbytes, replace, restrict, with_gathers
+from factorflow.trees import (
+    arrays,
+    find_gathers,
+    freeze,
+    join,
+    map_gathers,
+    narrow,
+    nbytes,
+    replace,
+    restrict,
+)
 
 __all__ = [
     "Away",
@@ -126,7 +136,7 @@ def hand_out(plan: Plan, state: State, group: range) -> State:
     if now is None:
         return replace(state, globals_=())
     slim = state.globals_ if plan.fixed is not None else tuple(now[1].send(g) for g in state.globals_)
-    return replace(state, globals_=tuple(with_gathers(g, lambda gather: gather.beside(group)) for g in slim))
+    return replace(state, globals_=tuple(map_gathers(g, lambda gather: gather.beside(group)) for g in slim))
 
 
 def update_samples(plan: Plan, group: range, before: Group | None, state: State) -> Group:
@@ -312,8 +322,8 @@ def _globals_at(plan: Plan, state: State, chain: int) -> Any:
     now = state.globals_[chain]
     if plan.fixed is None:
         return now
-    found = iter(gathers(now))
-    return with_gathers(plan.fixed.globals_(chain, state.iteration), lambda _: next(found))
+    found = iter(find_gathers(now))
+    return map_gathers(plan.fixed.globals_(chain, state.iteration), lambda _: next(found))
 
 
 def _takes_all(plan: Plan, stage: Stage[Any], sweep: Sweep[Any, Any, Any], state: State) -> bool:

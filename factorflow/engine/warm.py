@@ -9,7 +9,7 @@ import numpy as np
 
 from factorflow.errors import InputError
 from factorflow.posterior.globals import StoredGlobals, n_sets
-from factorflow.trees import Gather, with_gathers
+from factorflow.trees import Gather, map_gathers
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -36,7 +36,7 @@ class Warm:
 
     def globals_(self, chain: int) -> Any:
         """Return the globals of a chain, without what they gathered from blocks of the earlier data."""
-        return with_gathers(self.stored.read(chain, self.number), lambda _: Gather.empty())
+        return map_gathers(self.stored.read(chain, self.number), lambda _: Gather.empty())
 
 
 def warm_start(posterior: Stored, data: Dataset, config: ModelConfig) -> Warm:

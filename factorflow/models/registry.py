@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TypeVar
 
+from factorflow.flatten import allow_package
 from factorflow.models.contract import ModelConfig
-from factorflow.trees import allow_package
 
 __all__ = ["register", "registered"]
 

@@ -1,7 +1,7 @@
 """The globals of a run, stored beside its record, so that new samples can be projected.
 
-The engine takes them apart leaf by leaf (`factorflow.trees.flatten`): group ``globals`` of a posterior holds
-an array for each large leaf, one with the bytes of all small ones and, in its attributes, the structure they
+They are stored leaf by leaf (`factorflow.flatten`): group ``globals`` of a posterior holds an array
+for each large leaf, one with the bytes of all small ones and, in its attributes, the structure they
 belong to. Of a sampler some draws are stored, evenly spread over those of the record, with leading
 (chain, set).
 """
@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.errors import InputError
+from factorflow.flatten import flatten, unflatten
 from factorflow.posterior.chunks import new_array, write_part
 from factorflow.storage.location import is_remote
 from factorflow.storage.remote import map_concurrently
-from factorflow.trees import flatten, freeze, unflatten
+from factorflow.trees import freeze
 
 if TYPE_CHECKING:
     import xarray as xr

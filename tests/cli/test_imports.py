@@ -17,7 +17,9 @@ FLOWS = Path(flows.__file__).parent
 
 # Room (or module) of factorflow -> those it may import from, besides itself and the ground; whether at the
 # top of a file, in a function or for types only.
-GROUND = {"design", "errors", "kinds", "lazily", "shape", "storage", "trees", "arguments", "extras"}
+GROUND = {
+    "arguments", "design", "errors", "extras", "flatten", "kinds", "lazily", "shape", "storage", "trees",
+}  # fmt: skip
 BELOW_SURFACE = {"run", "engine", "posterior", "data", "models", "kernels", "settings"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{name: set() for name in GROUND},

@@ -10,8 +10,8 @@ from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
 from factorflow.engine.spill import load_spilled
+from factorflow.flatten import flatten
 from factorflow.trees import arrays as leaves
-from factorflow.trees import flatten
 
 __all__ = [
     "Crash",

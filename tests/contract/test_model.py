@@ -18,10 +18,11 @@ from factorflow.engine.memory import measure
 from factorflow.engine.plan import Plan
 from factorflow.engine.tasks import keep, merge, update_away, update_samples
 from factorflow.errors import InputError
+from factorflow.flatten import flatten, unflatten
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig, Stage, Sweep
 from factorflow.models.registry import registered
-from factorflow.trees import Gather, flatten, nbytes, unflatten, with_gathers
+from factorflow.trees import Gather, map_gathers, nbytes
 
 
 def _everything(plan: Plan) -> range:
@@ -104,7 +105,7 @@ def test_statistics_are_float64_and_keep_their_structure(plan: Plan) -> None:
             _, stats = now[1].map(block, None, given, plan.step(0, state))
             if stats is None:
                 continue
-            added = with_gathers(stats, lambda _: Gather.empty())
+            added = map_gathers(stats, lambda _: Gather.empty())
             sizes.add(tuple(a.shape for a in leaves(stats)))
             assert {a.dtype for a in leaves(added) if a.size} <= {np.dtype(np.float64)}
             assert nbytes(stats) <= 1.1 * footprint.statistics + 4096

@@ -17,7 +17,7 @@ from factorflow.engine.executors.assignment import LONGER, cut_aligned
 from factorflow.engine.tasks import Away, Group, merge_nodes
 from factorflow.engine.tree import FAN_IN, MOST_NODES, Node, Tree, merge_steps, n_nodes
 from factorflow.models.contract import Gather, wide
-from factorflow.trees import add, freeze, join, narrow, received, replace, restrict
+from factorflow.trees import add, align_arrays, freeze, join, narrow, replace, restrict
 
 
 def _values(n: int, absent: set[int] | None = None) -> list[Any]:
@@ -228,7 +228,7 @@ def test_arrays_from_the_network_are_put_where_numpy_would(offset: int) -> None:
     odd[...] = values
     odd.flags.writeable = False
     assert not odd.flags.aligned
-    found = received([{"a": (odd, 1.0, None, "text")}, values])
+    found = align_arrays([{"a": (odd, 1.0, None, "text")}, values])
     moved = found[0]["a"][0]
     assert moved.flags.aligned
     assert not moved.flags.writeable

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from factorflow.flatten import allow_package, flatten
 from factorflow.posterior.globals import PACKED, SMALL_FILE, StoredGlobals, write_globals
 from factorflow.storage.local import atomic_write
-from factorflow.trees import allow_package, flatten
 
 allow_package(__name__)
 

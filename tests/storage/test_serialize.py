@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from factorflow.flatten import allow_package, flatten, unflatten
 from factorflow.storage.serialize import MAGIC, dumps, loads
-from factorflow.trees import allow_package, flatten, unflatten
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from distributed import Future, get_worker, rejoin, secede
 
 from factorflow.engine.executors.environment import Environment, check_environment, one_thread
 from factorflow.errors import InputError
-from factorflow.trees import received
+from factorflow.trees import align_arrays
 
 __all__ = ["call", "identity", "leave_pool", "reference", "refuse_coroutines"]
 
@@ -34,7 +34,7 @@ def call(expected: Environment, function: Callable[..., Any], *args: Any) -> Any
     """
     check_environment(expected)
     with one_thread():
-        return function(*(received(arg) for arg in args))
+        return function(*(align_arrays(arg) for arg in args))
 
 
 def identity(value: Any) -> Any:

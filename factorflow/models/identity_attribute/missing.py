@@ -51,7 +51,7 @@ from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Chains, Globals, Moments, Stats
 from factorflow.models.identity_attribute.sums import by_view
 from factorflow.models.identity_attribute.tables import Tables
-from factorflow.trees import mapped
+from factorflow.trees import map_leaves
 
 __all__ = ["looking"]
 
@@ -126,7 +126,7 @@ class Again(Sweep[Globals, State, Stats]):
     ) -> tuple[Float64[np.ndarray, " D"], float]:
         """Return h of some features of a view."""
         rows = slice(index.start, index.stop)
-        weights = mapped(lambda array: array[rows], globals_.weights[axis])
+        weights = map_leaves(lambda array: array[rows], globals_.weights[axis])
         own = shifted(stats.views[axis], weights.shift)
         second = stats.second[axis] if own.second is None else own.second
         left = squared_errors(own, second, weights.mean, 0.0 * weights.mean)

@@ -17,7 +17,7 @@ from factorflow.models.identity_attribute.settings import Settings, on_host
 from factorflow.models.identity_attribute.state import Chains, Globals, Halves
 from factorflow.models.identity_attribute.tables import Tables
 from factorflow.models.identity_attribute.tracks import chains_in_unit, products_of
-from factorflow.trees import mapped
+from factorflow.trees import map_leaves
 
 __all__ = ["BOUNDS", "Rows", "one_step", "predict", "rows_of", "variables"]
 
@@ -50,7 +50,7 @@ class Rows:
 
 def rows_of(settings: Settings, block: Block, local: Halves | Chains | None, tables: Tables) -> Rows:
     """Return what is known of the frames of a block."""
-    c, block, local = settings.choices, on_host(block), mapped(device.on_host, local)
+    c, block, local = settings.choices, on_host(block), map_leaves(device.on_host, local)
     shape = block.n_rows, c.n_identities, c.n_attributes
     if isinstance(local, Chains):
         local = chains_in_unit(local, tables)

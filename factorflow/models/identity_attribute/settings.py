@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float64, Int
 
 from factorflow.kernels import device
 from factorflow.shape import Array, Block, ViewMeta
-from factorflow.trees import mapped
+from factorflow.trees import map_leaves
 
 __all__ = ["Choices", "Observed", "Runs", "Settings", "on_host", "placed"]
 
@@ -224,4 +224,4 @@ def placed(state: T, other: Array) -> T:
     """Return the state of a block where ``other`` lies: what a checkpoint had comes from the host."""
     if not device.on_device(other):
         return state
-    return mapped(lambda leaf: device.beside(leaf, other), state)  # type: ignore[no-any-return]
+    return map_leaves(lambda leaf: device.beside(leaf, other), state)  # type: ignore[no-any-return]
