@@ -19,6 +19,13 @@ def register(app: typer.Typer) -> None:
 
 
 def doctor(
+    results: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FOLDER",
+            help="Results: which interrupted runs does this version not go on with, what can it not read?",
+        ),
+    ] = None,
     executor: Annotated[
         str | None, typer.Option(help="Scheduler whose workers are compared with this machine.")
     ] = None,
@@ -31,8 +38,10 @@ def doctor(
         Path | None, typer.Option(help="What runs are going to read: do workers see the same one there?")
     ] = None,
 ) -> dict[str, Any]:
-    """Check this machine, its packages and, with --executor or --cluster, the workers of a cluster."""
+    """Check this machine, its packages, with --executor the workers of a cluster, with FOLDER its results."""
+    from factorflow.compatibility import examine_folder
     from factorflow.doctor import describe, examine
 
     where = parse_config(ResumeOptions, {"executor": executor or "local", "cluster": cluster})
-    return dict(describe(examine(where.cluster or executor, folder, dataset)))
+    checks = [] if results is None else examine_folder(results)
+    return dict(describe([*examine(where.cluster or executor, folder, dataset), *checks]))

@@ -38,7 +38,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "workflow": {"surface", "analysis", "report", *BELOW_SURFACE},
     "prefect_server": set(),
     "doctor": {"engine", "data", "kernels", "settings", "prefect_server"},
-    "cli": {"", "surface", "analysis", "report", "workflow", "doctor", "flows.recurring", *BELOW_SURFACE},
+    "compatibility": {"doctor", "engine", "data", "models", "posterior"},
+    "cli": {
+        "",
+        "surface",
+        "analysis",
+        "report",
+        "workflow",
+        "doctor",
+        "compatibility",
+        "flows.recurring",
+        *BELOW_SURFACE,
+    },
     "__main__": {"cli"},
 }
 ONLY_IN = {
