@@ -1,10 +1,13 @@
 #!/bin/sh
-# Make the work pool, the deployments and the automation on the Prefect server at PREFECT_API_URL; may be
-# repeated. Argument: where runs compute, `dask` (the default: workers beside each run) or a scheduler's address.
+# Make the work pool, the deployments and the automation on the Prefect server at PREFECT_API_URL. Repeated, it
+# puts them back to what deploy/prefect.yaml declares (parameters, schedules, whether they are on), with a line for
+# each difference. Argument: where runs compute, `dask` (the default: workers beside each run) or a scheduler's
+# address.
 set -eu
 cd "$(dirname "$0")/.."
 export FACTORFLOW_EXECUTOR="${1:-dask}"
 prefect --no-prompt work-pool create factorflow --type process --overwrite
+python -m flows.restore deploy/prefect.yaml
 prefect --no-prompt deploy --all --prefect-file deploy/prefect.yaml
 # Anew each time: one that an earlier version made may have other times.
 if prefect --no-prompt automation inspect "factorflow zombie runs" >/dev/null 2>&1; then

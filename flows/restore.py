@@ -1,0 +1,97 @@
+"""Back to what a file declares: ``python -m flows.restore deploy/prefect.yaml``, before ``prefect deploy``.
+
+`prefect deploy` writes parameters, schedules, description and tags as they are declared. It leaves
+schedules that are not declared: those are deleted here. What differs is said.
+"""
+
+from __future__ import annotations
+
+import flows.prepare  # noqa: F401  before Prefect
+
+# isort: split
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from prefect.client.orchestration import get_client
+from prefect.exceptions import ObjectNotFound
+
+from factorflow.settings import read_yaml
+
+__all__ = ["declared", "differences"]
+
+EXECUTOR = "{{ $FACTORFLOW_EXECUTOR }}"
+KINDS = ("cron", "interval", "rrule")
+
+
+def declared(text: str, executor: str) -> dict[str, dict[str, Any]]:
+    """Return the deployments of a file by name: parameters and schedules, those by their slugs."""
+    found = {}
+    for deployment in read_yaml(text.replace(EXECUTOR, executor))["deployments"]:
+        module, _, function = str(deployment["entrypoint"]).replace(":", ".").rpartition(".")
+        found[f"{function}/{deployment['name']}"] = {
+            "parameters": deployment.get("parameters", {}),
+            "schedules": {one["slug"]: one for one in deployment.get("schedules", [])},
+        }
+    return found
+
+
+def differences(name: str, wanted: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """Return a line for each difference between a deployment as it is declared, and as the server has it.
+
+    Parameters
+    ----------
+    name : str
+        Of the deployment, ``refresh/nightly``.
+    wanted : mapping
+        As `declared` returns it.
+    there : mapping
+        As the API of Prefect returns it.
+    """
+    lines = [f"{name} was paused"] if there["paused"] else []
+    for key in sorted({*wanted["parameters"], *there["parameters"]}):
+        before, after = (known["parameters"].get(key, "left out") for known in (there, wanted))
+        if before != after:
+            lines.append(f"{name}: {key} was {before}, is {after}")
+    for schedule in there["schedules"]:
+        slug, when = schedule["slug"], _when(schedule["schedule"])
+        if slug not in wanted["schedules"]:
+            lines.append(f"{name}: schedule {slug or 'without a slug'} ({when}) is not declared: deleted")
+            continue
+        ours = wanted["schedules"][slug]
+        if when != _when(ours):
+            lines.append(f"{name}: schedule {slug} was {when}, is {_when(ours)}")
+        if schedule["active"] != ours.get("active", True):
+            state = "on" if schedule["active"] else "off"
+            lines.append(f"{name}: schedule {slug} was {state}, is {'off' if state == 'on' else 'on'}")
+    gone = wanted["schedules"].keys() - {schedule["slug"] for schedule in there["schedules"]}
+    return [*lines, *(f"{name}: schedule {slug} was not there" for slug in sorted(gone))]
+
+
+def _when(schedule: Mapping[str, Any]) -> str:
+    """Return when a schedule runs, in a form that the file and the server share."""
+    kind = next(kind for kind in KINDS if schedule.get(kind) is not None)
+    when = f"{float(schedule[kind]):g} s" if kind == "interval" else str(schedule[kind])
+    return f"{when} {schedule.get('timezone') or 'UTC'}"
+
+
+def main(file: str) -> None:
+    """Say what differs from a file, and delete schedules that it does not declare."""
+    text = Path(file).read_text(encoding="utf-8")
+    with get_client(sync_client=True) as client:
+        for name, wanted in declared(text, os.environ.get("FACTORFLOW_EXECUTOR", "dask")).items():
+            try:
+                deployment = client.read_deployment_by_name(name)
+            except ObjectNotFound:
+                continue
+            for line in differences(name, wanted, deployment.model_dump(mode="json")):
+                print(line)
+            for schedule in deployment.schedules:
+                if schedule.slug not in wanted["schedules"]:
+                    client.delete_deployment_schedule(deployment.id, schedule.id)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
