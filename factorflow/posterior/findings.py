@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.errors import InputError, counted
+from factorflow.posterior.confounders import batch, depth
 from factorflow.posterior.data_findings import LEAST_MANY, absent_features, dispersion, not_described
 from factorflow.posterior.finding import Finding
 from factorflow.posterior.labels import names_of_rows
@@ -76,6 +77,8 @@ def findings(posterior: Stored) -> list[Finding]:
             _scales(posterior),
             _lone_samples(posterior),
             _lone_features(posterior),
+            depth(posterior),
+            batch(posterior),
         ]
     return [finding for part in parts for finding in part]
 

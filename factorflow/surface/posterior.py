@@ -297,7 +297,7 @@ class Posterior(Special):
         """What to know before relying on it, each with what to do.
 
         Chains that have not mixed, a budget that ended the run, views predicted worse than by their means,
-        overdispersed counts, factors that are one sample or one feature.
+        overdispersed counts, factors that are one sample or one feature, or follow depth or a batch.
         """
         return findings.findings(self)
 

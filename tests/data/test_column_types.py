@@ -49,6 +49,10 @@ COLUMNS: dict[str, Any] = {
     "nullable": with_gap(pd.array(range(N), dtype="Int32")),
     "nullable without a gap": pd.array(range(N), dtype="UInt8"),
     "identifiers": with_gap(pd.array(range(2**60 + 1, 2**60 + 1 + N), dtype="Int64")),
+    "no integers": pd.array([None] * N, dtype="Int64"),
+    "no truths": pd.array([None] * N, dtype="boolean"),
+    "no dates": pd.to_datetime([None] * N),
+    "no text": np.array([None] * N, dtype=object),
     "large": with_gap(pd.array(range(2**64 - N, 2**64), dtype="UInt64")),
     "large without a gap": np.arange(2**64 - N, 2**64, dtype=np.uint64),
     "floats": with_gap(pd.array(np.linspace(0, 1, N), dtype="Float64")),
@@ -87,7 +91,7 @@ def test_datasets_and_posteriors_keep_types(tmp_path: Path, out: bool) -> None:
     for node in posterior.tree.subtree:
         for variable in node.variables.values():
             assert {type(value) for value in variable.attrs.values()} <= {str, int, float}
-    with pytest.warns(UserWarning, match="columns not tested: 'seconds', 'intervals', 'empty text'"):
+    with pytest.warns(UserWarning, match="columns not tested: 'seconds', 'intervals', 'no integers'"):
         found = posterior.associate()
     tests = dict(zip(found["column"], found["test"], strict=True))
     for name in ("dates with a gap", "durations", "quarters", "days", "arrow's dates", "identifiers"):

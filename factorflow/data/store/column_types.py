@@ -57,7 +57,8 @@ def encode(column: pd.Series[Any]) -> tuple[NDArray[Any], Record | None]:
         nullable = {"type": str(dtype)} if hasattr(dtype, "numpy_dtype") else None  # others are sparse
         if not missing.any():
             return column.to_numpy(dtype=getattr(dtype, "numpy_dtype", np.float64)), nullable
-        if kind == "f" or column.abs().max() <= LARGEST_EXACT:
+        known = column.dropna()
+        if kind == "f" or known.empty or max(-int(known.min()), int(known.max())) <= LARGEST_EXACT:
             return column.to_numpy(dtype=np.float64, na_value=np.nan), nullable
         return _texts(column, missing), nullable
     if kind == "M":
