@@ -19,12 +19,11 @@ from prefect.settings import (
 )
 
 from factorflow.cli import options
-from factorflow.cli.options import Formula, Likelihoods, ModelOptions, Results, source_of
+from factorflow.cli.options import ModelOptions, Results
 from factorflow.cli.output import Shown, command, serve, without_findings
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.prefect_server import check_prefect
-from factorflow.settings import MatrixOptions
 from factorflow.workflow.pipeline import Folder, Outcome
 from flows import tasks
 from flows.artifacts import Label
@@ -91,9 +90,7 @@ def main(
     out: Results,
     model: ModelOptions,
     run: RunOptions,
-    matrix: MatrixOptions,
-    likelihood: Likelihoods = None,
-    formula: Formula = None,
+    source_options: SourceOptions,
     overwrite: Annotated[bool, typer.Option(help="Replace the posterior of another run in OUT.")] = False,
 ) -> Shown:
     """Ingest if needed, fit, summarise and report, as a Prefect flow."""
@@ -103,7 +100,7 @@ def main(
             out=str(out),
             model=configure(model.values()),
             run=run,
-            source_options=SourceOptions(**source_of(formula, likelihood), **matrix.model_dump()),
+            source_options=source_options,
             overwrite=overwrite,
         )
     return without_findings(found)  # they are in the log of the flow

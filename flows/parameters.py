@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 from factorflow import settings
 from factorflow.errors import InputError
 from factorflow.models.registry import registered
-from factorflow.shape import Likelihood
+from factorflow.settings import SourceOptions
 
 __all__ = [
     "Choice",
@@ -127,26 +127,6 @@ class RunOptions(settings.RunOptions):
     executor: settings.ExecutorName = Field(
         default="dask", description=settings.RunOptions.model_fields["executor"].description
     )
-
-
-class SourceOptions(settings.MatrixOptions):
-    """How a source is read: all that `factorflow ingest` takes."""
-
-    of = "the source"
-
-    likelihoods: dict[str, Likelihood] = Field(
-        default_factory=dict,
-        description="By view: gaussian, bernoulli or poisson values, a categorical variable, or covariates; "
-        "what is left out is taken from the file or guessed.",
-    )
-    table: settings.TableOptions | None = Field(
-        default=None, description="The source is a long table, with this formula."
-    )
-
-    @property
-    def matrix(self) -> settings.MatrixOptions:
-        """What is for files of samples x features."""
-        return settings.MatrixOptions(**{n: getattr(self, n) for n in settings.MatrixOptions.model_fields})
 
 
 Run = Annotated[RunOptions, Shown("Where and for how long it runs, its seed, and what is held out.")]

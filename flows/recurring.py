@@ -17,7 +17,7 @@ import numpy as np
 
 from factorflow.errors import InputError
 from factorflow.extras import require
-from factorflow.settings import MatrixOptions, RefreshOptions, RunOptions, TableOptions
+from factorflow.settings import RefreshOptions, RunOptions, SourceOptions
 from factorflow.storage.location import Location, modified_at
 from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder
@@ -37,7 +37,7 @@ Accept = Callable[[Mapping[str, Any]], bool]
 
 RULE = RefreshOptions()
 RUN = RunOptions()
-MATRIX = MatrixOptions()
+SOURCE = SourceOptions()
 
 
 @dataclass(frozen=True)
@@ -188,9 +188,7 @@ def refresh(
     options: RunOptions = RUN,
     rule: RefreshOptions = RULE,
     *,
-    likelihoods: Mapping[str, str] | None = None,
-    table: TableOptions | None = None,
-    matrix: MatrixOptions = MATRIX,
+    source_options: SourceOptions = SOURCE,
     accept: Accept | None = None,
     on_event: OnEvent | None = None,
 ) -> Refreshed:
@@ -198,7 +196,7 @@ def refresh(
 
     Parameters
     ----------
-    source, folder, likelihoods, table, matrix
+    source, folder, source_options
         As for `factorflow.workflow.pipeline.ingest`.
     model, options, on_event
         As for `factorflow.workflow.pipeline.fit`.
@@ -217,7 +215,7 @@ def refresh(
     """
 
     def ingest(place: Folder) -> tuple[str, bool]:
-        dataset, changed = pipeline.ingest(source, place, likelihoods, table, matrix)
+        dataset, changed = pipeline.ingest(source, place, source_options)
         return str(dataset.path), changed
 
     def fit(dataset: str, place: Folder, warm: str | None) -> Any:

@@ -41,7 +41,7 @@ def worth_retrying(_: Task[..., Any], __: TaskRun, state: State[Any]) -> bool:
 @task(cache_policy=NO_CACHE)
 def ingest(source: str, folder: Folder, options: SourceOptions) -> tuple[str, bool]:
     """Return the path of the source's dataset, and whether it had to be written."""
-    dataset, changed = pipeline.ingest(source, folder, options.likelihoods, options.table, options.matrix)
+    dataset, changed = pipeline.ingest(source, folder, options)
     print(repr(dataset))
     return str(dataset.path), changed
 

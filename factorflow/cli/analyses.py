@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from factorflow.cli.options import path
+from factorflow.cli.options import Overwrite, path
 from factorflow.cli.output import Shown, command, render
-from factorflow.cli.results import Moved, Overwrite, Posterior, check_free, opened_with
+from factorflow.cli.results import Moved, Posterior, check_free, opened_with
 from factorflow.errors import InputError, counted
 from factorflow.storage.location import Location, output_location
 from factorflow.storage.publish import new_file

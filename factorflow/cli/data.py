@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,15 +10,15 @@ import typer
 
 from factorflow.cli.options import (
     SIMULATORS,
-    Likelihoods,
+    Overwrite,
     assignments,
-    one_likelihood,
     path,
     simulators,
     value_of,
 )
 from factorflow.cli.output import Shown, command
-from factorflow.errors import InputError, UnusedWarning, removed_option
+from factorflow.errors import InputError
+from factorflow.settings import SourceOptions
 
 __all__ = ["register"]
 
@@ -31,6 +31,7 @@ def register(app: typer.Typer) -> None:
 
 def ingest(
     out: Annotated[Path, typer.Option(help="Dataset to write.", parser=path)],
+    options: SourceOptions,
     sources: Annotated[
         list[str] | None,
         typer.Argument(
@@ -42,64 +43,7 @@ def ingest(
         str | None,
         typer.Option(help="A long table instead, or a folder of them: CSV, TSV, Parquet, Arrow."),
     ] = None,
-    formula: Annotated[
-        str | None, typer.Option(help="Of the table: 'count ~ site + year + offset(log(effort))'.")
-    ] = None,
-    likelihood: Likelihoods = None,
-    obs: Annotated[str | None, typer.Option(help="Table of sample metadata (CSV, TSV, Parquet).")] = None,
-    groups: Annotated[str | None, typer.Option(help="Metadata column of the sample groups.")] = None,
-    sequences: Annotated[str | None, typer.Option(help="Metadata column of the sequences.")] = None,
-    layer: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[VIEW=]NAME", help="Of AnnData and MuData: a layer instead of X; 'raw' is .raw."
-        ),
-    ] = None,
-    index_col: Annotated[
-        str | None,
-        typer.Option(help="Column of tables with the sample names, by name or position; false: none."),
-    ] = None,
-    transpose: Annotated[
-        bool, typer.Option("--transpose", help="Features are in rows, of all views.")
-    ] = False,
-    transpose_view: Annotated[
-        list[str] | None, typer.Option(help="A view whose features are in rows; as often as needed.")
-    ] = None,
-    sep: Annotated[str | None, typer.Option(help="Separator of text tables; found if left out.")] = None,
-    decimal: Annotated[str | None, typer.Option(help="Decimal mark of text tables: . or ,")] = None,
-    na_values: Annotated[
-        list[str] | None,
-        typer.Option(help="A number or text that stands for a missing entry; as often as needed."),
-    ] = None,
-    encoding: Annotated[str | None, typer.Option(help="Encoding of text tables, such as cp1252.")] = None,
-    sample_column: Annotated[str | None, typer.Option(hidden=True)] = None,
-    obsm: Annotated[
-        list[str] | None, typer.Option(help="Of AnnData: a matrix of obsm as one more view, by its key.")
-    ] = None,
-    highly_variable: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[VIEW]", help="Of AnnData and MuData: only highly variable features."),
-    ] = None,
-    join: Annotated[
-        str, typer.Option(help="Of a view of several files: features of any (outer) or of all (inner).")
-    ] = "outer",
-    block_rows: Annotated[int | None, typer.Option(help="Rows of a block, a power of two.")] = None,
-    drop_empty_features: Annotated[bool, typer.Option(help="Leave out features without any value.")] = False,
-    overwrite: Annotated[bool, typer.Option(help="Replace the dataset at OUT.")] = False,
-    missing_response: Annotated[
-        str, typer.Option(help="Rows of a table without a response or another number: drop or refuse.")
-    ] = "drop",
-    missing_levels: Annotated[
-        str, typer.Option(help="Rows of a table without a label: level (one of their own), drop or refuse.")
-    ] = "level",
-    merge: Annotated[bool, typer.Option(help="Make one of the rows that agree in all variables.")] = True,
-    grid: Annotated[bool, typer.Option("--grid", help="Combinations not in the table count 0.")] = False,
-    like: Annotated[Path | None, typer.Option(help="Dataset whose levels the table is to have.")] = None,
-    holdout: Annotated[float, typer.Option(help="Share of the rows of a table that is held out.")] = 0.0,
-    part: Annotated[
-        str, typer.Option(help="Which rows: both (fits hide that share), kept, held-out.")
-    ] = "both",
-    seed: Annotated[int, typer.Option(min=0, help="Which rows are held out.")] = 0,
+    overwrite: Overwrite = False,
 ) -> Shown:
     """Write a dataset from .npz, .csv, .tsv, .parquet, .npy, .h5ad, .h5mu or .zarr, or a folder of them.
 
@@ -107,83 +51,14 @@ def ingest(
     """
     from factorflow.data import write_dataset, write_table
 
-    of_tables = {
-        "missing_response": missing_response != "drop",
-        "missing_levels": missing_levels != "level",
-        "merge": not merge,
-        "grid": grid,
-        "like": like,
-        "holdout": holdout,
-        "part": part != "both",
-        "seed": seed,
-    }
-    if sample_column is not None:
-        raise removed_option("sample_column", sample_column, "index_col")
-    of_matrices = {
-        "transpose": transpose or transpose_view,
-        "layer": layer,
-        "obsm": obsm,
-        "highly_variable": highly_variable,
-        "drop_empty_features": drop_empty_features,
-        "join": join != "outer",
-    }
-    of_text: dict[str, Any] = {
-        "sep": None if sep is None else sep.replace("\\t", "\t"),
-        "decimal": decimal,
-        "na_values": na_values or None,
-        "encoding": encoding,
-    }
-    if table is not None or formula is not None:
-        _check_table(sources, table, formula, (obs, groups, sequences, index_col))
-        _unused(of_matrices, "is for matrices, not for --table")
-        dataset = write_table(
-            out,
-            table,
-            str(formula),
-            one_likelihood(likelihood),
-            missing_response=missing_response,
-            missing_levels=missing_levels,
-            merge=merge,
-            grid=grid,
-            like=like,
-            holdout=holdout,
-            part=part.replace("-", " "),  # type: ignore[arg-type]  # refused there
-            seed=seed,
-            block_rows=block_rows,
-            overwrite=overwrite,
-            **of_text,
-        )
-        return Shown(dataset.describe(), repr(dataset))
-    if not sources:
+    if table is not None or options.formula is not None:
+        _check_table(sources, table, options.formula)
+        dataset = write_table(out, table, overwrite=overwrite, **options.arguments())
+    elif sources:
+        dataset = write_dataset(out, _views(sources), overwrite=overwrite, **options.arguments())
+    else:
         raise InputError("SOURCE", "nothing", "files or a folder", "Or give --table and --formula.")
-    _unused(of_tables, "is for --table")
-    views: Any = _views(sources)
-    dataset = write_dataset(
-        out,
-        views,
-        likelihoods=assignments("likelihood", likelihood or []),
-        obs=obs,
-        groups=groups,
-        sequences=sequences,
-        layer=_layers(layer or []),
-        index_col=index_col,
-        transpose=transpose or transpose_view or False,
-        obsm=obsm or (),
-        highly_variable="" in highly_variable or tuple(highly_variable) if highly_variable else False,
-        join=join,
-        block_rows=block_rows,
-        drop_empty_features=drop_empty_features,
-        overwrite=overwrite,
-        **of_text,
-    )
     return Shown(dataset.describe(), repr(dataset))
-
-
-def _layers(texts: Sequence[str]) -> str | dict[str, str] | None:
-    """Return the layer of all views, or by view."""
-    if len(texts) == 1 and "=" not in texts[0]:
-        return texts[0]
-    return assignments("layer", texts) or None
 
 
 def _views(sources: Sequence[str]) -> str | dict[str, str | list[str | Path]]:
@@ -205,29 +80,13 @@ def _views(sources: Sequence[str]) -> str | dict[str, str | list[str | Path]]:
     }
 
 
-def _unused(given: Mapping[str, Any], why: str) -> None:
-    """Warn of options that do nothing for this kind of source."""
-    from warnings import warn
-
-    for name, value in given.items():
-        if value:
-            warn(f"--{name.replace('_', '-')} does nothing here: it {why}.", UnusedWarning, stacklevel=3)
-
-
-def _check_table(
-    sources: list[str] | None, table: str | None, formula: str | None, others: tuple[str | None, ...]
-) -> None:
-    """Refuse half of what a table takes, and what only other sources take."""
+def _check_table(sources: list[str] | None, table: str | None, formula: str | None) -> None:
+    """Refuse half of what a table takes, and other sources beside it."""
     for name, value in (("table", table), ("formula", formula)):
         if value is None:
             raise InputError(name, "nothing", "--table and --formula, both", "Give the other one as well.")
-    if sources or any(other is not None for other in others):
-        raise InputError(
-            "table",
-            str(table),
-            "a table alone",
-            "SOURCE, --obs, --groups, --sequences and --index-col are for matrices.",
-        )
+    if sources:
+        raise InputError("table", str(table), "a table alone", "SOURCE is for matrices.")
 
 
 def simulate(

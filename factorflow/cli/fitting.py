@@ -10,14 +10,11 @@ import typer
 import factorflow
 from factorflow.cli.options import (
     Dataset,
-    Formula,
-    Likelihoods,
     ModelOptions,
     Source,
     assignments,
     names_set,
     path,
-    source_of,
     values_of,
 )
 from factorflow.cli.output import Shown, command, told
@@ -25,10 +22,10 @@ from factorflow.engine.progress import progress_bar
 from factorflow.errors import InputError
 from factorflow.settings import (
     SELECTION,
-    MatrixOptions,
     RefreshOptions,
     ResumeOptions,
     RunOptions,
+    SourceOptions,
     TrialOptions,
 )
 
@@ -138,9 +135,7 @@ def refresh(
     model: ModelOptions,
     run: RunOptions,
     rule: RefreshOptions,
-    matrix: MatrixOptions,
-    likelihood: Likelihoods = None,
-    formula: Formula = None,
+    source_options: SourceOptions,
 ) -> Shown:
     """Bring results up to date with their source: fit or project what changed, and say what drifted."""
     from factorflow.workflow.pipeline import Folder
@@ -153,8 +148,7 @@ def refresh(
             model.values(),
             run,
             rule,
-            **source_of(formula, likelihood),
-            matrix=matrix,
+            source_options=source_options,
             on_event=on_event,
         )
     return told(outcome.describe())

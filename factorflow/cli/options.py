@@ -13,16 +13,15 @@ from pydantic import Field
 
 from factorflow.cli.wording import Wording
 from factorflow.errors import InputError
-from factorflow.settings import Options, TableOptions, describe, parse_config, read_yaml
+from factorflow.settings import Options, describe, read_yaml
 from factorflow.storage.location import URL
 
 __all__ = [
     "FAMILIES",
     "SIMULATORS",
     "Dataset",
-    "Formula",
-    "Likelihoods",
     "ModelOptions",
+    "Overwrite",
     "Results",
     "Source",
     "assignments",
@@ -30,11 +29,9 @@ __all__ = [
     "families",
     "from_config",
     "names_set",
-    "one_likelihood",
     "options_like",
     "path",
     "simulators",
-    "source_of",
     "value_of",
     "values_of",
 ]
@@ -45,6 +42,7 @@ def path(text: str) -> Path | str:
     return text if URL.match(text) else Path(text)
 
 
+Overwrite = Annotated[bool, typer.Option(help="Replace what is at OUT.")]
 Dataset = Annotated[Path, typer.Argument(help="A dataset, as `factorflow ingest` writes it.", parser=path)]
 Source = Annotated[
     Path, typer.Argument(help="A dataset, or a file or folder that `ingest` accepts.", parser=path)
@@ -52,15 +50,6 @@ Source = Annotated[
 Results = Annotated[
     Path, typer.Option(help="Folder for dataset, posterior, summary and report.", parser=path)
 ]
-
-Likelihoods = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--likelihood",
-        help="VIEW=gaussian, bernoulli, poisson, categorical or covariate; as often as needed.",
-    ),
-]
-
 
 FAMILIES = "{families}"
 """Stands in help texts for the names of all families."""
@@ -109,12 +98,6 @@ class ModelOptions(Options):
         return {"model": "sparse_gfa", **options}
 
 
-Formula = Annotated[
-    str | None,
-    typer.Option(help="SOURCE is a long table with this formula: 'count ~ site + offset(log(effort))'."),
-]
-
-
 def from_config(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the file with the options of a model says of the run, where the command does not.
 
@@ -127,27 +110,6 @@ def from_config(given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     found = _read_options(given["config"])
     return {PLACE: found[PLACE]} if PLACE in found else {}
-
-
-def one_likelihood(likelihood: Sequence[str] | None) -> str | None:
-    """Return the likelihood of the response of a table: alone, or behind its name.
-
-    Raises
-    ------
-    InputError
-        When there are several.
-    """
-    if likelihood is not None and len(likelihood) > 1:
-        raise InputError("likelihood", ", ".join(likelihood), "one: a table has one response", "Leave one.")
-    return likelihood[0].rpartition("=")[2] if likelihood else None
-
-
-def source_of(formula: str | None, likelihood: Sequence[str] | None) -> dict[str, Any]:
-    """Return how a source is read: ``likelihoods`` by view, or as a ``table``."""
-    if formula is None:
-        return {"likelihoods": assignments("likelihood", likelihood or [])}
-    settings = {"formula": formula, "likelihood": one_likelihood(likelihood)}
-    return {"table": parse_config(TableOptions, settings)}
 
 
 def assignments(parameter: str, texts: Sequence[str]) -> dict[str, str]:

@@ -16,18 +16,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 import typer.core
 import typer.models
 
+from factorflow.cli.groups import has_group, options_of, parse_group
 from factorflow.cli.options import (
     FAMILIES,
     SIMULATORS,
     ModelOptions,
-    completions,
     families,
     from_config,
     names_set,
@@ -36,7 +35,6 @@ from factorflow.cli.options import (
 )
 from factorflow.cli.wording import Flag, Wording
 from factorflow.errors import FactorflowError, InputError
-from factorflow.settings import Options, parse_config
 
 __all__ = ["Shown", "as_json", "command", "render", "serve", "told", "without_findings"]
 
@@ -91,16 +89,16 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
     def decorate(function: Callable[..., Result]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
         given = inspect.signature(function).parameters.values()
-        groups = {p.name: hints[p.name] for p in given if _is_group(hints[p.name])}
-        parameters = [
-            option
-            for parameter in given
-            for option in (
-                _options_of(parameter, groups[parameter.name])
-                if parameter.name in groups
-                else [parameter.replace(annotation=hints[parameter.name], kind=parameter.KEYWORD_ONLY)]
-            )
-        ]
+        groups = {p.name: hints[p.name] for p in given if has_group(hints[p.name])}
+        by_name: dict[str, inspect.Parameter] = {}
+        for parameter in given:
+            if parameter.name in groups:
+                for option in options_of(parameter, groups[parameter.name]):
+                    by_name.setdefault(option.name, option)  # one flag, where a run and a source have it
+            else:
+                hint = hints[parameter.name]
+                by_name[parameter.name] = parameter.replace(annotation=hint, kind=parameter.KEYWORD_ONLY)
+        parameters = list(by_name.values())
 
         flags = {name: flag for parameter in parameters for name, flag in _flags_of(parameter).items()}
         for key, flag in flags.items():
@@ -114,7 +112,8 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
             try:
                 kwargs |= from_config(kwargs)
                 for group, kind in groups.items():
-                    options = parse_config(kind, {key: kwargs.pop(key) for key in kind.model_fields})
+                    own = [key for key in kind.model_fields if key in kwargs]
+                    options = parse_group(kind, {key: kwargs.pop(key) for key in own})
                     kwargs[group] = options
                     if isinstance(options, ModelOptions):
                         wording = options.wording(wording)
@@ -209,42 +208,6 @@ def _is_name(text: str) -> bool:
     return re.fullmatch(r"\w[\w-]*", text) is not None and not os.path.exists(text)
 
 
-def _is_group(hint: Any) -> bool:
-    return isinstance(hint, type) and issubclass(hint, Options)
-
-
-def _options_of(parameter: inspect.Parameter, group: type[Options]) -> list[inspect.Parameter]:
-    """Return an option for each field of a group; a default of the parameter overrules the fields' own."""
-    defaults = group() if parameter.default is parameter.empty else parameter.default
-    return [
-        inspect.Parameter(
-            name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=getattr(defaults, name),
-            annotation=Annotated[
-                _type_in_shell(field.annotation),
-                typer.Option(help=field.description, autocompletion=completions(name)),
-            ],
-        )
-        for name, field in group.model_fields.items()
-    ]
-
-
-def _type_in_shell(hint: Any) -> Any:
-    """Return the type of an option: what a file can say in other ways as well is a flag or a text."""
-    if _has_parts(hint):
-        return str | None
-    kinds = {*get_args(hint)} - {type(None)} if get_origin(hint) in (Union, UnionType) else set()
-    if len(kinds) < 2:
-        return hint
-    return bool if bool in kinds else str | None
-
-
-def _has_parts(hint: Any) -> bool:
-    """Whether a field holds options itself: a shell gives them as one text."""
-    return _is_group(hint) or any(_has_parts(part) for part in get_args(hint))
-
-
 FLAGS: dict[str, Flag] = {}
 """How options of the commands are typed, by their names in Python; of those that share a name the first."""
 
@@ -252,7 +215,6 @@ IN_PYTHON = {
     "out": ("path", "output"),
     "go_on": ("resume",),
     "form": ("format",),
-    "likelihood": ("likelihoods",),
 }
 """What functions of Python call parameters of commands."""
 

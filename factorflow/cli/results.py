@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from factorflow.cli.options import path
+from factorflow.cli.options import Overwrite, path
 from factorflow.cli.output import Shown, command, told
 from factorflow.errors import InputError
 from factorflow.extras import require
@@ -22,13 +22,12 @@ from factorflow.storage.publish import new_directory, new_file
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Moved", "Overwrite", "Posterior", "check_free", "opened_with", "register"]
+__all__ = ["Moved", "Posterior", "check_free", "opened_with", "register"]
 
 Posterior = Annotated[Path, typer.Argument(help="A posterior, as `factorflow fit` writes it.", parser=path)]
 Moved = Annotated[
     Path | None, typer.Option(help="Where the dataset of the fit is now, if it has moved.", parser=path)
 ]
-Overwrite = Annotated[bool, typer.Option(help="Replace what is at OUT.")]
 
 
 def register(app: typer.Typer) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -11,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from factorflow.errors import InputError, OptionError
 
-__all__ = ["Options", "describe", "parse_config", "values_of"]
+__all__ = ["Options", "describe", "documented", "parse_config", "values_of"]
 
 
 class Options(BaseModel):
@@ -96,6 +98,31 @@ def describe(kind: type[Options]) -> list[dict[str, str]]:
         for name, field in schema["properties"].items()
         if "const" not in field  # the name of a family: it is chosen, not set
     ]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def documented(kind: type[Options]) -> Callable[[F], F]:
+    """Put options into the docstring of a function that takes them, where it says ``<options>``: a decorator.
+
+    Each is said there as its field says it, with the type that the function takes.
+    """
+
+    def decorate(function: F) -> F:
+        lines = []
+        for name in inspect.signature(function).parameters:
+            if name in kind.model_fields:
+                text = str(kind.model_fields[name].description)
+                lines += [f"{name} : {function.__annotations__[name]}", *textwrap.wrap(text, 100, **_INDENT)]
+        options = textwrap.indent("\n".join(lines), "    ").lstrip()
+        function.__doc__ = function.__doc__ and function.__doc__.replace("<options>", options)
+        return function
+
+    return decorate
+
+
+_INDENT: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
 def _default(known: FieldInfo, field: Mapping[str, Any]) -> str:

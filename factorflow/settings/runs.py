@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from factorflow.errors import InputError, removed_option
+from factorflow.errors import InputError
 from factorflow.settings.base import Options
 from factorflow.settings.clusters import Cluster
 from factorflow.shape import HoldoutUnit
@@ -17,11 +17,9 @@ __all__ = [
     "PASSING",
     "SELECTION",
     "ExecutorName",
-    "MatrixOptions",
     "RefreshOptions",
     "ResumeOptions",
     "RunOptions",
-    "TableOptions",
     "TrialOptions",
 ]
 
@@ -142,85 +140,6 @@ class RunOptions(TrialOptions):
     of = "factorflow.fit"
 
     seed: int = Field(default=0, ge=0, lt=2**63, description="Key of all random numbers.")
-
-
-class TextOptions(Options):
-    """How text tables are written, as far as it is not found."""
-
-    sep: str | None = Field(default=None, description="Separator of text tables; else found.")
-    decimal: str | None = Field(default=None, description="Decimal mark of text tables, . or ,; else found.")
-    encoding: str | None = Field(default=None, description="Encoding of text tables; else UTF-8.")
-    na_values: list[str] = Field(
-        default_factory=list, description="Numbers and texts that stand for a missing entry, such as -9."
-    )
-
-    @field_validator("na_values", mode="before")
-    @classmethod
-    def _as_texts(cls, codes: Any) -> Any:
-        """Return numbers as text, and one code as a list."""
-        codes = [codes] if isinstance(codes, str | int | float) else codes
-        return list(map(str, codes)) if isinstance(codes, list | tuple) else codes
-
-
-class MatrixOptions(TextOptions):
-    """How files of samples x features become a dataset (`factorflow.write_dataset`)."""
-
-    of = "factorflow.write_dataset"
-
-    obs: str | None = Field(default=None, description="Table of sample metadata: CSV, TSV or Parquet.")
-    groups: str | None = Field(default=None, description="Metadata column of the sample groups.")
-    sequences: str | None = Field(default=None, description="Metadata column of the sequences.")
-    layer: str | dict[str, str] | None = Field(
-        default=None, description="Of AnnData and MuData: a layer instead of X, or one by view."
-    )
-    index_col: str | None = Field(
-        default=None,
-        description="Column of tables with the sample names, by name or position; false: there is none.",
-    )
-    transpose: bool = Field(default=False, description="Features are in rows, of all views.")
-    obsm: list[str] = Field(
-        default_factory=list,
-        description="Of AnnData: matrices of obsm that are views as well, by their keys.",
-    )
-    highly_variable: bool | list[str] = Field(
-        default=False,
-        description="Of AnnData and MuData: only highly variable features; of which views, or of all.",
-    )
-    drop_empty_features: bool = Field(default=False, description="Leave out features without any value.")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed(cls, given: Any) -> Any:
-        """Say of a removed option what took its place; a position may be given as a number."""
-        if not isinstance(given, dict):
-            return given
-        if "sample_column" in given:
-            raise removed_option("sample_column", given["sample_column"], "index_col")
-        column = given.get("index_col")
-        return given | ({"index_col": str(column).lower()} if isinstance(column, int) else {})
-
-
-class TableOptions(TextOptions):
-    """How a long table becomes a dataset (`factorflow.write_table`)."""
-
-    of = "factorflow.write_table"
-
-    formula: str = Field(description="Of the table: 'count ~ site + year + offset(log(effort))'.")
-    likelihood: Literal["poisson", "normal", "gaussian"] | None = Field(
-        default=None, description="Of the response; left out: counts are poisson, all else is normal."
-    )
-    missing_response: Literal["drop", "refuse"] = Field(
-        default="drop", description="Rows without a response or another number."
-    )
-    missing_levels: Literal["level", "drop", "refuse"] = Field(
-        default="level", description="Rows without a label; level: one of their own."
-    )
-    merge: bool = Field(default=True, description="Make one of the rows that agree in all variables.")
-    grid: bool = Field(default=False, description="Combinations that are not in the table count 0.")
-    holdout: float = Field(
-        default=0.0, ge=0, lt=1, description="Share of the rows that is held out before any are merged."
-    )
-    seed: int = Field(default=0, ge=0, lt=2**63, description="Which rows are held out.")
 
 
 class RefreshOptions(Options):

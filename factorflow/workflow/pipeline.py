@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError, counted
-from factorflow.settings import MatrixOptions, RunOptions, TableOptions
+from factorflow.settings import RunOptions, SourceOptions
 from factorflow.storage.download import as_local_source, remote_fingerprint
 from factorflow.storage.local import disk_errors
 from factorflow.storage.location import Location, as_location, is_remote
@@ -42,7 +42,7 @@ __all__ = [
 
 PIECE = 1 << 20
 RUN = RunOptions()
-MATRIX = MatrixOptions()
+SOURCE = SourceOptions()
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,7 @@ def fingerprint(source: str | os.PathLike[str]) -> str:
 def ingest(
     source: str | os.PathLike[str],
     folder: Folder,
-    likelihoods: Mapping[str, str] | None = None,
-    table: TableOptions | None = None,
-    matrix: MatrixOptions = MATRIX,
+    options: SourceOptions = SOURCE,
 ) -> tuple[Dataset, bool]:
     """Return the dataset of a source, written anew only if the source has changed.
 
@@ -189,16 +187,12 @@ def ingest(
     Parameters
     ----------
     source : path or URL
-        A dataset (used where it is), or what `factorflow.write_dataset` accepts as one path; with ``table``
+        A dataset (used where it is), or what `factorflow.write_dataset` accepts as one path; with a formula
         what `factorflow.write_table` does.
     folder : Folder
         Where the dataset goes.
-    likelihoods : mapping of str to str, optional
-        By view, as for `factorflow.write_dataset`.
-    table : TableOptions, optional
-        The source is a long table, read in this way.
-    matrix : MatrixOptions
-        How a source that is no table is read.
+    options : SourceOptions
+        How the source is read.
 
     Returns
     -------
@@ -209,29 +203,26 @@ def ingest(
     Raises
     ------
     InputError
-        When the source cannot be used, or is a dataset or has likelihoods by view beside ``table``, or
-        options for what it is not.
+        When the source cannot be used, or is a dataset and has options.
     """
     from factorflow.data import open_dataset, write_dataset, write_table
 
-    given = {name: value for name, value in matrix.model_dump(exclude_defaults=True).items()}
-    if table is not None:
-        _check_table(source, likelihoods)
-    if given and (table is not None or _is_dataset(source)):
-        name, value = next(iter(given.items()))
-        what = "a long table" if table is not None else "a dataset already"
-        remedy = "It is for files of samples x features: leave it out."
-        raise InputError(name, value, f"none, since {source} is {what}", remedy)
+    given = options.arguments()
     if _is_dataset(source):
+        if given:
+            name = "formula" if options.formula is not None else next(iter(given))
+            expected, remedy = (
+                f"none, since {source} is a dataset already",
+                "Leave it out: it is used as it is.",
+            )
+            raise InputError(name, given[name], expected, remedy)
         return open_dataset(source), False
     record: dict[str, Any] = {
         "source": str(source) if is_remote(os.fsdecode(source)) else os.path.abspath(os.fspath(source)),
         "fingerprint": fingerprint(source),
-        "likelihoods": dict(likelihoods or {}),
+        "options": given,
     }
-    record |= {} if table is None else {"table": table.model_dump()}
-    record |= {"matrix": given} if given else {}
-    record |= {"obs": fingerprint(matrix.obs)} if matrix.obs is not None else {}
+    record |= {"obs": fingerprint(options.obs)} if options.obs is not None else {}
     current_version(folder.dataset)
     before: dict[str, Any] = _read_json(folder.source_record) or {} if folder.dataset.exists() else {}
     held, _ = before.pop("files", {}), before.pop("how", "")
@@ -240,21 +231,21 @@ def ingest(
     with disk_errors(folder.path, "out"):
         folder.path.mkdir(parents=True, exist_ok=True)
         folder.source_record.unlink(missing_ok=True)  # an interrupted ingest must not look like it
-    if table is not None:
-        dataset = write_table(str(folder.dataset), os.fspath(source), overwrite=True, **table.model_dump())
+    if options.formula is not None:
+        dataset = write_table(str(folder.dataset), os.fspath(source), overwrite=True, **given)
         why = "rows of a long table that agree are merged, and sorted by their levels"
         _write_json(folder.source_record, record | _how(before, dataset, None, why))
         return dataset, True
     with as_local_source(os.fspath(source)) as views:
-        why = "" if set(given) <= {"index_col"} else "it is read with metadata or other options"
+        plain = given.keys() <= {"index_col", "likelihoods"}
+        why = "" if plain else "it is read with metadata or other options"
         files = [] if why else growing_tables(views)
         now, grown = contents(files), None
         if {**before, "fingerprint": ""} != {**record, "fingerprint": ""}:
             why = "it was read in another way"
         elif not why:
             grown, why = append_growth(views, held, folder.dataset, given.get("index_col"))
-        target, said = str(folder.dataset), likelihoods
-        dataset = grown or write_dataset(target, views, likelihoods=said, overwrite=True, **given)
+        dataset = grown or write_dataset(str(folder.dataset), views, overwrite=True, **given)
         if now and all(file.stat().st_size == now[file.name][0] for file in files):  # none grew meanwhile
             record["files"] = now
     _write_json(folder.source_record, record | _how(before, dataset, grown, why))
@@ -360,24 +351,6 @@ def publish(folder: Folder) -> Location:
 
     write_report(open_posterior(folder.posterior), folder.report)
     return folder.report
-
-
-def _check_table(source: str | os.PathLike[str], likelihoods: Mapping[str, str] | None) -> None:
-    """Refuse what a formula cannot be used with."""
-    if _is_dataset(source):
-        raise InputError(
-            "formula",
-            f"{source}, a dataset",
-            "a long table: CSV, TSV, Parquet or Arrow, or a folder of them",
-            "Leave the formula out: the dataset has the one that it was written with.",
-        )
-    if likelihoods:
-        raise InputError(
-            "likelihoods",
-            ", ".join(f"{view}={kind}" for view, kind in likelihoods.items()),
-            "none by view: a table has one response",
-            "Give the likelihood of the response with the formula.",
-        )
 
 
 @dataclass

@@ -86,10 +86,22 @@ def test_options_arrive(table: Path, tmp_path: Path) -> None:
         (["--table", "{table}", "--formula", "count ~ site + yaer"], "yaer"),
         (["--table", "{table}", "--formula", "count ~ site * year"], "site:year"),
         (["--table", "{table}", "--formula", "count ~ site", "--missing-response", "refuse"], "row "),
-        (["--table", "{table}", "--formula", "count ~ site", "--obs", "x.csv"], "a table alone"),
+        (
+            ["--table", "{table}", "--formula", "count ~ site", "--obs", "x.csv"],
+            "--obs x.csv: expected nothing beside",
+        ),
         (["x.npz", "--table", "{table}", "--formula", "count ~ site"], "a table alone"),
         (
-            ["--table", "{table}", "--formula", "count ~ site", "--likelihood", "a=b", "--likelihood", "c=d"],
+            [
+                "--table",
+                "{table}",
+                "--formula",
+                "count ~ site",
+                "--likelihood",
+                "a=poisson",
+                "--likelihood",
+                "c=poisson",
+            ],
             "one response",
         ),
         ([], "SOURCE = nothing"),
@@ -169,6 +181,6 @@ def test_a_formula_is_refused_where_it_says_nothing(table: Path, tmp_path: Path)
     run_json("ingest", "--table", table, "--formula", "count ~ site", "--out", tmp_path / "d")
     arguments = ["--formula", "count ~ site", "--out", tmp_path / "out"]
     refused = run_json("refresh", tmp_path / "d", *arguments, code=2)
-    assert "Leave the formula out" in json.dumps(refused)
+    assert "is a dataset already. Leave it out" in json.dumps(refused)
     refused = run_json("refresh", table, *arguments, "--likelihood", "bernoulli", code=2)
     assert "likelihood" in json.dumps(refused)

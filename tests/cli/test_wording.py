@@ -242,15 +242,11 @@ def test_options_that_do_nothing_say_so(dataset: Path, tmp_path: Path) -> None:
 
 def test_options_of_another_kind_of_source_say_so(tmp_path: Path) -> None:
     (tmp_path / "y.csv").write_text("id,a,b\nx,1,0\ny,0,1\n")
-    with pytest.warns(UnusedWarning) as said:
-        run("ingest", tmp_path / "y.csv", "--out", tmp_path / "y", "--holdout", 0.1, "--grid")
-    assert [str(each.message) for each in said] == [
-        "--grid does nothing here: it is for --table.",
-        "--holdout does nothing here: it is for --table.",
-    ]
+    shown = error("ingest", tmp_path / "y.csv", "--out", tmp_path / "y", "--holdout", 0.1, "--grid")
+    assert "--grid true: expected nothing: it is for long tables. Leave it out, or give --formula" in shown
     table = ["ingest", "--table", tmp_path / "y.csv", "--formula", "a ~ id", "--out", tmp_path / "t"]
-    with pytest.warns(UnusedWarning, match="--drop-empty-features does nothing here"):
-        run(*table, "--drop-empty-features", code=2)
+    shown = error(*table, "--drop-empty-features")
+    assert "--drop-empty-features true: expected nothing beside --formula 'a ~ id'" in shown
     assert "expected a response, ~, and variables. For example" in error(*table[:4], "~ id", *table[5:])
 
 

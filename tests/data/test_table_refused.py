@@ -161,10 +161,10 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
         FRAME,
         "count ~ site",
         {"missing_levels": "ignore"},
-        "missing_levels = ignore: expected one of level",
+        "missing_levels = ignore: expected 'level', 'drop' or 'refuse'",
     ),
     "other policy": (FRAME, "count ~ site", {"missing_response": "level"}, "missing_response = level"),
-    "part": (FRAME, "count ~ site", {"part": "rest"}, "part = rest: expected one of both, kept, held out"),
+    "part": (FRAME, "count ~ site", {"part": "rest"}, "part = rest: expected 'both', 'kept' or 'held out'"),
     "part without a share": (
         FRAME,
         "count ~ site",

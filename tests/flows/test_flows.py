@@ -262,7 +262,7 @@ def test_the_form_offers_the_models_with_bounds() -> None:
         assert schema["properties"][name]["description"], name
     assert "(number >= 0 and < 1)" in schema["definitions"]["SparseGFA"]["properties"]["drop"]["description"]
     taken = set(schema["definitions"]["SourceOptions"]["properties"])
-    assert {"obs", "groups", "sequences", "index_col", "layer", "likelihoods", "table"} <= taken
+    assert {"obs", "groups", "sequences", "index_col", "layer", "likelihoods", "formula"} <= taken
     chosen = schema["definitions"]["SparseGFA"]
     assert chosen["additionalProperties"] is False
     assert chosen["properties"]["n_factors"]["description"]

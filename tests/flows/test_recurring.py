@@ -13,7 +13,7 @@ import pytest
 import factorflow
 from factorflow.errors import InputError
 from factorflow.posterior.record import RunRecord
-from factorflow.settings import MatrixOptions, RefreshOptions, RunOptions, TableOptions
+from factorflow.settings import RefreshOptions, RunOptions, SourceOptions
 from factorflow.storage.local import delete
 from factorflow.storage.publish import delete_location, write_file
 from factorflow.workflow import pipeline
@@ -156,9 +156,9 @@ def test_a_long_table_grows(tmp_path: Path) -> None:
 
     def run(rows: list[str]) -> Refreshed:
         source.write_text("\n".join(["site,species,count", *rows, ""]))
-        table, rule = TableOptions(formula="count ~ site + species"), RefreshOptions(refit_growth=0.2)
+        table, rule = SourceOptions(formula="count ~ site + species"), RefreshOptions(refit_growth=0.2)
         model = {"model": "molten_poisson", "n_components": 2}
-        return refresh(source, out, model, RunOptions(max_iter=20), rule, table=table)
+        return refresh(source, out, model, RunOptions(max_iter=20), rule, source_options=table)
 
     assert run(cells[:-6]).due.action == "fit"
     second = run(cells)
@@ -182,8 +182,8 @@ def test_sequences_grow(tmp_path: Path) -> None:
         rows = [f"s{i},v{i // 20}" for i in range(n)]
         obs.write_text("\n".join(["sample,video", *rows, ""]))
         model = {"model": "identity_attribute", "n_identities": 2}
-        matrix = MatrixOptions(obs=str(obs), sequences="video")
-        return refresh(source, out, model, RunOptions(max_iter=3), matrix=matrix)
+        matrix = SourceOptions(obs=str(obs), sequences="video")
+        return refresh(source, out, model, RunOptions(max_iter=3), source_options=matrix)
 
     assert run(40).due.action == "fit"
     again = run(60)

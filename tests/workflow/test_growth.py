@@ -13,6 +13,7 @@ from factorflow import open_dataset, write_dataset
 from factorflow.data.ingest import append
 from factorflow.data.ingest.append import append_rows
 from factorflow.errors import InputError
+from factorflow.settings import SourceOptions
 from factorflow.workflow import growth, pipeline
 from factorflow.workflow.pipeline import Folder
 
@@ -159,7 +160,7 @@ def test_a_file_by_itself_and_other_options(tmp_path: Path, appended: list[bool]
     assert appended == [True]
     assert folder.ingested() == "The new rows of the source were appended: 60 rows now."
     source.write_text(header("genes") + text("genes", 0, 70))
-    pipeline.ingest(source, folder, {"genes": "gaussian"})
+    pipeline.ingest(source, folder, SourceOptions(likelihoods={"genes": "gaussian"}))
     assert appended == [True]
     assert folder.ingested().endswith("70 rows: it was read in another way.")
     held = json.loads(folder.source_record.read_text())["files"]["genes.csv"]

@@ -30,6 +30,7 @@ from factorflow.data.store.views import ViewSource, is_long_table
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError, OptionError, removed_option
 from factorflow.kinds import Kind, kind_of
+from factorflow.settings import MatrixOptions, documented, parse_config
 from factorflow.storage.download import as_local_source
 from factorflow.storage.local import check_space
 from factorflow.storage.location import as_location
@@ -43,6 +44,7 @@ __all__ = ["write_dataset"]
 StrArray = NDArray[np.str_]
 
 
+@documented(MatrixOptions)
 def write_dataset(
     path: str | os.PathLike[str],
     views: Any,
@@ -70,7 +72,9 @@ def write_dataset(
 ) -> Dataset:
     """Write a multi-view dataset, block by block, and open it.
 
-    Nothing appears at ``path`` before the whole dataset is written and checked.
+    Nothing appears at ``path`` before the whole dataset is written and checked. ``groups`` and ``sequences``
+    may be a label for every sample; of ``obs`` a DataFrame is matched by its index, a mapping by position;
+    ``na_values`` may be a mapping by view, with the key ``obs`` for sample metadata.
 
     Parameters
     ----------
@@ -93,39 +97,9 @@ def write_dataset(
     features : mapping of str to sequence of str, optional
         Names of the columns of views that bring none; of a categorical view its levels, in order (by default
         those of a pandas Categorical in its own order, else sorted).
-    groups, sequences : str or sequence of length N, optional
-        A label for every sample, or the name of a column of ``obs``. Rows of one sequence must be neighbours
-        and in order of time.
-    obs : DataFrame, mapping or path, optional
-        Sample metadata; a DataFrame is matched by its index, others by position.
-    block_rows : int, optional
-        Rows of a block, a power of two; chosen from the width of the views when left out.
+    <options>
     overwrite : bool
         Replace a dataset that lies at ``path``, once the new one is complete.
-    drop_empty_features : bool
-        Leave out features without any observed value instead of refusing them, and levels without a sample.
-    index_col : str, int or False, optional
-        Tables: the column with the sample names, by name or position; False: there is none. By default the
-        first column if it is text, has no header (or R's row names have none), or is called obs, sample,
-        sample_id, id, cell or barcode; in Parquet what pandas' metadata say. Other numbers are a feature.
-    transpose : bool, or names of views
-        Features are in rows, samples in columns.
-    sep, decimal, encoding : str, optional
-        Text tables: separator, decimal mark ("." or ","), encoding, as for `pandas.read_csv`. By default they
-        are found; the encoding is UTF-8, or UTF-16 where a byte order mark says so.
-    na_values : scalar, sequence, or mapping of view to either, optional
-        Numbers and texts that stand for a missing entry, such as -9 or "unknown"; of a mapping
-        the key ``obs`` is for sample metadata.
-    layer : str or mapping of view to str, optional
-        AnnData and MuData: the layer that is modelled instead of X; "raw" is ``.raw``.
-    obsm : str or sequence of str
-        AnnData: matrices of ``obsm`` that are views as well, named by their keys.
-    highly_variable : bool, str or sequence of str
-        AnnData and MuData: only the features that ``var["highly_variable"]`` marks; of the views that are
-        named, or (True) of all that mark some.
-    join : str
-        Of a view of several files, ``{name: [path, path]}``: "outer" keeps the features of any of them
-        (missing in the others), "inner" those of all.
     attributes : mapping of str to value or array, optional
         What else belongs to the dataset, `Dataset.attributes`: plain values (as JSON has them) and NumPy
         arrays. No model sees them, and the fingerprint does not depend on them.
@@ -162,7 +136,15 @@ def write_dataset(
         table, codes = TableFormat(index_col, sep, decimal, encoding), MissingCodes(na_values)
         annotated = _annotated(layer, obsm, highly_variable)
         spool, turned = partial / "spool", _transposes(transpose)
-        reading = Reading(spool, table, _lookup(said), annotated, _join(join), transpose=turned, codes=codes)
+        reading = Reading(
+            spool,
+            table,
+            _lookup(said),
+            annotated,
+            parse_config(MatrixOptions, {"join": join}).join,
+            transpose=turned,
+            codes=codes,
+        )
         views = _on_disk(views, partial, opened)
         obs = opened.enter_context(as_local_source(obs, partial, "obs"))
         sources, found = collect(views, reading)
@@ -214,12 +196,6 @@ def _on_disk(views: Any, near: Path, opened: ExitStack) -> Any:
         else value
         for name, value in views.items()
     }
-
-
-def _join(join: str) -> str:
-    if join not in ("outer", "inner"):
-        raise InputError("join", join, "'outer' or 'inner'", "'outer' keeps the features of any file.")
-    return join
 
 
 def _unknown_option(name: str, value: Any) -> InputError:

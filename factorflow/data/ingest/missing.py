@@ -299,5 +299,5 @@ def _say(view: str, code: float, columns: list[str], n_entries: int) -> None:
     warn(
         f"{view}: {entries} of {code:.10g} in {shown}, {whose}: if it stands for a missing entry, say so: "
         "{na_values}",
-        na_values=[int(code) if code.is_integer() else code],
+        na_values=[int(code) if float(code).is_integer() else code],
     )

@@ -6,7 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from factorflow.data.tables.sources import open_table
 from factorflow.data.tables.spool import Part, Rules, Spooled, spool
 from factorflow.errors import InputError, counted
 from factorflow.kinds import KINDS, Kind
+from factorflow.settings import TableOptions, documented, parse_config
 from factorflow.storage.download import as_local_source
 from factorflow.storage.local import check_space
 from factorflow.storage.location import as_location
@@ -43,6 +44,7 @@ LIKELIHOODS = {"poisson": "poisson", "normal": "gaussian", "gaussian": "gaussian
 """Kinds of the response by what they are called."""
 
 
+@documented(TableOptions)
 def write_table(
     path: str | os.PathLike[str],
     source: Any,
@@ -68,7 +70,8 @@ def write_table(
     """Write a long table as a dataset, in bounded memory, and open it.
 
     The response becomes a view of one feature, each variable of the formula a categorical view whose levels
-    are its features, an exposure the covariate ``exposure``; ``Dataset.design`` tells which is which.
+    are its features, an exposure the covariate ``exposure``; ``Dataset.design`` tells which is which. Of two
+    datasets of one table, the rows kept and the rows held out, write the second with ``like=`` the first.
 
     Parameters
     ----------
@@ -77,38 +80,14 @@ def write_table(
     source : path, URL, DataFrame, Arrow table or stream
         A CSV, TSV, Parquet or Arrow file, a folder or a list of them; a pandas DataFrame; a pyarrow Table or
         RecordBatchReader, or what offers an Arrow stream. Read once, in pieces.
-    formula : str
-        For example ``"count ~ site + species + year + offset(log(effort))"``; ``docs/tables.md`` has the
-        terms.
+    <options>
     likelihood : {"poisson", "normal"}, optional
         Of the response; left out: counts are poisson, all else is normal.
-    missing_response : {"drop", "refuse"}
-        What is done with rows without a response, an offset or another number.
-    missing_levels : {"level", "drop", "refuse"}
-        What is done with rows in which a variable has no label; "level": they get the level "missing".
-    merge : bool
-        Make one row of those that agree in all variables, which loses nothing (`TableDesign`); the rows of
-        the dataset are then sorted by their levels. Tables with ``linear(...)`` are left as they are.
-    grid : bool
-        The table stands for all combinations of the levels: those that are not in it, or are 0, count 0, and
-        only the others are stored. Counts alone; an exposure is a product of columns that each depend on one
-        variable.
     levels : mapping of str to sequence of str, optional
         Levels of variables in an order of their own. By default that of a pandas Categorical or an Arrow
         dictionary, else sorted, by value where all are numbers.
-    like : Dataset or path, optional
-        A dataset whose levels this one is to have: other labels are taken as unknown, with a warning.
-    holdout : float
-        Share of the rows of the table that are held out, before any are merged.
-    part : {"both", "kept", "held out"}
-        Which of the two is written. "both": those held out come last, one by one; every fit of the dataset
-        holds them out, and scores them. Of two datasets, write the second with ``like=`` the first.
-    seed : int
-        Which rows are held out: the same ones for the same seed and share.
-    block_rows, overwrite, sep, decimal, encoding
-        As for `factorflow.data.write_dataset`.
-    na_values : scalar or sequence, optional
-        Numbers and texts that stand for a missing entry, such as -9 or "unknown", in columns of any kind.
+    overwrite : bool
+        Replace a dataset that lies at ``path``, once the new one is complete.
 
     Returns
     -------
@@ -134,6 +113,8 @@ def write_table(
     (3, ['a', 'b'], 1)
     """
     terms = parse(formula)
+    chosen = {"missing_response": missing_response, "missing_levels": missing_levels, "part": part}
+    parse_config(TableOptions, {"formula": formula, "holdout": holdout, "seed": seed, **chosen})
     given = TableFormat(None, sep, decimal, encoding, _codes(na_values))
     rules = _rules(likelihood, missing_response, missing_levels, holdout, part, seed)
     template = open_dataset(like) if isinstance(like, str | os.PathLike) else like
@@ -188,16 +169,9 @@ def _write(partial: Path, built: Built, block_rows: int | None) -> None:
 def _rules(
     likelihood: str | None, missing_response: str, missing_levels: str, holdout: float, part: Part, seed: int
 ) -> Rules:
-    chosen = (
-        ("likelihood", likelihood, (None, *LIKELIHOODS)),
-        ("missing_response", missing_response, ("drop", "refuse")),
-        ("missing_levels", missing_levels, ("level", "drop", "refuse")),
-        ("part", part, get_args(Part)),
-    )
-    for name, value, known in chosen:
-        if value not in known:
-            expected = f"one of {', '.join(str(choice) for choice in known if choice is not None)}"
-            raise InputError(name, value, expected, "Choose one of them, or leave it out.")
+    if likelihood not in (None, *LIKELIHOODS):
+        expected = f"one of {', '.join(LIKELIHOODS)}"
+        raise InputError("likelihood", likelihood, expected, "Choose one of them, or leave it out.")
     if part == "held out" and not holdout:
         expected = "a share of rows that are held out"
         raise InputError("part", part, expected, "Give it, for example {holdout}.", holdout=0.1)

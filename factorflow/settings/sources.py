@@ -1,0 +1,214 @@
+"""How files become a dataset: what `write_dataset`, `write_table`, `factorflow ingest` and flows take."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from factorflow.errors import InputError, removed_option
+from factorflow.kinds import kind_of
+from factorflow.settings.base import Options
+from factorflow.shape import Likelihood
+
+__all__ = ["FileOptions", "MatrixOptions", "SourceOptions", "TableOptions"]
+
+
+class FileOptions(Options):
+    """How text tables are written, as far as it is not found, and how a dataset is cut into blocks."""
+
+    sep: str | None = Field(
+        default=None, description="Separator of text tables, as for pandas.read_csv; found when left out."
+    )
+    decimal: str | None = Field(
+        default=None, description="Decimal mark of text tables, . or ,; found when left out."
+    )
+    na_values: list[str] = Field(
+        default_factory=list,
+        description="Numbers and texts that stand for a missing entry, such as -9 or unknown.",
+    )
+    encoding: str | None = Field(
+        default=None,
+        description="Encoding of text tables, such as cp1252; UTF-8 when left out, or UTF-16 where a byte "
+        "order mark says so.",
+    )
+    block_rows: int | None = Field(
+        default=None,
+        description="Rows of a block, a power of two; chosen from the width of the views when left out.",
+    )
+
+    @field_validator("na_values", mode="before")
+    @classmethod
+    def _as_texts(cls, codes: Any) -> Any:
+        """Return numbers as text, and one code as a list."""
+        codes = [codes] if isinstance(codes, str | int | float) else codes
+        return list(map(str, codes)) if isinstance(codes, list | tuple) else codes
+
+    @field_validator("sep")
+    @classmethod
+    def _tab(cls, separator: str | None) -> str | None:
+        """Return a tab where it is written as a shell or a form does."""
+        return None if separator is None else separator.replace("\\t", "\t")
+
+
+class MatrixOptions(FileOptions):
+    """How files of samples x features become a dataset (`factorflow.write_dataset`)."""
+
+    of = "factorflow.write_dataset"
+
+    obs: str | None = Field(default=None, description="Table of sample metadata: CSV, TSV or Parquet.")
+    groups: str | None = Field(default=None, description="Metadata column of the sample groups.")
+    sequences: str | None = Field(
+        default=None,
+        description="Metadata column of the sequences, whose rows are neighbours in order of time.",
+    )
+    layer: str | dict[str, str] | None = Field(
+        default=None,
+        description="Of AnnData and MuData: the layer that is modelled instead of X, or one by view; raw is "
+        ".raw.",
+    )
+    index_col: str | None = Field(
+        default=None,
+        description="Column of tables with the sample names, by name or position; false: there is none. When "
+        "left out the first column, if it is text, has no header, or is called obs, sample, sample_id, id, "
+        "cell or barcode; in Parquet what pandas' metadata say.",
+    )
+    transpose: bool | list[str] = Field(
+        default=False, description="Features are in rows and samples in columns, of all views or of these."
+    )
+    obsm: list[str] = Field(
+        default_factory=list,
+        description="Of AnnData: matrices of obsm that are views as well, named by their keys.",
+    )
+    highly_variable: bool | list[str] = Field(
+        default=False,
+        description="Of AnnData and MuData: only features that var['highly_variable'] marks, of these views "
+        "or of all that mark some.",
+    )
+    join: Literal["outer", "inner"] = Field(
+        default="outer",
+        description="Of a view of several files: the features of any of them (outer; missing in the others) "
+        "or of all (inner).",
+    )
+    drop_empty_features: bool = Field(
+        default=False,
+        description="Leave out features without any value, and levels without a sample, instead of refusing "
+        "them.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: Any) -> Any:
+        """Say of a removed option what took its place; a position may be given as a number."""
+        if not isinstance(given, dict):
+            return given
+        if "sample_column" in given:
+            raise removed_option("sample_column", given["sample_column"], "index_col")
+        column = given.get("index_col")
+        return given | ({"index_col": str(column).lower()} if isinstance(column, int) else {})
+
+
+class TableOptions(FileOptions):
+    """How a long table becomes a dataset (`factorflow.write_table`)."""
+
+    of = "factorflow.write_table"
+
+    formula: str = Field(
+        description="The source is a long table with this formula, such as "
+        "'count ~ site + species + year + offset(log(effort))'; docs/tables.md has the terms."
+    )
+    missing_response: Literal["drop", "refuse"] = Field(
+        default="drop",
+        description="Of a long table: rows without a response, an offset or another number.",
+    )
+    missing_levels: Literal["level", "drop", "refuse"] = Field(
+        default="level",
+        description="Of a long table: rows without a label of a variable; level: they get one of their own.",
+    )
+    merge: bool = Field(
+        default=True,
+        description="Of a long table: make one row of those that agree in all variables, which loses "
+        "nothing; rows are then sorted by their levels. Tables with linear(...) are left as they are.",
+    )
+    grid: bool = Field(
+        default=False,
+        description="Of a long table: it stands for all combinations of the levels, and those that are not "
+        "in it count 0. Counts alone; an exposure is a product of columns that each depend on one variable.",
+    )
+    like: str | None = Field(
+        default=None,
+        description="Of a long table: a dataset whose levels it is to have; other labels are taken as "
+        "unknown, with a warning.",
+    )
+    holdout: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Of a long table: share of the rows that is held out before any are merged.",
+    )
+    part: Literal["both", "kept", "held out"] = Field(
+        default="both",
+        description="Of a long table: which rows are written. both: those held out come last, and fits hold "
+        "them out and score them.",
+    )
+    seed: int = Field(
+        default=0,
+        ge=0,
+        lt=2**63,
+        description="Of a long table: which rows are held out, the same for the same seed and share.",
+    )
+
+    @field_validator("part", mode="before")
+    @classmethod
+    def _with_blank(cls, part: Any) -> Any:
+        return part.replace("-", " ") if isinstance(part, str) else part
+
+
+class SourceOptions(TableOptions, MatrixOptions):
+    """How a source is read: all that `factorflow ingest` takes."""
+
+    of = "the source"
+
+    likelihoods: Literal["poisson", "normal", "gaussian"] | dict[str, Likelihood] | None = Field(
+        default=None,
+        description="By view: gaussian, bernoulli or poisson values, a categorical variable, or covariates; "
+        "what is left out is taken from the file or guessed. One alone is of the response of a long table.",
+        json_schema_extra={"flag": "likelihood"},
+    )
+    formula: str | None = Field(  # type: ignore[assignment]  # needed of a long table alone
+        default=None, description=TableOptions.model_fields["formula"].description
+    )
+
+    @field_validator("likelihoods", mode="before")
+    @classmethod
+    def _kinds(cls, kinds: Any) -> Any:
+        """Refuse what is no likelihood, naming its view."""
+        for view, name in kinds.items() if isinstance(kinds, dict) else ():
+            kind_of(str(view), str(name))
+        return kinds
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> SourceOptions:
+        """Refuse options of long tables without a formula, and others beside one."""
+        others: type[Options] = MatrixOptions
+        expected, remedy = "nothing beside {formula}: it is for files of samples x features", "Leave it out."
+        if self.formula is None:
+            others, expected = TableOptions, "nothing: it is for long tables"
+            remedy = "Leave it out, or give {formula} as well."
+        given = self.model_dump(exclude_defaults=True)
+        for name in sorted(given.keys() & others.model_fields.keys() - FileOptions.model_fields.keys()):
+            raise InputError(name, given[name], expected, remedy, formula=self.formula or ...)
+        kinds = self.likelihoods
+        if self.formula is None and isinstance(kinds, str):
+            expected = "one by view: one alone is of the response of a long table"
+            raise InputError("likelihoods", kinds, expected, "Name the view.")
+        if self.formula is not None and isinstance(kinds, dict) and len(kinds) > 1:
+            raise InputError("likelihoods", kinds, "one: a table has one response", "Leave one.")
+        return self
+
+    def arguments(self) -> dict[str, Any]:
+        """Return what was given as arguments of `write_table`, if there is a formula, or `write_dataset`."""
+        given = self.model_dump(exclude_defaults=True)
+        if self.formula is not None and (likelihood := given.pop("likelihoods", None)):
+            given["likelihood"] = likelihood if isinstance(likelihood, str) else [*likelihood.values()][0]
+        return given
