@@ -18,9 +18,9 @@ from factorflow.data.ingest.checks import usable_names
 from factorflow.errors import ExportWarning, InputError
 from factorflow.extras import require
 from factorflow.posterior.labels import group_labels, sample_metadata
-from factorflow.storage.local import disk_errors
+from factorflow.storage.local import disk_errors, sync_directory
 from factorflow.storage.location import Location, output_location
-from factorflow.storage.publish import new_file
+from factorflow.storage.publish import new_file, write_file
 from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["annotate_anndata", "annotate_mudata", "export_mofa", "export_tables"]
 
+INCOMPLETE = "export.incomplete"
+"""Name of the file that says, beside tables, that some of them are missing."""
 SINGLE_GROUP = "group1"
 """MOFA's name of the group when there are no groups."""
 
@@ -150,8 +152,9 @@ def export_tables(
     file_format : {"csv", "parquet"}
         Ending and format of the files.
     overwrite : bool
-        Replace files of the same names. A process killed meanwhile leaves tables of one posterior: all old
-        ones, or some of the new.
+        Replace files of the same names. When the process is killed, all old tables are there, or all new
+        ones, or the file ``export.incomplete`` says that some are missing: export again. Tables of two
+        posteriors are never there together.
 
     Returns
     -------
@@ -176,6 +179,7 @@ def export_tables(
     with disk_errors(out, "folder"):
         out.mkdir(parents=True, exist_ok=True)
     paths = [_target(out / f"{name}.{file_format}", overwrite) for name in tables]
+    marker = out / INCOMPLETE
     with ExitStack() as stack:  # all are written, then the old ones go, then the new ones take their place
         for path, table in zip(paths, tables.values(), strict=True):
             unfinished = stack.enter_context(new_file(path))
@@ -183,9 +187,14 @@ def export_tables(
                 table.to_csv(unfinished)
             else:
                 table.to_parquet(unfinished)
+        write_file(marker, "Tables are missing: the export was not finished. Export again.\n")
         with disk_errors(out, "folder"):
             for path in paths:
                 path.unlink(missing_ok=True)
+            if isinstance(out, Path):
+                sync_directory(out)
+    with disk_errors(out, "folder"):
+        marker.unlink()
     return paths
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import os
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +14,12 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from dying import Died, failing
 
 import factorflow
 from factorflow.analysis import annotate_anndata, annotate_mudata, export_mofa, export_tables
-from factorflow.analysis.export import _data, _Groups
-from factorflow.errors import ExportWarning, InputError
+from factorflow.analysis.export import INCOMPLETE, _data, _Groups
+from factorflow.errors import ExportWarning, InputError, RunError
 
 MOFA_OPTIONS = {
     "spikeslab_factors": "False", "spikeslab_weights": "True", "ard_factors": "False", "ard_weights": "True",
@@ -149,37 +150,53 @@ def test_tables(given: Any, tmp_path: Path, file_format: Any) -> None:
         export_tables(given.posterior, tmp_path / "other", "xlsx")  # type: ignore[arg-type]
 
 
-def test_tables_of_two_posteriors_are_never_mixed(
-    given: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An export that ends at any table, or at any of the renames, leaves tables of one posterior."""
+@pytest.mark.parametrize("existing", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_tables_are_whole_or_said_not_to_be(given: Any, tmp_path: Path, existing: bool) -> None:
+    """A process that dies before any operation on the disk: the tables of one posterior, all or a marker."""
+    names = {path.name for path in export_tables(given.posterior, tmp_path / "all")}
+    with failing(10**9, Died()) as done:
+        export_tables(given.posterior, tmp_path / "all", overwrite=True)
+    seen = set()
+    for number in range(len(done) + 1):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name in names if existing else ():
+            (folder / name).write_text("old")
+        with failing(number, Died()), suppress(Died):
+            export_tables(given.posterior, folder, overwrite=True)
+        found = {name: (folder / name).read_text() == "old" for name in names if (folder / name).is_file()}
+        assert len(set(found.values())) <= 1, f"step {number}: of two posteriors"
+        marked = (folder / INCOMPLETE).is_file()
+        before = set() if not existing else names
+        assert marked or set(found) == (before if all(found.values()) else names), f"step {number}"
+        seen.add((marked, *set(found.values())))
+        if number % 9:
+            continue
+        export_tables(given.posterior, folder, overwrite=True)
+        assert {path.name for path in folder.iterdir()} == names, f"step {number}"
+        assert all((folder / name).read_text() != "old" for name in names)
+    assert seen >= {(True,), (True, False), (False, False)}
+    assert not existing or seen >= {(True, True), (False, True)}
+
+
+def test_an_export_that_fails_says_so(given: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While tables are written nothing is touched; later the marker stays."""
     paths = export_tables(given.posterior, tmp_path)
-    names = {path.name for path in paths}
+    for path in paths:
+        path.write_text("old")
+    written = pd.DataFrame.to_csv
 
-    def there() -> dict[str, bool]:
-        return {p.name: p.read_text() == "old" for p in tmp_path.iterdir() if p.name in names and p.is_file()}
+    def full(table: Any, file: Any) -> None:
+        if "holdout" in str(file):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written(table, file)
 
-    def count_down(original: Any) -> Any:
-        def do(*given: Any, **options: Any) -> Any:
-            left.append(0)
-            if len(left) > n:
-                raise KeyboardInterrupt
-            return original(*given, **options)
-
-        return do
-
-    for step, holder in (("to_csv", pd.DataFrame), ("replace", os)):
-        for n in range(3):
-            left: list[int] = []
-            for path in paths:
-                path.write_text("old")
-            with monkeypatch.context() as patch:
-                patch.setattr(holder, step, count_down(getattr(holder, step)))
-                with pytest.raises(KeyboardInterrupt):
-                    export_tables(given.posterior, tmp_path, overwrite=True)
-            assert len(set(there().values())) <= 1, (step, n)
-            assert all(there().values()) or step == "replace"
-            assert not list(tmp_path.glob("*.partial"))
+    with monkeypatch.context() as patch:
+        patch.setattr(pd.DataFrame, "to_csv", full)
+        with pytest.raises(RunError, match="Free some space"):
+            export_tables(given.posterior, tmp_path, overwrite=True)
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+    assert {path.read_text() for path in paths} == {"old"}
 
 
 def test_mofa_layout_of_a_sampler(tmp_path: Path) -> None:

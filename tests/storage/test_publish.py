@@ -9,27 +9,21 @@ import shutil
 import stat
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import dying
 import pytest
+from dying import Died, failing
 
 from factorflow.errors import InputError, RunError
 from factorflow.storage import local
 from factorflow.storage import publish as publishing
 from factorflow.storage.local import Lock, atomic_write
 from factorflow.storage.publish import current_version, new_directory, new_file, publish, write_file
-
-STEPS = ("rename", "replace", "fsync", "mkdir", "rmdir", "unlink")
-"""What is done to a disk: a process may die before each."""
-
-
-class Died(BaseException):
-    """The process is gone: nothing that would be done to the disk after it is done."""
 
 
 def write_folder(path: Path, text: str) -> None:
@@ -61,28 +55,6 @@ WRITERS: dict[str, Callable[[Path, str], None]] = {
     "moved folder": move_folder,
     "file": write_file,
 }
-
-
-@contextmanager
-def failing(number: int, error: BaseException) -> Iterator[list[str]]:
-    """Count what is done to the disk; the step of that number, and all after it, are not done."""
-    done: list[str] = []
-    lock = threading.Lock()
-
-    def counted(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
-        def do(*args: Any, **kwargs: Any) -> Any:
-            with lock:
-                done.append(name)
-                if len(done) > number:
-                    raise error
-            return step(*args, **kwargs)
-
-        return do
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in STEPS:
-            patch.setattr(os, name, counted(name, getattr(os, name)))
-        yield done
 
 
 def steps_of(write: Callable[[Path, str], None], path: Path) -> int:
@@ -126,7 +98,8 @@ def test_killed_at_every_step(kind: str, existing: bool, tmp_path: Path) -> None
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[3])
+sys.path[:0] = sys.argv[3:]
+import dying
 import test_publish
 
 number = int(sys.argv[2])
@@ -138,7 +111,7 @@ def counted(step):
             os.kill(os.getpid(), signal.SIGKILL)
         return step(*args, **kwargs)
     return do
-for name in test_publish.STEPS:
+for name in dying.STEPS:
     setattr(os, name, counted(getattr(os, name)))
 test_publish.write_folder(Path(sys.argv[1]), "new")
 """
@@ -148,7 +121,8 @@ test_publish.write_folder(Path(sys.argv[1]), "new")
 def test_killed_for_real(number: int, tmp_path: Path) -> None:
     path = tmp_path / "p"
     write_folder(path, "old")
-    command = [sys.executable, "-c", KILLED, str(path), str(number), str(Path(__file__).parent)]
+    folders = str(Path(__file__).parent), str(Path(dying.__file__).parent)
+    command = [sys.executable, "-c", KILLED, str(path), str(number), *folders]
     killed = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False)
     assert killed.returncode == -9, killed.stderr
     assert read(path) in {"old", "new"}
