@@ -234,7 +234,7 @@ def _mix(
     xi, log_rate = shape / rate, np.log(rate)
     weight = np.zeros_like(rows.weight)
     weight[used] = rows.weight[used] * xi
-    size, number = block.once("molten counts", (), lambda: np.unique(rows.y[used], return_counts=True))
+    size, number = block.once("molten counts", (rows.y,), lambda: np.unique(rows.y[used], return_counts=True))
     sums = [shape @ log_rate, xi.sum(), log_rate.sum()]
     sums += [number @ gammaln(c + size), number @ digamma(c + size), shape.sum()]
     return weight, np.array(sums)

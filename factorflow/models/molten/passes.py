@@ -95,7 +95,7 @@ def _sums_of_runs(
         return make()
     start, arrays = known
     inner = tuple(array for variable in runs.inner for array in arrays[variable])
-    return block.once("molten sums of runs", (start, *inner), make)
+    return block.once("molten sums of runs", (rows.codes, rows.weight, start, *inner), make)
 
 
 def _of_loops(rows: Rows, weight: Float64[np.ndarray, " B"]) -> Float64[np.ndarray, " B"] | float:

@@ -110,7 +110,7 @@ class Rows:
 
 def rows_of(settings: Settings, block: Block) -> Rows:
     """Return the rows of a block; kept as long as the block."""
-    return block.once("molten rows", (), lambda: _rows(settings, block))
+    return block.once("molten rows", (repr(settings),), lambda: _rows(settings, block))
 
 
 def on_host(block: Block) -> Block:

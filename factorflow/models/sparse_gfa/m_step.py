@@ -27,12 +27,15 @@ PHI_MOST = 0.5
 moves as well."""
 PHI_LEAST = 1e-3
 """Least curvature, in nats, that a Newton step is taken by."""
+ROUNDING = 1e-6
+"""Bound of the rounding errors of a sum of squares of entries, and products of it, in single precision."""
 
 __all__ = [
     "System",
     "loading_sums",
     "normal_equations",
     "precision_pairs",
+    "residual_squares",
     "update_features",
 ]
 
@@ -184,7 +187,7 @@ def _update_noise(
         if mine.phi is not None:
             weights = _update_phi(density, weights, mine.phi.sum(axis=1))
         return weights, constant - 0.5 * float(fit.sum()), terms
-    residual = fit + (fixed.squares if mine.squares is None else mine.squares)
+    residual = residual_squares(settings, fit, fixed.squares, mine.squares)
     if not settings.feature_noise:
         return weights, constant - 0.5 * float(residual.sum()), 0.0
     shape, rate = noise_prior_of(view, fixed)
@@ -197,6 +200,26 @@ def _update_noise(
     likelihood = constant + 0.5 * float((fixed.count * log_precision - residual * new_shape / new_rate).sum())
     terms = float(gamma_term(new_shape, new_rate, shape, rate).sum())
     return replace(weights, noise_shape=new_shape, noise_rate=new_rate), likelihood, terms
+
+
+def residual_squares(
+    settings: Settings,
+    fit: Float64[Array, "D T"],
+    fixed: Float64[Array, "D T"],
+    mine: Float64[Array, "D T"] | None,
+) -> Float64[Array, "D T"]:
+    """Return residual sums of squares, given `gfa.quadratic`, `Fixed.squares` and those of the statistics.
+
+    Those that are a difference of `Fixed.squares` and products in single precision are not below the rounding
+    errors of these, else features without noise had one below 0.
+    """
+    if mine is not None and settings.sample_noise:
+        return fit + mine
+    exact = np.zeros(fixed.shape) if mine is None else mine
+    found = fit + np.where(exact > 0.0, exact, fixed)
+    if settings.dtype == np.float64:
+        return found
+    return np.where(exact > 0.0, found, np.maximum(found, ROUNDING * fixed))
 
 
 def _phi_term(density: Likelihood, weights: Weights) -> float:

@@ -29,8 +29,11 @@ from factorflow.trees import replace
 
 LOW_NOISE = 5.0
 """Variance in units of the noise variance above which a feature's products are summed in double precision."""
+NO_NOISE = 1e3
+"""The same above which its squares are summed of the entries that its products are of."""
 
 __all__ = [
+    "NO_NOISE",
     "Evidence",
     "PreparedGlobals",
     "Pseudo",
@@ -222,18 +225,20 @@ def _packed(spread: Float64[Array, "B V"], n_factors: int) -> Float64[Array, "B 
     return out
 
 
-def low_noise(settings: Settings, view: ViewSettings, globals_: Globals) -> Integer[Array, " J"]:
+def low_noise(
+    settings: Settings, view: ViewSettings, globals_: Globals, least: float = LOW_NOISE
+) -> Integer[Array, " J"]:
     """Return the Gaussian features whose noise is so small that single precision would show in the bound.
 
     Their residual sum of squares is a small difference of large sums: an error of 1e-6 of those is divided by
-    the share of the variance that is noise.
+    the share of the variance that is noise. Their variance is ``least`` times that of the noise.
     """
     weights, fixed = globals_.weights[view.name], globals_.fixed[view.name]
     if settings.dtype != np.float32 or weights.noise_rate is None or weights.noise_shape is None:
         return np.empty(0, np.intp)
     variance = fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)
     precision = (weights.noise_shape / weights.noise_rate).max(axis=1)
-    return np.flatnonzero(precision * variance > LOW_NOISE)
+    return np.flatnonzero(precision * variance > least)
 
 
 def centred(
@@ -247,7 +252,9 @@ def centred(
     """Return (values - reference) / scale of a view, 0 where entries are missing: kept with the block."""
     inverse, dtype = 1.0 / scale, settings.dtype
     return block.once(
-        ("centred", name), (reference, inverse), lambda: gfa.centred(values, reference, inverse, dtype)
+        ("centred", name),
+        (reference, inverse, dtype.str),
+        lambda: gfa.centred(values, reference, inverse, dtype),
     )
 
 

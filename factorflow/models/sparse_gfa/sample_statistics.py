@@ -11,7 +11,7 @@ from factorflow.kernels import device
 from factorflow.kernels.linalg import diagonal, pack, pad_columns
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.pseudo_data import Pseudo, expected_scores
+from factorflow.models.sparse_gfa.pseudo_data import NO_NOISE, Pseudo, expected_scores, low_noise
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.statistics import FeatureStats, Stats
@@ -88,6 +88,8 @@ def sum_statistics(
             shared[view.name] = weighted_moments(p.gaps.present, rho)[None]
         if rho is not None:
             squares = device.product(rho, p.response.astype(np.float64) ** 2)[:, None]
+        else:
+            squares = _exact_squares(low_noise(settings, view, globals_, NO_NOISE), p.response)
         phi = None if p.phi is None else p.phi[:, None]
         pairs = None if pairs is None else pairs[:, None]
         features[view.name] = FeatureStats(cross[:, None], pairs, squares, phi)
@@ -98,6 +100,22 @@ def sum_statistics(
         covariance = pack(np.diag(covariance))
     sums = (number, second, moments, covariance, sizes, rows.precision)
     return Stats(features, shared, rows.free, rows.entropy, *sums)
+
+
+def _exact_squares(
+    features: Integer[Array, " J"], response: Float[Array, "B D"]
+) -> Float64[Array, "D 1"] | None:
+    """Return the sums of squares of some features, of the entries as they are here; 0 of others; None: none.
+
+    `Fixed.squares` are of the entries before they were centred, scaled and rounded, by which their sum
+    changes by 1e-7 of itself: more than the residual sum of squares of a feature without noise, which is its
+    difference from the products. It would be too small, or below 0, and the noise of the next pass with it.
+    """
+    if not features.size:
+        return None
+    squares, columns = np.zeros((response.shape[1], 1)), response[:, device.beside(features, response)]
+    squares[features, 0] = device.product(np.ones(len(response)), columns.astype(np.float64) ** 2)
+    return squares
 
 
 def _cross(

@@ -24,7 +24,8 @@ class FeatureStats:
     pairs : array or None
         sum_n q E[(z, 1)(z, 1)'], where q depends on the feature.
     squares : array or None
-        sum_n q y^2, where it changes (sample noise, parts of the rows).
+        sum_n q y^2, where it changes (sample noise); of features without noise, of
+        others 0.
     phi : array or None
         First and second derivatives of the expected log-likelihood in phi.
     """

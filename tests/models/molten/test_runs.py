@@ -40,3 +40,19 @@ def test_sums_of_runs_are_kept_while_what_they_follow_from_is_the_same(
     assert len(calls) == 3 * written
     for left, right in zip(plain, found, strict=True):
         assert all(map(np.array_equal, left, right))
+
+
+def test_what_is_kept_of_a_block_is_of_the_model(tools: Any) -> None:
+    """Blocks outlast a fit: one of the same table with another exposure takes nothing of the one before."""
+    rng = np.random.default_rng(0)
+    codes = np.stack([rng.integers(0, n, 600) for n in LEVELS[0]], axis=1)
+    given = {name: rng.uniform(0.5, 2.0, 600) for name in ("t", "u")}
+    meta, blocks = tools.table(codes, rng.poisson(2.0, 600), "poisson", **given)
+    kept = _Kept(0, 1 << 20)
+    remembering = [replace(block, memory=_Memory(kept)) for block in blocks]
+    for exposure in ("t", "u"):
+        config = MoltenPoisson(n_components=3, n_starts=1, exposure=exposure)
+        plain = [list(arrays(g)) for g, _ in tools.rounds(config, meta, blocks, 3)]
+        found = [list(arrays(g)) for g, _ in tools.rounds(config, meta, remembering, 3)]
+        for left, right in zip(plain, found, strict=True):
+            assert all(map(np.array_equal, left, right)), exposure

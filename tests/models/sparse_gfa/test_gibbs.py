@@ -178,7 +178,8 @@ def test_noise_prior_is_in_units_of_the_variance() -> None:
     views, variances = {"a": DrawnView(np.ones(1), np.full(1, 0.5), 0.0, 1.0, noise)}, {"a": np.full(n, 8.0)}
     g = _drawn({"a": fixed}, {"a": weights}, views, variances)
     stats: Any = SimpleNamespace(
-        features={"a": SimpleNamespace(cross=np.zeros((n, 1, 2)), pairs=None)}, shared={"a": np.zeros((1, 3))}
+        features={"a": SimpleNamespace(cross=np.zeros((n, 1, 2)), pairs=None, squares=None)},
+        shared={"a": np.zeros((1, 3))},
     )
     found, sums = GibbsSweep(settings, keep=False).features("a", range(n), g, stats, Step(3))
     assert found.precision.mean() == pytest.approx(1.0 / (0.4 * (8.0 * 2.0) ** 0.5), rel=0.1)

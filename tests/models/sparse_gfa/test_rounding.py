@@ -30,3 +30,23 @@ def test_the_bound_falls_by_rounding_alone(tmp_path: Any, noise: float, missing:
     bound, stage = trace["objective"].values, trace["stage"].values
     fall = (bound[:-1] - bound[1:]) / np.abs(bound[1:])
     assert fall[stage[1:] == stage[:-1]].max() < MOST
+
+
+@pytest.mark.parametrize("noise", [1e-4, 3e-5])
+def test_features_without_noise_in_single_precision(tmp_path: Any, noise: float) -> None:
+    """Fit and chains as in double precision: residuals are of the entries that the products are of.
+
+    Sums of squares of the entries before they are rounded are off by 1e-7: residuals of 1e-8 of them would be
+    below 0 in a fit, and noise precisions would take the scores along to infinity in a chain.
+    """
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=500), rng.normal(size=(500, 6))
+    y += z[:, None] * rng.normal(size=6)
+    y[:, :3] = 5.0 + z[:, None] * [1.3, 0.7, -1.1] + noise * rng.normal(size=(500, 3))
+    data = write_dataset(tmp_path / "d.zarr", {"v": y.astype(np.float32)}, block_rows=256)
+    options = {"n_factors": 1, "n_draws": 2, "n_burn_in": 20, "max_iter": 100}
+    for bits in (32, 64):  # the second takes nothing of the blocks that the first left in memory
+        posterior = fit(data, SparseGFA(precision=bits, **options), seed=0, progress=False)
+        drawn = posterior.tree["posterior"]["noise_precision_v"].values[:, -1]
+        assert np.abs(np.log(drawn[..., :3] * noise**2)).max() < np.log(3.0), bits
+        assert np.abs(np.log(drawn[..., 3:])).max() < np.log(1.5), bits

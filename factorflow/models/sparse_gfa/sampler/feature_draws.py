@@ -15,7 +15,7 @@ from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.m_step import System, normal_equations
+from factorflow.models.sparse_gfa.m_step import System, normal_equations, residual_squares
 from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnWeights, Plane, Told
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums, TryStats
 from factorflow.models.sparse_gfa.sampler.metropolis import choose, corrected_views, propose
@@ -41,7 +41,7 @@ def draw_features(
     view = settings.view(axis)
     if view in corrected_views(settings):
         return run.tries(system, view.density), None
-    return run.draw(system, run.before)
+    return run.draw(system, run.before, found.squares)
 
 
 def choose_tries(
@@ -126,8 +126,10 @@ class _Run:
         found = propose(system, self.prior, density, start, count, self.numbers, self.step)
         return DrawnWeights(start[0], None, phi=start[1], tries=found)
 
-    def draw(self, system: System, start: Float64[np.ndarray, "D K1"]) -> tuple[DrawnWeights, DrawnSums]:
-        """Draw (s, w, b), s from where it starts, then tau."""
+    def draw(
+        self, system: System, start: Float64[np.ndarray, "D K1"], squares: Float64[np.ndarray, "D 1"] | None
+    ) -> tuple[DrawnWeights, DrawnSums]:
+        """Draw (s, w, b), s from where it starts, then tau; ``squares`` as in `FeatureStats`."""
         k = self.globals_.n_factors
         new = draws.draw_loadings(system.pairs, system.cross, system.scale, *self.prior, self.noise, start)
         likelihood, precision, of_noise, residual = 0.0, None, None, np.zeros((len(new), 1))
@@ -136,7 +138,8 @@ class _Run:
             w, zeros = new[:, :k], np.zeros(len(new))
             fit = gfa.quadratic(system.cross, system.pairs, w, np.zeros((len(new), k)), new[:, k], zeros)
             fixed, variances = self.globals_.fixed[self.axis], self.globals_.variances[self.axis][self.rows]
-            residual, count = np.maximum(fit[:, None] + fixed.squares[self.rows], 0.0), fixed.count[self.rows]
+            residual = residual_squares(self.settings, fit[:, None], fixed.squares[self.rows], squares)
+            residual, count = np.maximum(residual, 0.0), fixed.count[self.rows]
             rate = prior.rates(variances)[:, None] + 0.5 * residual
             shapes = prior.shape + 0.5 * count[:, 0]
             precision = draws.draw_gammas(self.step, NOISE_SITE, self.numbers, shapes)[:, None] / rate
