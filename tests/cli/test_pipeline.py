@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from factorflow import doctor
@@ -17,7 +19,7 @@ from factorflow.settings import TrialOptions
 from factorflow.settings.clusters import ClusterSetting
 from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder, fingerprint
-from factorflow.workflow.select import Trial, Verdict, choose, plan
+from factorflow.workflow.select import Trial, Verdict, choose, plan, refit, run_trial
 
 
 def test_fingerprint_follows_content_and_names(tmp_path: Path) -> None:
@@ -227,3 +229,36 @@ def test_doctor_starts_a_cluster_and_closes_it(tmp_path: Path) -> None:
     assert workers() <= before
     here = doctor.examine("threads", tmp_path)[-1]
     assert (here.ok, here.found) == (True, "threads: this process alone")
+
+
+def test_the_score_of_a_trial_is_a_mean_over_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all views, whichever has more of them; the best model is fitted to everything."""
+    given: list[dict[str, Any]] = []
+    scores = pd.DataFrame({"n_entries": [10, 90], "log_likelihood": [-1.0, -2.0]})
+
+    def fit(*args: Any, **options: Any) -> Any:
+        given.append(options)
+        return SimpleNamespace(holdout_scores=lambda: scores, findings=())
+
+    monkeypatch.setattr("factorflow.surface.fit", fit)
+    (trial,) = plan({"model": "sparse_gfa"}, {"n_factors": [2]}, seeds=[7])
+    verdict = run_trial("d.zarr", trial, tmp_path)
+    assert verdict.log_likelihood == pytest.approx(-1.9)
+    assert (given[0]["seed"], given[0]["holdout"]) == (7, 0.1)
+    found = refit("d.zarr", choose([verdict]), tmp_path / "best.zarr", seed=5)
+    assert (given[1]["seed"], given[1]["holdout"]) == (5, 0.0)
+    assert found.posterior == str(tmp_path / "best.zarr")
+
+
+def test_errors_of_a_selection_are_over_seeds() -> None:
+    """Behind the best by the seeds that both have."""
+    trials = plan({"model": "sparse_gfa"}, {"n_factors": [2, 3]}, seeds=[0, 1, 2, 3])
+    score = {2: [-1.0, -2.0, -3.0, -2.0], 3: [-1.5, -2.0, -4.5, -4.0]}
+    found = choose([Verdict(t, score[t.varied["n_factors"]][t.seed], "p") for t in trials]).table
+    assert [row["n_factors"] for row in found] == [2, 3]
+    apart = np.array(score[2]) - np.array(score[3])
+    assert found[0]["behind"] == 0.0
+    assert found[1]["behind"] == pytest.approx(apart.mean())
+    assert found[1]["behind_error"] == pytest.approx(apart.std(ddof=1) / 2.0)
+    assert found[1]["standard_deviation"] == pytest.approx(np.std(score[3], ddof=1))
+    assert found[1]["standard_error"] == pytest.approx(np.std(score[3], ddof=1) / 2.0)

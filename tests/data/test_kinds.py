@@ -352,3 +352,15 @@ def test_numbers_of_rows_and_features(tmp_path: Path, y: np.ndarray) -> None:
     assert (meta.numbers("y"), meta.numbers("site")) == (range(1), range(1, 4))
     with pytest.raises(KeyError):
         meta.numbers("nothing")
+
+
+@pytest.mark.parametrize("largest", [1, 2, 3])
+def test_codes_of_new_rows_are_those_of_the_fit(largest: int) -> None:
+    """A level that the fit has not, and no level, are missing, whichever codes there are."""
+    kind, theirs, ours = KINDS["categorical"], np.array([0, 2]), np.array([1, 0])
+    codes = np.array([-1, *range(largest + 1)], np.int32)
+    found = kind.reindex(codes, ours, theirs, 2)
+    assert found.tolist() == [-1, 1, -1, 0, -1][: largest + 2]
+    assert found.dtype == codes.dtype
+    wanted = [-1] * len(codes)
+    assert kind.reindex(codes, ours[:0], theirs[:0], 2).tolist() == wanted

@@ -401,3 +401,13 @@ def test_a_view_called_attributes_of_before(tmp_path: Path, monkeypatch: pytest.
     dataset = write_dataset(tmp_path / "d", {"attributes": np.random.default_rng(0).random((9, 3))})
     assert dataset.attributes == {}
     assert dataset.values("attributes").shape == (9, 3)
+
+
+def test_rows_are_not_appended_to_recoded_values(tmp_path: Path) -> None:
+    """-1 and 1 were taken for 0 and 1: new rows of 0 and 1, or of -1 alone, would mean something else."""
+    values = np.where(np.random.default_rng(0).random((40, 3)) < 0.5, -1.0, 1.0)
+    write_dataset(tmp_path / "d", {"y": values}, {"y": "bernoulli"})
+    before = open_dataset(tmp_path / "d").fingerprint
+    with pytest.raises(InputError, match="with recoded values"):
+        append_rows(tmp_path / "d", {"y": values[:5]})
+    assert open_dataset(tmp_path / "d").fingerprint == before

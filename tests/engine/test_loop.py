@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -473,3 +474,23 @@ def test_folder_is_left_clean(tmp_path: Path, dataset: Any) -> None:
     with pytest.raises(factorflow.InputError, match="n_factors"):
         factorflow.fit(dataset, factorflow.models.SparseGFA(n_factors=50), out=tmp_path / "p.zarr")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_budgets_are_in_minutes(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is due after so many iterations, or minutes, whichever comes first."""
+    stage = Stage[Any]("add", (AddUp(),), 3)
+    loop, clock = run(stage, start=Sum(0.0)), SimpleNamespace(seconds=1000.0)
+    monkeypatch.setattr("factorflow.engine.loop.time", SimpleNamespace(perf_counter=lambda: clock.seconds))
+    loop.budget = Budget(max_minutes=20.0, checkpoint_every=50, checkpoint_minutes=10.0)
+    loop.checkpoints, loop._whole, loop.reason = object(), True, ""
+    loop._begun, loop._saved, loop.counted = 1000.0, (1000.0, 3), 4
+    for minutes in (9.99, 10.0, 19.99, 20.0):
+        clock.seconds = 1000.0 + 60.0 * minutes
+        assert loop._checkpoint_due() == (minutes >= 10.0), minutes
+        assert loop._out_of_time() == (minutes >= 20.0), minutes
+    loop.counted = 3
+    assert not loop._checkpoint_due(), "nothing is new"
+    clock.seconds, loop.counted = 1000.0, 53
+    assert loop._checkpoint_due()
+    loop.counted = 52
+    assert not loop._checkpoint_due()

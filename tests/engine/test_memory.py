@@ -18,6 +18,7 @@ import stochastic_model
 import factorflow
 from factorflow.engine import memory
 from factorflow.engine import source as source_module
+from factorflow.engine.executors.local import LocalExecutor
 from factorflow.engine.memory import (
     Footprint,
     _Counted,
@@ -395,3 +396,11 @@ def test_made_up_rows_lack_half_of_what_may_be_missing() -> None:
     for name, size in (("a", 3), ("b", 5), ("a", 3)):
         block.once(name, (), lambda size=size: np.zeros(size))
     assert counted.sizes == {"a": 24, "b": 40}
+
+
+def test_the_memory_of_a_run_is_shared_out_among_its_threads() -> None:
+    """What one task may use; half of all keeps blocks, which threads have in common."""
+    for n_threads, each in ((0, 800), (1, 800), (4, 200)):
+        executor = LocalExecutor(n_threads, 800)
+        assert (executor.memory_bytes, executor.cache_bytes) == (each, 400)
+        executor.close()

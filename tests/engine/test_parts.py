@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from factorflow.engine import draws
 from factorflow.engine.parts import part_of
 from factorflow.engine.plan import Record
 from factorflow.engine.trace import Trace
@@ -133,3 +135,23 @@ def test_a_trace_goes_on_after_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> 
     assert second.columns() == whole.columns()
     assert (Trace().last_iteration, Trace().last_seconds) == (0, 0.0)
     assert Trace.restored(Trace().state()).columns()["iteration"] == []
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 64])
+def test_stored_globals_are_of_every_so_many_draws_of_the_chain(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of every so many of a chunk: 150 draws of 2 chains, of which every third is stored."""
+    monkeypatch.setattr(draws, "write_globals", lambda path, first, n, sets: found.append((first, n, sets)))
+    model = SimpleNamespace(table=(), record=lambda globals_: {})
+    plan: Any = SimpleNamespace(model=model, n_draws=150, n_chains=2, fixed=None)
+    states: list[Any] = [SimpleNamespace(globals_=(i, -i)) for i in range(150)]
+    found: list[Any] = []
+    for first in range(0, 150, chunk):
+        assert draws.write_states(plan, "p", first, states[first : first + chunk]) == len(
+            states[first : first + chunk]
+        )
+    assert {n for _, n, _ in found} == {50}
+    for chain, sign in enumerate((1, -1)):
+        stored = {first + i: value for first, _, sets in found for i, value in enumerate(sets[chain])}
+        assert stored == {i: sign * 3 * i for i in range(50)}

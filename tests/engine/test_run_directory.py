@@ -373,3 +373,17 @@ def test_the_limit_of_processes_is_explained(
         fit(executor="threads", workers=2, out=None) if work == "fit" else write()
     assert str(caught.value).count("can't start") == 0
     assert not (tmp_path / "d.zarr").exists()
+
+
+def test_the_newest_checkpoint_alone_is_kept(fit: Callable[..., Any], tmp_path: Path) -> None:
+    """A run of many checkpoints does not fill the disk."""
+    seen: list[list[str]] = []
+
+    def watch(event: Any) -> None:
+        if type(event).__name__ == "CheckpointWritten":
+            seen.append([path.name for path in (tmp_path / "p.zarr.run").glob("checkpoint-*")])
+
+    fit(checkpoint_every=1, max_iter=4, on_event=watch)
+    assert len(seen) >= 3
+    assert [len(names) for names in seen] == [1] * len(seen)
+    assert len({names[0] for names in seen}) == len(seen)

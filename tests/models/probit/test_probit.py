@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy import special
 import factorflow
 from factorflow import models
 from factorflow.errors import InputError
-from factorflow.models.probit import ProbitFactors
+from factorflow.models.probit import ProbitFactors, results
 from factorflow.models.probit.kernels.samplers import COLLAPSED, GIBBS
 from factorflow.models.probit.sweep import _log_beta
 from factorflow.shape import Meta, ViewMeta
@@ -180,3 +181,21 @@ def test_density_of_a_share(prior: tuple[float, float]) -> None:
     expected = (prior[0] - 1) * np.log(p) + (prior[1] - 1) * np.log(1 - p)
     expected -= 0.0 if 0.0 in prior else special.betaln(*prior)
     np.testing.assert_allclose(_log_beta(p, prior), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("keep_all", [True, False])
+def test_what_predictions_are_taken_from(keep_all: bool) -> None:
+    """Of all entries where they were averaged; of held-out ones alone only where no factors were stored."""
+    rng = np.random.default_rng(0)
+    f, z, o = rng.normal(size=(2, 3, 4, 2)), rng.normal(size=(2, 3, 5, 2)), rng.normal(size=(2, 3, 5))
+    recorded = {"loadings_v": z, "intercept_v": o}
+    averaged = rng.random((2, 4, 5))
+    averaged[:, 1:] = averaged[:, 1:] if keep_all else np.nan
+    settings: Any = SimpleNamespace(view="v", keep_all=keep_all)
+    from_draws = special.ndtr(np.einsum("cmtk,cmnk->cmtn", f, z) + o[:, :, None]).mean((0, 1))
+    both = results.predict(settings, {"probability_v": averaged, "scores_draws": f}, recorded)
+    np.testing.assert_allclose(both[0], averaged.mean(0) if keep_all else from_draws)
+    np.testing.assert_allclose(both[1], np.sqrt(both[0] * (1.0 - both[0])))
+    np.testing.assert_allclose(results.predict(settings, {"scores_draws": f}, recorded)[0], from_draws)
+    alone = results.predict(settings, {"probability_v": averaged}, recorded)[0]
+    np.testing.assert_allclose(alone, averaged.mean(0))
