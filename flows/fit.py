@@ -7,7 +7,7 @@ import flows.prepare  # noqa: F401  before Prefect
 # isort: split
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from prefect import flow
@@ -91,7 +91,7 @@ def main(
     model: ModelOptions,
     run: RunOptions,
     source_options: SourceOptions,
-    overwrite: Annotated[bool, typer.Option(help="Replace the posterior of another run in OUT.")] = False,
+    overwrite: options.Overwrite = False,
 ) -> Shown:
     """Ingest if needed, fit, summarise and report, as a Prefect flow."""
     with server_named():

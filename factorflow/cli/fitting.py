@@ -22,6 +22,7 @@ from factorflow.engine.progress import progress_bar
 from factorflow.errors import InputError
 from factorflow.settings import (
     SELECTION,
+    FitOptions,
     RefreshOptions,
     ResumeOptions,
     RunOptions,
@@ -46,26 +47,11 @@ def fit(
     dataset: Dataset,
     out: Annotated[Path, typer.Option(help="Posterior to write.", parser=path)],
     model: ModelOptions,
-    run: RunOptions,
-    overwrite: Annotated[bool, typer.Option(help="Replace the posterior at OUT.")] = False,
-    go_on: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run at OUT.")] = False,
-    warm_start: Annotated[
-        Path | None,
-        typer.Option(help="An earlier posterior of the same model that the run begins with.", parser=path),
-    ] = None,
+    options: FitOptions,
 ) -> Shown:
     """Fit a model to a dataset."""
     with progress_bar() as on_event:
-        posterior = factorflow.fit(
-            dataset,
-            model.values(),
-            out=out,
-            overwrite=overwrite,
-            resume=go_on,
-            warm_start=warm_start,
-            on_event=on_event,
-            **run.arguments(),
-        )
+        posterior = factorflow.fit(dataset, model.values(), out=out, on_event=on_event, **options.arguments())
     return _shown(out, posterior)
 
 

@@ -213,7 +213,6 @@ FLAGS: dict[str, Flag] = {}
 
 IN_PYTHON = {
     "out": ("path", "output"),
-    "go_on": ("resume",),
     "form": ("format",),
 }
 """What functions of Python call parameters of commands."""

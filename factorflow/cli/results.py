@@ -15,7 +15,7 @@ from factorflow.cli.options import Overwrite, path
 from factorflow.cli.output import Shown, command, told
 from factorflow.errors import InputError
 from factorflow.extras import require
-from factorflow.settings import ResumeOptions, parse_config
+from factorflow.settings import ProjectOptions
 from factorflow.storage.location import Location, output_location
 from factorflow.storage.publish import new_directory, new_file
 
@@ -84,39 +84,13 @@ def project(
         Path, typer.Argument(help="New samples, with the features of the model.", parser=path)
     ],
     out: Annotated[Path, typer.Option(help="Posterior of the new samples to write.", parser=path)],
-    iterations: Annotated[
-        int, typer.Option(min=1, help="Passes over the data at most, where they are needed.")
-    ] = 20,
-    executor: Annotated[
-        str, typer.Option(help=str(ResumeOptions.model_fields["executor"].description))
-    ] = "local",
-    workers: Annotated[
-        int | None, typer.Option(min=1, help=str(ResumeOptions.model_fields["workers"].description))
-    ] = None,
-    memory_limit: Annotated[str | None, typer.Option(help="Memory of each worker, such as 4GB.")] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help=str(ResumeOptions.model_fields["cluster"].description))
-    ] = None,
-    overwrite: Overwrite = False,
-    go_on: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run at OUT.")] = False,
+    options: ProjectOptions,
 ) -> Shown:
     """Find the scores of new samples, the model fixed."""
     import factorflow
 
     opened = factorflow.open_posterior(posterior)
-    asked = {"executor": executor, "workers": workers, "memory_limit": memory_limit, "cluster": cluster}
-    where = parse_config(ResumeOptions, asked)
-    projected = factorflow.project(
-        opened,
-        dataset,
-        iterations=iterations,
-        executor=where.cluster or executor,
-        workers=workers,
-        memory_limit=memory_limit,
-        out=out,
-        overwrite=overwrite,
-        resume=go_on,
-    )
+    projected = factorflow.project(opened, dataset, out=out, **options.arguments())
     findings = [asdict(finding) for finding in projected.findings]
     return told({"posterior": str(out), "n_samples": len(projected.obs_names), "findings": findings})
 

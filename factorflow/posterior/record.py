@@ -66,6 +66,12 @@ class Identity(BaseModel):
         return found
 
 
+class HowRun(ResumeOptions):
+    """How a run was made, last; a cluster is named by its class or its address."""
+
+    executor: str = "local"
+
+
 class RunRecord(BaseModel):
     """What is known of a run.
 
@@ -92,7 +98,7 @@ class RunRecord(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     identity: Identity
-    options: ResumeOptions = ResumeOptions()
+    options: HowRun = HowRun()
     dataset: str
     status: Status = "running"
     reason: str = ""
@@ -134,7 +140,7 @@ class RunRecord(BaseModel):
         known["warm_start"] = warm[1]
         return cls(
             identity=Identity(**known, **chosen),
-            options=ResumeOptions(**how),
+            options=HowRun(**how),
             dataset=dataset,
             environment=dict(environment),
             warm_from=warm[0],
@@ -183,7 +189,7 @@ class RunRecord(BaseModel):
             return {name: found[name] for name in kind.model_fields if name in found}
 
         try:
-            return cls(**{**parts(cls), "identity": parts(Identity), "options": parts(ResumeOptions)})
+            return cls(**{**parts(cls), "identity": parts(Identity), "options": parts(HowRun)})
         except ValidationError as error:
             first = error.errors()[0]
             option = first.get("ctx", {}).get("error")  # of the options: one of ours

@@ -95,7 +95,7 @@ def read_with_checksums(path: str | os.PathLike[str] | RemotePath) -> tuple[dict
     """
     place = as_location(path, "posterior")
     expected, file = "the path of a factorflow posterior", place / "zarr.json"
-    remedy = "factorflow.fit makes one, in a shell `factorflow fit`."
+    remedy = "Make one with factorflow.fit or `factorflow fit`."
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         found = document["attributes"]

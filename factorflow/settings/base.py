@@ -106,13 +106,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 def documented(kind: type[Options]) -> Callable[[F], F]:
     """Put options into the docstring of a function that takes them, where it says ``<options>``: a decorator.
 
-    Each is said there as its field says it, with the type that the function takes.
+    Each is said there as its field says it, with the type that the function takes; but for those of which the
+    docstring says itself what Python takes.
     """
 
     def decorate(function: F) -> F:
         lines = []
         for name in inspect.signature(function).parameters:
-            if name in kind.model_fields:
+            if name in kind.model_fields and f"    {name} : " not in (function.__doc__ or ""):
                 text = str(kind.model_fields[name].description)
                 lines += [f"{name} : {function.__annotations__[name]}", *textwrap.wrap(text, 100, **_INDENT)]
         options = textwrap.indent("\n".join(lines), "    ").lstrip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from os import PathLike
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
@@ -16,7 +16,11 @@ from factorflow.shape import HoldoutUnit
 __all__ = [
     "PASSING",
     "SELECTION",
+    "FitOptions",
     "ExecutorName",
+    "OutputOptions",
+    "PlaceOptions",
+    "ProjectOptions",
     "RefreshOptions",
     "ResumeOptions",
     "RunOptions",
@@ -46,38 +50,29 @@ ExecutorName = Annotated[
 """Where a run works, as text; schemas have the pattern, so that forms and servers check it."""
 
 
-class ResumeOptions(Options):
-    """What may change when a run goes on: where it works, and its budgets."""
+class PlaceOptions(Options):
+    """Where a run works."""
 
-    of = "factorflow.resume"
+    of = "factorflow.project"
 
     executor: ExecutorName = Field(
         default="local",
         description="local, threads, dask (a cluster of its own), or an address such as tcp://host:8786.",
     )
     workers: int | None = Field(
-        default=None, ge=1, description="Threads or worker processes to start; all cores when left out."
+        default=None,
+        ge=1,
+        description="Threads or worker processes to start (threads, dask); all cores when left out.",
     )
-    memory_limit: str | None = Field(default=None, description="Memory of each worker, such as 4GB.")
+    memory_limit: str | None = Field(
+        default=None,
+        description="Memory of each worker, such as 4GB; of this process for local and threads.",
+    )
     cluster: Cluster | None = Field(
         default=None,
         description="A cluster for the run, instead of executor, workers and memory_limit: JSON, or a YAML "
         "or JSON file, with a class, its kwargs and adapt, or with an address.",
     )
-    log_json: str | None = Field(
-        default=None, description="File to which a line of JSON is appended for each event of the run."
-    )
-    metrics: str | None = Field(
-        default=None,
-        description="Port, or HOST:PORT, where Prometheus fetches the run's numbers; a port alone is open to "
-        "this machine only.",
-    )
-    performance_report: str | None = Field(
-        default=None, description="HTML file for Dask's report of the run: tasks, transfers, memory."
-    )
-    max_iter: int | None = Field(default=None, ge=1, description="Iterations at most.")
-    max_minutes: float | None = Field(default=None, gt=0, description="Wall-clock minutes at most.")
-    checkpoint_every: int = Field(default=50, ge=1, description="Iterations between two checkpoints.")
 
     @field_validator("memory_limit", mode="before")
     @classmethod
@@ -85,23 +80,8 @@ class ResumeOptions(Options):
         """Return bytes given as a number as text."""
         return str(limit) if isinstance(limit, int) else limit
 
-    @field_validator("metrics", "log_json", "performance_report", mode="before")
-    @classmethod
-    def _port_or_path_as_text(cls, given: Any) -> Any:
-        """Return a port given as a number, and a path, as text."""
-        return str(given) if isinstance(given, int | PathLike) else given
-
-    @field_validator("metrics")
-    @classmethod
-    def _a_port(cls, given: str | None) -> str | None:
-        """Refuse what is no port, with or without a host before it."""
-        port = (given or "0").rpartition(":")[2]
-        if not (port.isascii() and port.isdigit() and int(port) < 2**16):
-            raise InputError("metrics", given, "a port up to 65535, or HOST:PORT", "Choose one that is free.")
-        return given
-
     @model_validator(mode="after")
-    def _one_place(self) -> ResumeOptions:
+    def _one_place(self) -> Self:
         """Refuse two answers to one question; what an executor is by default is none."""
         if self.cluster is None:
             return self
@@ -120,17 +100,65 @@ class ResumeOptions(Options):
         return found if self.cluster is None else {**found, "executor": self.cluster}
 
 
+class ResumeOptions(PlaceOptions):
+    """What may change when a run goes on: where it works, and its budgets."""
+
+    of = "factorflow.resume"
+
+    log_json: str | None = Field(
+        default=None,
+        description="File to which a line of JSON is appended for each event of the run: run, model, stage, "
+        "iteration, objective (nats), seconds.",
+    )
+    metrics: str | None = Field(
+        default=None,
+        description="Port, or HOST:PORT, where Prometheus fetches the run's numbers; a port alone is open to "
+        "this machine only.",
+    )
+    performance_report: str | None = Field(
+        default=None, description="HTML file for Dask's report of the run: tasks, transfers, memory."
+    )
+    max_iter: int | None = Field(
+        default=None, ge=1, description="Iterations at most, over the stages that count."
+    )
+    max_minutes: float | None = Field(default=None, gt=0, description="Wall-clock minutes at most.")
+    checkpoint_every: int = Field(default=50, ge=1, description="Iterations between two checkpoints.")
+
+    @field_validator("metrics", "log_json", "performance_report", mode="before")
+    @classmethod
+    def _port_or_path_as_text(cls, given: Any) -> Any:
+        """Return a port given as a number, and a path, as text."""
+        return str(given) if isinstance(given, int | PathLike) else given
+
+    @field_validator("metrics")
+    @classmethod
+    def _a_port(cls, given: str | None) -> str | None:
+        """Refuse what is no port, with or without a host before it."""
+        port = (given or "0").rpartition(":")[2]
+        if not (port.isascii() and port.isdigit() and int(port) < 2**16):
+            raise InputError("metrics", given, "a port up to 65535, or HOST:PORT", "Choose one that is free.")
+        return given
+
+
 class TrialOptions(ResumeOptions):
     """What the runs of a selection share."""
 
     of = "factorflow.workflow.select.select"
 
-    device: Literal["cpu", "cuda"] = Field(default="cpu", description="Where blocks are worked on.")
+    device: Literal["cpu", "cuda"] = Field(
+        default="cpu",
+        description="Where blocks are worked on; a GPU agrees with a CPU to a tolerance only.",
+    )
     holdout: float = Field(
-        default=0.0, ge=0, lt=1, description="Share of the observed entries to hide and score."
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of the observed entries that are hidden from the model and scored at the end.",
     )
     holdout_unit: HoldoutUnit = Field(
-        default="entry", description="What is hidden together: single entries, whole rows or whole sequences."
+        default="entry",
+        description="What is hidden together: single entries, all values of a row, or of the rows of a "
+        "sequence. Inputs (categorical variables, covariates) stay visible.",
     )
 
 
@@ -139,7 +167,45 @@ class RunOptions(TrialOptions):
 
     of = "factorflow.fit"
 
-    seed: int = Field(default=0, ge=0, lt=2**63, description="Key of all random numbers.")
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, description="Key of all random numbers, held-out entries included."
+    )
+
+
+class OutputOptions(Options):
+    """What becomes of a result that is written to a path."""
+
+    overwrite: bool = Field(
+        default=False,
+        description="Replace what is at the path; it stays until the new result is complete.",
+    )
+    resume: bool | Literal["auto"] = Field(
+        default=False,
+        description="Go on with the interrupted run to the path, from its last checkpoint. In Python also "
+        "'auto': if there is one, else begin anew; a complete result of this very run is returned.",
+    )
+
+
+class FitOptions(OutputOptions, RunOptions):
+    """All that a fit takes beside dataset and model."""
+
+    warm_start: str | None = Field(
+        default=None,
+        description="An earlier fit of the same model to other rows of the same features, which the run "
+        "begins with: factors keep their order, their signs and, where some are dropped, their names. A "
+        "factor that it dropped does not come back.",
+    )
+
+
+class ProjectOptions(OutputOptions, PlaceOptions):
+    """All that a projection takes beside the fit and the new samples."""
+
+    iterations: int = Field(
+        default=20,
+        ge=1,
+        description="Passes over the data at most, for models whose local state is found by iterating; of a "
+        "sampler, for each of at most 100 draws of the fit, as many of each chain.",
+    )
 
 
 class RefreshOptions(Options):

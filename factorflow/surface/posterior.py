@@ -27,7 +27,7 @@ from factorflow.posterior import (
 from factorflow.posterior.labels import rows_of, sample_metadata
 from factorflow.posterior.opening import load_tree, open_tree
 from factorflow.posterior.schema import is_posterior, read_with_checksums
-from factorflow.settings import ResumeOptions, parse_config
+from factorflow.settings import ProjectOptions, ResumeOptions, documented, parse_config
 from factorflow.storage.location import as_location
 from factorflow.storage.publish import current_version, new_directory
 from factorflow.storage.remote import RemotePath
@@ -184,6 +184,7 @@ class Posterior(Special):
         self.check_drawn()
         return prediction.impute(self, self.check_explained(view), rows_of(self, start, stop, None))
 
+    @documented(ProjectOptions)
     def project(
         self,
         dataset: Dataset | str | os.PathLike[str],
@@ -206,10 +207,8 @@ class Posterior(Special):
         ----------
         dataset : Dataset or path
             New samples. Features are matched by name; views, features and entries may be missing.
-        iterations : int
-            Passes over the data at most, for models whose local state is found by iterating; of a
-            sampler, for each of at most 100 draws of the fit, as many of each chain.
-        executor, out, overwrite, resume, workers, memory_limit, progress, on_event
+        <options>
+        out, progress, on_event
             As for `fit`.
 
         Returns
@@ -222,10 +221,9 @@ class Posterior(Special):
         InputError
             When dataset and model do not fit together, or ``out`` exists.
         """
-        if not isinstance(iterations, int) or iterations < 1:
-            raise InputError("iterations", iterations, "a whole number, at least 1", "Leave it out for 20.")
         place, where = executor_options(executor)
         options = {"workers": workers, "memory_limit": memory_limit} | where
+        parse_config(ProjectOptions, {"iterations": iterations, **options})
         with watching(progress, on_event) as watch:
             found = run.project(
                 self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from factorflow import run
 from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import watching
-from factorflow.settings import ResumeOptions, RunOptions, parse_config
+from factorflow.settings import FitOptions, ResumeOptions, RunOptions, documented, parse_config
 from factorflow.surface.posterior import Posterior, face, told
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["fit", "project", "resume"]
 
 
+@documented(FitOptions)
 def fit(
     dataset: Dataset | str | os.PathLike[str],
     model: ModelConfig | Mapping[str, Any],
@@ -57,8 +58,6 @@ def fit(
         What `write_dataset` wrote.
     model : ModelConfig or mapping
         Such as ``models.SparseGFA(n_factors=15)``, or ``{"model": "sparse_gfa", "n_factors": 15}``.
-    seed : int
-        Key of all random numbers, held-out entries included.
     executor : {"local", "threads", "dask"}, address, distributed.Client, cluster object or mapping
         This process; its threads; a Dask cluster of its own on this machine; a running one. A mapping starts
         any other cluster: ``{"class": "dask_jobqueue.SLURMCluster", "kwargs": {"cores": 1, "memory": "4GB",
@@ -66,37 +65,7 @@ def fit(
     out : path or URL, optional
         Where the posterior goes; its checkpoints are in ``<out>.run`` meanwhile, of a URL on a disk
         (``docs/object-stores.md``). Left out: kept in memory.
-    overwrite : bool
-        Replace what is at ``out``; the old one stays until the new one is complete.
-    resume : bool or "auto"
-        Go on from the checkpoint in ``<out>.run``. "auto": if there is one, else begin anew, and return
-        ``out`` if it is already the complete result of this very run.
-    warm_start : Posterior or path, optional
-        An earlier fit of the same model to other rows of the same features: the run begins with its globals,
-        and the factors keep their order, their signs and, where some are dropped, their names. A factor that
-        it dropped does not come back.
-    max_iter, max_minutes : int, float, optional
-        Iterations at most, over the stages that count; wall-clock minutes at most.
-    holdout : float
-        Share of the observed entries that are hidden from the model and scored at the end.
-    holdout_unit : {"entry", "row", "sequence"}
-        What is hidden together: single entries, all values of a row, or of the rows of a sequence. Inputs
-        (categorical variables, covariates) stay visible.
-    workers : int, optional
-        Threads or worker processes that are started ("threads", "dask"); all cores when left out.
-    memory_limit : str or int, optional
-        Memory of each worker ("4GB"), of this process for "local" and "threads".
-    checkpoint_every : int
-        Iterations between two checkpoints.
-    device : {"cpu", "cuda"}
-        Where blocks are worked on (``config.devices``); a GPU agrees with a CPU to a tolerance only.
-    log_json : path, optional
-        File to which a line of JSON is appended for each event: run, model, stage, iteration, objective
-        (nats), seconds.
-    metrics : int or str, optional
-        Port, or ``"HOST:PORT"``, where Prometheus can fetch the run's numbers meanwhile.
-    performance_report : path, optional
-        HTML file for Dask's report of the run.
+    <options>
     progress : bool, optional
         Whether it is shown how far the run is: as a bar in a terminal or notebook, elsewhere the address of
         the dashboard and a line a minute (`logging`, logger ``factorflow``). By default unless ``on_event``
@@ -116,20 +85,8 @@ def fit(
     RunError
         If the run fails after it began; what was checkpointed stays.
     """
-    options = {
-        "seed": seed,
-        "device": device,
-        "holdout": holdout,
-        "holdout_unit": holdout_unit,
-        "max_iter": max_iter,
-        "max_minutes": max_minutes,
-        "checkpoint_every": checkpoint_every,
-        "workers": workers,
-        "memory_limit": memory_limit,
-        "log_json": log_json,
-        "metrics": metrics,
-        "performance_report": performance_report,
-    }
+    options = {name: value for name, value in locals().items() if name in RunOptions.model_fields}
+    del options["executor"]
     place, where = executor_options(executor)
     with watching(progress, on_event) as watch:
         found = run.fit(

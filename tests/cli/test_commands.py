@@ -125,10 +125,13 @@ def test_bad_options_exit_with_2(
 MISTAKES: dict[str, tuple[list[str], str]] = {
     "a file is no dataset": (
         ["fit", "a.csv", "--out", "x.zarr"],
-        "It is a file. Make one with `factorflow ingest`.",
+        "It is a file. Make one with factorflow.write_dataset or `factorflow ingest`.",
     ),
-    "a file is no posterior": (["summary", "a.csv"], "It is a file. `factorflow fit` makes one."),
-    "nothing to resume": (["resume", "data.zarr"], "Begin the run with `factorflow fit`, without --resume."),
+    "a file is no posterior": (
+        ["summary", "a.csv"],
+        "It is a file. Make one with factorflow.fit or `factorflow fit`.",
+    ),
+    "nothing to resume": (["resume", "data.zarr"], "Begin the run with a fit, without --resume."),
     "decimals with a comma": (["ingest", "comma.csv", "--out", "x.zarr"], "or write decimals with a point"),
     "a file of text": (["ingest", "text", "--out", "x.zarr"], "take it out of the folder"),
     "another setting": (["simulate", "sparse_gfa", "--out", "x.zarr", "--set", "n_sample=5"], "n_samples?"),
