@@ -71,6 +71,8 @@ def test_known_functions_are_found() -> None:
     true += [{**true[0], "orientation": turn, "phase": 50.0} for turn in (0.6, 179.4)]  # about level
     found = fit_gabor(np.array([gabor_function(SIZE, **one) for one in true]))
     assert (found["r2"] > 1 - 1e-9).all()
+    assert found["orientation"].between(0.0, 180.0, inclusive="left").all()
+    assert found["phase"].between(-180.0, 180.0).all()
     for name in true[0]:
         period = {"orientation": 180.0, "phase": 360.0}.get(name, 1e9)
         expected = [one[name] for one in true]

@@ -226,3 +226,18 @@ def test_what_cannot_be_appended_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="rows without names"):
         append_rows(named.path, more)
     assert append.__doc__
+
+
+@pytest.mark.filterwarnings("ignore:.*no line break at its end")
+def test_a_number_that_was_written_in_part_is_read_again(tmp_path: Path, appended: list[bool]) -> None:
+    """Of one column the rest of a number would be a row of its own."""
+    source, folder = tmp_path / "depth.csv", Folder.at(tmp_path / "out")
+    options = SourceOptions(index_col=False)
+    lines = ["depth", *(f"{value:.6f}" for value in VALUES["genes"][:50, 1] if value == value)]
+    source.write_text("\n".join(lines) + "\n12.5")
+    assert pipeline.ingest(source, folder, options)[0].n_rows == len(lines)
+    source.write_text("\n".join(lines) + "\n12.53\n0.25\n")
+    dataset, _ = pipeline.ingest(source, folder, options)
+    assert dataset.n_rows == len(lines) + 1
+    assert dataset.fingerprint == write_dataset(tmp_path / "whole.zarr", source, index_col=False).fingerprint
+    assert appended == [False]
