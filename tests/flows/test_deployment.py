@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import numpy as np
@@ -67,6 +69,15 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, tools: Any) -> Iterator[D
         yield found
 
 
+SERVER_PASSWORD, PASSWORD = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
+
+
+def filled(value: str) -> str:
+    """Return a value of the compose file, with a password, and defaults where nothing is set."""
+    value = re.sub(r"\$\{\w+:\?[^}]*\}", "chosen", value)
+    return re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", value)
+
+
 @contextmanager
 def compose(folder: Path, tools: Any, **environment: str) -> Iterator[Deployed]:
     """Start the services of docker-compose.yml but for the store, with more in the environment of all."""
@@ -85,8 +96,14 @@ def compose(folder: Path, tools: Any, **environment: str) -> Iterator[Deployed]:
     }
     with tools.started(folder) as processes:
         processes.environment |= {"PREFECT_API_URL": api, **environment}
+        given = {name: services[name]["environment"] for name in ("prefect-server", "prefect-worker")}
+        password = {name: filled(given["prefect-server"][name]) for name in (SERVER_PASSWORD,)}
         database = tools.database(processes)  # that of the file, where there is PostgreSQL; else SQLite
-        processes.start(commands["prefect-server"], **database)
+        processes.start(commands["prefect-server"], **database, **password)
+        processes.environment |= {
+            name: filled(given["prefect-worker"][name])
+            for name in (PASSWORD, "DASK_DISTRIBUTED__DASHBOARD__LINK", "DASK_FACTORFLOW__SHARE")
+        }
         processes.start(commands["dask-scheduler"])
         processes.start(commands["dask-worker"])
         tools.wait_for(lambda: tools.answers(f"{api}/health"), "the Prefect server")
@@ -103,9 +120,11 @@ def test_nothing_is_open_to_other_machines() -> None:
     published = [port for service in services.values() for port in service.get("ports", [])]
     assert published
     assert all(port.startswith("127.0.0.1:") for port in published)
-    passwords = [line for line in text.splitlines() if "POSTGRES_PASSWORD" in line and "$" in line]
-    assert passwords
-    assert all("${POSTGRES_PASSWORD:?" in line for line in passwords)
+    for name, uses in (("POSTGRES_PASSWORD", 2), ("PREFECT_PASSWORD", 2)):
+        passwords = [line for line in text.splitlines() if name in line and "$" in line]
+        assert len(passwords) == uses
+        assert all(f"${{{name}:?" in line for line in passwords)
+        assert f"\n{name}=\n" in (ROOT / "deploy" / "compose.env").read_text()
     ours = [line for line in (ROOT / "deploy" / "Dockerfile").read_text().splitlines() if "USER " in line]
     assert ours == ["USER 1000"]
     pods = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "cluster.yaml").read_text())["spec"]
@@ -152,8 +171,12 @@ def test_compose_runs_a_deployment(deployed: Deployed, source: Path, tmp_path: P
     run = deployed.launch(source=str(source), out=str(out), model={"model": "sparse_gfa", "n_factors": 2})
     shown = deployed.processes.run([*run, "--watch", "--watch-timeout=300"])
     assert (out / "report.html").exists(), f"{shown}\n{deployed.processes.logs()}"
+    assert "Dask dashboard: http://localhost:8787/status" in deployed.processes.logs()
     with urlopen(deployed.dashboard, timeout=30) as answer:
         assert "Bokeh" in answer.read().decode()
+    api = deployed.processes.environment["PREFECT_API_URL"]
+    with pytest.raises(HTTPError, match="401"):
+        urlopen(f"{api}/admin/version", timeout=30)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
+import dask
 from distributed import Client, Security, SpecCluster, Status
 
 from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor
@@ -35,6 +36,9 @@ Work of 50 ms of one thread is enough to ask for one more worker: Dask's own 5 s
 tasks are all there from the start, and those of a run come round by round. A worker must be one too many for
 60 s until it is given back: between rounds every worker is idle for a moment.
 """
+
+SHARE = "factorflow.share"
+"""Setting of Dask's configuration: runs that work on a cluster that is running at the same time."""
 
 _securities: dict[str, Security] = {}
 
@@ -71,7 +75,8 @@ def open_cluster(setting: ClusterSetting) -> DaskExecutor:
         owned = (client, cluster)
     if setting.wait is not None:
         wait = seconds_of("wait", setting.wait)
-    return _owned(client, owned, workers=setting.n_workers, wait_seconds=wait, share=setting.share)
+    share = setting.share * _n_runs(setting.address)
+    return _owned(client, owned, workers=setting.n_workers, wait_seconds=wait, share=share)
 
 
 def open_running(executor: Any, workers: int | None, memory: int | None) -> DaskExecutor:
@@ -80,11 +85,27 @@ def open_running(executor: Any, workers: int | None, memory: int | None) -> Dask
         return _owned(*local_cluster(workers or n_cores(), memory))
     if isinstance(executor, str):
         client = connect(executor)
-        return _owned(client, (client,), workers=workers or 0)
+        return _owned(client, (client,), workers=workers or 0, share=_n_runs(executor))
     if isinstance(executor, Client):
         return DaskExecutor(executor, workers=workers or 0)
     client = Client(executor, set_as_default=False)
     return _owned(client, (client,), workers=workers or 0)
+
+
+def _n_runs(address: str | None) -> int:
+    """Return how many runs share the memory of a cluster that somebody else started: each plans with a part.
+
+    Raises
+    ------
+    InputError
+        If the setting is no number of runs.
+    """
+    if address is None or address in _securities:  # of this process's own
+        return 1
+    n_runs = dask.config.get(SHARE, 1)
+    if not isinstance(n_runs, int) or isinstance(n_runs, bool) or n_runs < 1:
+        raise InputError("DASK_FACTORFLOW__SHARE", n_runs, "an integer >= 1", "Correct it, or unset it.")
+    return n_runs
 
 
 def _owned(client: Client, owned: tuple[Any, ...], **options: Any) -> DaskExecutor:
