@@ -641,27 +641,25 @@ def test_settings_are_described_by_the_names_that_are_given() -> None:
     assert found["kwargs"]["default"] == "{}"
 
 
-def test_runs_of_other_processes_share_the_memory(own_class: Any) -> None:
+def test_runs_of_other_processes_share_the_memory() -> None:
     """Of a cluster that is running, as Dask's configuration says; not of one that a run starts itself."""
-    from distributed import LocalCluster
 
     def memory(executor: Any) -> int:
         opened: Any = open_executor(executor)
         opened.close()
         return int(opened.memory_bytes)
 
-    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None}
-    with LocalCluster(**options, memory_limit="400MB") as cluster:
+    options: dict[str, Any] = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": ":0"}
+    with LocalCluster(**options, processes=False, memory_limit="400MB") as cluster:
         address = cluster.scheduler_address
         alone = memory(address)
         with dask.config.set({"factorflow.share": 2}):
             assert memory(address) == alone // 2
             assert memory(ClusterSetting(address=address)) == alone // 2
             assert memory(ClusterSetting(address=address, share=3)) == alone // 6
-            with shared_cluster(TrialOptions(cluster=own_class), 2) as own:
-                shared: Any = open_executor(own.cluster)
-                assert shared.share == 2
-                shared.close()
+            with clusters.shared_security(address, cluster.security):  # as a run's own
+                assert memory(address) == alone
+                assert memory(ClusterSetting(address=address, share=3)) == alone // 3
         for wrong in (0, "two", True):
             with (
                 dask.config.set({"factorflow.share": wrong}),

@@ -102,7 +102,6 @@ class DaskExecutor:
         self.address = address_of(client)
         self.dashboard = _dashboard_of(client)
         self.n_feature_tasks = feature_tasks
-        self.share = share
         self._turn = next(_turns) % share / share
         self._run = uuid4().hex[:8]
         self._count = itertools.count()
