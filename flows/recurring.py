@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from factorflow.models.contract import ModelConfig
     from factorflow.posterior.record import RunRecord
 
-__all__ = ["Due", "Last", "Refreshed", "Steps", "due", "refresh", "run_steps"]
+__all__ = ["Due", "Last", "Refreshed", "Steps", "due", "imported", "refresh", "run_steps"]
 
 Accept = Callable[[Mapping[str, Any]], bool]
 """A hook that says whether a new posterior becomes the latest, by its comparison with the one before."""
@@ -244,6 +245,11 @@ def run_steps(
     from factorflow.data import open_dataset
 
     require("matplotlib", "draws the report")  # before the fit
+    if rule.accept is not None:
+        if accept is not None:
+            expected = "nothing beside accept, a function"
+            raise InputError("rule.accept", rule.accept, expected, "Leave one of the two out.")
+        accept = imported(rule.accept)
     history = History(folder.path)
     with history.locked():
         history.repair(rule.keep)
@@ -294,6 +300,27 @@ def run_steps(
         history.add(entry, dataset)
         history.prune(rule.keep)
         return Refreshed(place, ingested, decided, entry, tuple(found))
+
+
+def imported(path: str) -> Accept:
+    """Return the hook at a path, ``package.module:function``.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    module, _, name = path.partition(":")
+    try:
+        hook: Any = getattr(import_module(module), name)
+    except Exception as error:  # the module is somebody else's
+        expected = f"a function that can be imported ({type(error).__name__}: {error})"
+        remedy = "Install its package where the run is, or add its folder to PYTHONPATH."
+        raise InputError("accept", path, expected, remedy) from error
+    if not callable(hook):
+        raise InputError("accept", path, f"a function, not a {type(hook).__name__}", "Correct it.")
+    accept: Accept = hook
+    return accept
 
 
 def _asked(dataset: Dataset, model: ModelConfig | Mapping[str, Any], options: RunOptions) -> RunRecord:

@@ -50,6 +50,22 @@ ExecutorName = Annotated[
 """Where a run works, as text; schemas have the pattern, so that forms and servers check it."""
 
 
+FUNCTION = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
+"""The path of a function that can be imported."""
+
+
+def _check_function(path: str) -> str:
+    """Refuse what names no function; whether there is one is said where it is imported."""
+    if re.search(FUNCTION, path) is None:
+        raise InputError("accept", path, "package.module:function", "Correct it.")
+    return path
+
+
+FunctionPath = Annotated[
+    str, AfterValidator(_check_function), WithJsonSchema({"type": "string", "pattern": FUNCTION})
+]
+
+
 class PlaceOptions(Options):
     """Where a run works."""
 
@@ -267,6 +283,11 @@ class RefreshOptions(Options):
         ge=0,
         description="A view has drifted when its held-out log-likelihood fell by more than this, in nats an "
         "entry.",
+    )
+    accept: FunctionPath | None = Field(
+        default=None,
+        description="A function, package.module:function, that is given the comparison with the posterior "
+        "before, and returns whether the new one becomes the latest.",
     )
 
 

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import factorflow
+from factorflow.cli import app
 from factorflow.errors import InputError
 from factorflow.posterior.record import RunRecord
 from factorflow.settings import RefreshOptions, RunOptions, SourceOptions
@@ -319,6 +321,61 @@ def test_a_source_that_lost_its_rows_does_not_become_the_latest(tmp_path: Path) 
     assert latest(out) == "0002.zarr"
     write(source, 50)
     assert again(source, out, {"min_rows": 0.0}, max_iter=3).due.action == "fit"
+
+
+@pytest.fixture
+def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of a function that takes what has no alerts; its module is in a folder of the path."""
+    (tmp_path / "cohort_checks.py").write_text(
+        "def calm(found):\n    return not found['alerts']\n\nlimit = 3\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "cohort_checks:calm"
+
+
+def test_a_hook_is_named_by_its_path(hook: str, tmp_path: Path) -> None:
+    """In the rule, as the form and the command have it."""
+    source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
+    again(source, out, {"accept": hook}, max_iter=3)
+    write(source, 92)
+    refused = again(source, out, {"accept": hook}, max_iter=3)
+    assert refused.describe()["done"] == "ingested, fitted, not accepted"
+    assert latest(out) == "0001.zarr"
+    taken = again(source, out, {"accept": hook, "drift_rows": 0.2, "drift_loadings": 1}, max_iter=3)
+    assert taken.accepted
+    assert latest(out) == "0002.zarr"
+
+
+def test_a_hook_of_the_command(hook: str, tmp_path: Path) -> None:
+    source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
+    command = ["refresh", str(source), "--out", str(out), "--set", "n_factors=1", "--max-iter", "3", "--json"]
+    command += ["--accept", hook]
+    assert json.loads(CliRunner().invoke(app, command).stdout)["done"] == "ingested, fitted"
+    write(source, 92)
+    assert json.loads(CliRunner().invoke(app, command).stdout)["done"] == "ingested, fitted, not accepted"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("cohort_checks.calm", "accept = cohort_checks.calm: expected package.module:function"),
+        ("os.path:exists; 1", "expected package.module:function"),
+        ("no_such_package:f", "expected a function that can be imported .ModuleNotFoundError"),
+        ("cohort_checks:gone", "expected a function that can be imported .AttributeError"),
+        ("cohort_checks:limit", "expected a function, not a int"),
+    ],
+)
+def test_a_hook_that_is_none_is_refused_first(hook: str, path: str, said: str, tmp_path: Path) -> None:
+    source, out = write(tmp_path / "y.csv", 30), tmp_path / "out"
+    with pytest.raises(InputError, match=said):
+        again(source, out, {"accept": path}, max_iter=3)
+    assert not (out / "dataset.zarr").exists()
+
+
+def test_two_hooks_are_refused(hook: str, tmp_path: Path) -> None:
+    source, rule = write(tmp_path / "y.csv", 30), RefreshOptions(accept=hook)
+    with pytest.raises(InputError, match="rule.accept"):
+        refresh(source, Folder.at(tmp_path / "out"), MODEL, RunOptions(), rule, accept=lambda _: True)
 
 
 def test_two_refreshes_of_a_folder_are_kept_apart(tmp_path: Path) -> None:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Any
 
 import pytest
 
 
-def refusal(**parameters: Any) -> str:
-    """Return what the server answers to a run of `fit` with parameters; empty when it takes them."""
+def refusal(flow: str = "fit", **parameters: Any) -> str:
+    """Return what the server answers to a run of a flow with parameters; empty when it takes them."""
     from prefect.utilities.schema_tools.validation import ValidationError, validate
 
-    from flows.fit import fit
-
+    asked = getattr(import_module(f"flows.{flow}"), flow)
     given = {"source": "a.csv", "out": "runs/a", **parameters}
     try:
-        validate(given, fit.parameters.model_dump(), raise_on_error=True)
+        validate(given, asked.parameters.model_dump(), raise_on_error=True)
     except ValidationError as error:
         return str(error)
     return ""
@@ -55,6 +55,14 @@ def test_a_wrong_value_is_refused_with_option_and_bound(parameters: dict[str, An
 )
 def test_right_values_are_taken(parameters: dict[str, Any]) -> None:
     assert refusal(**parameters) == ""
+
+
+def test_a_hook_is_refused_that_has_no_path() -> None:
+    assert refusal("refresh", rule={"accept": "checks:calm"}) == ""
+    assert refusal("refresh", rule={}) == ""
+    assert re.search(
+        "'rule.accept'.*'checks.calm' does not match", refusal("refresh", rule={"accept": "checks.calm"})
+    )
 
 
 def test_an_executor_is_refused_where_a_flow_is_called() -> None:
