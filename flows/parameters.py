@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from factorflow import settings
 from factorflow.errors import InputError
-from factorflow.models.registry import registered
+from factorflow.models.registry import default_family, registered
 from factorflow.settings import SourceOptions
 
 __all__ = [
@@ -29,9 +29,6 @@ __all__ = [
     "SourceOptions",
     "default_model",
 ]
-
-FIRST = "sparse_gfa"
-"""The family that the form offers first, and that a flow fits when it is given none."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class Families(Shown):
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
         """Return the schema of the form."""
         schemas = handler(core_schema)["discriminator"]["mapping"]
-        names = sorted(schemas, key=lambda name: (name != FIRST, name))
+        names = sorted(schemas, key=lambda name: (name != default_family(), name))
         rest: dict[str, Any] = {"properties": {"model": {"enum": names}}}
         for name in reversed(names):
             is_it = {"properties": {"model": {"const": name}}}
@@ -89,7 +86,7 @@ def _with_family(value: Any) -> Any:
     """Return options with the name of their family: that which a flow fits when it is given none."""
     if not isinstance(value, Mapping):
         return value
-    name = value.get("model", FIRST)
+    name = value.get("model", default_family())
     if name not in registered():
         raise InputError("model", name, f"one of {', '.join(sorted(registered()))}", "Choose one of them.")
     return {**value, "model": name}
@@ -98,7 +95,7 @@ def _with_family(value: Any) -> Any:
 if TYPE_CHECKING:
     from factorflow.models.contract import ModelConfig as ModelChoice
 else:
-    _families = sorted(registered().items(), key=lambda family: family[0] != FIRST)
+    _families = sorted(registered().items(), key=lambda family: family[0] != default_family())
     ModelChoice = Annotated[
         reduce(or_, (family for _, family in _families)),
         Field(discriminator="model"),
@@ -136,4 +133,4 @@ Reading = Annotated[SourceOptions, Shown("How the source is read; nothing of it 
 
 def default_model() -> Any:
     """Return the configuration that a flow uses when it is given none."""
-    return registered()[FIRST]()
+    return registered()[default_family()]()

@@ -17,6 +17,7 @@ from factorflow.settings import Options, describe, read_yaml
 from factorflow.storage.location import URL
 
 __all__ = [
+    "DEFAULT_FAMILY",
     "FAMILIES",
     "SIMULATORS",
     "Dataset",
@@ -26,6 +27,7 @@ __all__ = [
     "Source",
     "assignments",
     "completions",
+    "default_families",
     "families",
     "from_config",
     "names_set",
@@ -54,6 +56,9 @@ Results = Annotated[
 FAMILIES = "{families}"
 """Stands in help texts for the names of all families."""
 
+DEFAULT_FAMILY = "{default_family}"
+"""Stands in help texts for the family that is fitted where none is named."""
+
 SIMULATORS = "{simulators}"
 """Stands in help texts for the names of all simulators."""
 
@@ -67,7 +72,7 @@ class ModelOptions(Options):
 
     of = "the command"
 
-    model: str | None = Field(None, description=f"Family: {FAMILIES}; sparse_gfa if left out.")
+    model: str | None = Field(None, description=f"Family: {FAMILIES}; {DEFAULT_FAMILY} if left out.")
     config: Path | None = Field(None, description="YAML or JSON file: the model's options, and `cluster`.")
     set: list[str] | None = Field(
         None,
@@ -95,7 +100,9 @@ class ModelOptions(Options):
         options |= {name: value_of(text) for name, text in assignments("set", self.set or []).items()}
         if self.model is not None:
             options["model"] = self.model
-        return {"model": "sparse_gfa", **options}
+        from factorflow.models.registry import default_family
+
+        return options if "model" in options else {"model": default_family(), **options}
 
 
 def from_config(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,6 +177,13 @@ def families(incomplete: str) -> list[str]:
     return [name for name in registered() if name.startswith(incomplete)]
 
 
+def default_families(_: str = "") -> list[str]:
+    """Return the name of the family that is fitted where none is named."""
+    from factorflow.models.registry import default_family
+
+    return [default_family()]
+
+
 def options_like(flag: str) -> list[str]:
     """Return options of models that are written as a flag is, ``--n-factors``, or nearly so."""
     from difflib import get_close_matches
@@ -183,9 +197,9 @@ def options_like(flag: str) -> list[str]:
 
 def _assigned(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete NAME= of the options of a model, and VALUE where there is a choice."""
-    from factorflow.models.registry import registered
+    from factorflow.models.registry import default_family, registered
 
-    family = registered().get(ctx.params.get("model") or "sparse_gfa")
+    family = registered().get(ctx.params.get("model") or default_family())
     name, equals, value = incomplete.partition("=")
     known = {option["option"]: option for option in describe(family)} if family else {}
     if not equals:

@@ -24,9 +24,11 @@ import typer.models
 
 from factorflow.cli.groups import has_group, options_of, parse_group
 from factorflow.cli.options import (
+    DEFAULT_FAMILY,
     FAMILIES,
     SIMULATORS,
     ModelOptions,
+    default_families,
     families,
     from_config,
     names_set,
@@ -165,6 +167,10 @@ def _written(given: Mapping[str, Any]) -> dict[str, str]:
     return {name: flag for flag, each in texts.items() if isinstance(each, list) for name in names_set(each)}
 
 
+PLACEHOLDERS = {FAMILIES: families, DEFAULT_FAMILY: default_families, SIMULATORS: simulators}
+"""What stands in help texts for names that are looked for where help is needed, and what finds them."""
+
+
 class Command(typer.core.TyperCommand):
     """A command that knows models and simulators: they are looked for where help is needed."""
 
@@ -196,7 +202,7 @@ class Command(typer.core.TyperCommand):
         """Write the help."""
         for parameter in self.params:
             text = getattr(parameter, "help", None) or ""
-            for placeholder, names in ((FAMILIES, families), (SIMULATORS, simulators)):
+            for placeholder, names in PLACEHOLDERS.items():
                 if placeholder in text:
                     text = text.replace(placeholder, ", ".join(names("")))
                     parameter.help = text  # type: ignore[attr-defined]

@@ -334,6 +334,9 @@ class ModelConfig(Options):
 
     views: tuple[str, ...] | None = Field(default=None, description="Views to model; all when left out.")
 
+    is_default: ClassVar[bool] = False
+    """Whether commands and flows fit this family where none is named."""
+
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     """Where `Sweep.map` can work: "cuda" means that it takes the values of a block as CuPy arrays."""
 

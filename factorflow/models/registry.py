@@ -8,7 +8,7 @@ from typing import TypeVar
 from factorflow.flatten import allow_package
 from factorflow.models.contract import ModelConfig
 
-__all__ = ["register", "registered"]
+__all__ = ["default_family", "register", "registered"]
 
 _REGISTRY: dict[str, type[ModelConfig]] = {}
 
@@ -26,6 +26,11 @@ def registered() -> dict[str, type[ModelConfig]]:
     """Return every known configuration by name."""
     _scan()
     return dict(sorted(_REGISTRY.items()))
+
+
+def default_family() -> str:
+    """Return the name of the family of commands and flows where none is named."""
+    return next(name for name, config in registered().items() if config.is_default)
 
 
 @cache

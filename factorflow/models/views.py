@@ -22,8 +22,6 @@ def refuse_inputs(meta: Meta, model: str) -> None:
             "views",
             ", ".join(f"{view.name} ({view.likelihood})" for view in meta.input_views),
             f"views of values: {model} takes no categorical variables or covariates",
-            "Select the others: {views}. Long tables are for molten_poisson and molten_normal."
-            if values
-            else "Fit another model.",
+            "Select the others: {views}, or fit a family of long tables." if values else "Fit another model.",
             views=values,
         )

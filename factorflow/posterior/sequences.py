@@ -25,7 +25,7 @@ def check_identities(posterior: Stored) -> None:
         raise InputError(
             "model",
             posterior.run["config"].get("model"),
-            "a model of sequences, whose samples have identities and attributes (identity_attribute)",
+            "a model of sequences, whose samples have identities and attributes",
             "Ask for scores() and loadings(view).",
         )
 

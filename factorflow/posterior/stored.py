@@ -291,11 +291,11 @@ class Stored:
     def inputs(self) -> xr.DataArray:
         """Return the inputs X of the process that couples the samples, (obs, input).
 
-        Of a `GPLVMCMF`; ``variable("inputs_variance")`` says how certain they are.
+        Of models with such a process; ``variable("inputs_variance")`` says how certain they are.
         """
         if not self.has("inputs"):
             known = self.run["config"].get("model")
-            expected = "a model whose samples a process couples (gplvm_cmf)"
+            expected = "a model whose samples a process couples"
             raise InputError("model", known, expected, "Ask for scores().")
         return self.variable("inputs")
 

@@ -108,7 +108,7 @@ class Special(Analysed):
     ) -> xr.Dataset:
         """Return log p(y) of samples under the fitted model, their latent variables integrated out.
 
-        By importance sampling; of models that can (`GPLVMCMF`). Missing entries are left out.
+        By importance sampling; of models that can. Missing entries are left out.
 
         Parameters
         ----------
@@ -141,7 +141,7 @@ class Special(Analysed):
         return found[["log_likelihood", "log_likelihood_error"]]
 
     def generate(self, n_samples: int, seed: int = 0) -> dict[str, xr.DataArray]:
-        """Return new samples of the model, by view; of models that can (`GPLVMCMF`).
+        """Return new samples of the model, by view; of models that can.
 
         Parameters
         ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -169,6 +170,23 @@ def test_libraries_stay_where_they_belong(library: str) -> None:
         )
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def test_no_family_is_named_outside_its_folder() -> None:
+    """Code that is no family's knows none by name; docstrings may give examples, simulators have names."""
+    from factorflow.models.registry import registered
+
+    names = {name for name, kind in registered().items() if kind.__module__.startswith("factorflow.")}
+    names |= {registered()[name].__name__ for name in names}
+    allowed = {ROOT / "data/simulation", ROOT / "arguments.py", ROOT / "models"}
+    for path in sources():
+        if allowed.isdisjoint({path, *path.parents}):
+            nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+            words = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
+            texts = {n.value for n in nodes if isinstance(n, ast.Constant) and id(n) not in words}
+            assert not names & texts, path
+            named = {w for text in texts if isinstance(text, str) for w in re.findall(r"\w+", text)}
+            assert not names & named, path
 
 
 def test_flows_prepare_for_prefect_and_histories_do_without() -> None:

@@ -24,7 +24,7 @@ from factorflow.data.simulation.simulate import SIMULATORS
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.models.contract import Example, Stage, Variable
-from factorflow.models.registry import registered
+from factorflow.models.registry import default_family, registered
 
 KNOWN = Path(__file__).with_name("known_options.json")
 
@@ -54,6 +54,11 @@ def test_options_are_in_the_docstring() -> None:
         words = str(kind.__doc__)
         assert words.count("Parameters\n----------") == 1
         assert all(f"\n{option} : " in words for option in kind.model_fields if option != "model")
+
+
+def test_one_family_is_the_default() -> None:
+    defaults = [name for name, kind in registered().items() if kind.is_default]
+    assert defaults == [default_family()]
 
 
 def everything() -> dict[str, dict[str, str]]:

@@ -56,6 +56,8 @@ REMOVED: dict[str, tuple[object, str, str]] = {
 class SparseGFA(ModelConfig):
     """Sparse Bayesian group factor analysis of several views (the model of MOFA)."""
 
+    is_default = True
+
     model: Literal["sparse_gfa"] = "sparse_gfa"
     n_factors: int = Field(
         default=10,
