@@ -50,7 +50,7 @@ from factorflow.models.sparse_gfa.start.sketches import (
 from factorflow.models.sparse_gfa.state import Globals
 from factorflow.trees import replace
 
-__all__ = ["CountSweep", "Counting", "Spectrum", "most_passes"]
+__all__ = ["CountSweep", "first_number", "most_passes"]
 
 Signs = Callable[[str, int, Float[Array, "B D"]], Float[Array, "B D"]]
 """Multiplies the entries of a view with the signs of a draw."""
@@ -64,10 +64,16 @@ PRODUCTS = 1
 better."""
 MARGIN = 8
 """Columns of a sketch besides one for each factor that may be kept, at least."""
-SPARE = 1
-"""Components to begin with besides those counted, since signs may miss a weak one."""
+SPARE = 2
+"""Components to begin with besides those counted, since signs may miss weak ones: of few binary entries above
+all."""
 KNOWN = 0.5
 """Squared length outside all others from which on a component of one view is added."""
+
+
+def first_number(settings: Settings, n_counted: int) -> int:
+    """Return how many factors a fit begins with: some to spare, where those that are not there go."""
+    return min(n_counted + (SPARE if settings.deletes else 0), settings.n_factors)
 
 
 def most_passes(n_factors: int) -> int:
@@ -273,7 +279,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
             chosen = np.concatenate([chosen, more], axis=1)[:, :most]
             at += len(spectrum.values)
         n_counted = chosen.shape[1]
-        number = min(n_counted + SPARE, settings.n_factors) if self.counts else globals_.n_factors
+        number = first_number(settings, n_counted) if self.counts else globals_.n_factors
         rest = columns[:, first.n_components : width] * np.sqrt(first.values[first.n_components :])
         chosen = np.concatenate([chosen, _outside(rest, chosen, gram, 0.0)], axis=1)
         chosen = chosen[:, : max(number, settings.n_factors)]

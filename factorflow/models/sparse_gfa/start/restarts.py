@@ -20,8 +20,7 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.pseudo_data import strip_for_workers
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import initial_globals
-from factorflow.models.sparse_gfa.start.count import MARGIN
-from factorflow.models.sparse_gfa.start.count import SPARE as COUNT_SPARE
+from factorflow.models.sparse_gfa.start.count import MARGIN, first_number
 from factorflow.models.sparse_gfa.state import Globals, Start
 from factorflow.trees import replace
 
@@ -46,7 +45,7 @@ def next_start(settings: Settings, globals_: Globals, *, spare: int) -> Globals:
         size = min(settings.n_rows, sum(view.n_features for view in settings.views))
         number = min(number + min(spare, MARGIN), size)
     elif globals_.n_counted is not None:
-        number = min(number, globals_.n_counted + COUNT_SPARE)
+        number = first_number(settings, globals_.n_counted)
     new = initial_globals(replace(settings, n_factors=number), globals_.fixed)
     return replace(new, starts=slim, n_counted=globals_.n_counted)
 
