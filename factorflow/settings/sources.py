@@ -167,7 +167,7 @@ class TableOptions(FileOptions):
 class SourceOptions(TableOptions, MatrixOptions):
     """How a source is read: all that `factorflow ingest` takes."""
 
-    of = "the source"
+    of = "factorflow.settings.SourceOptions"
 
     likelihoods: Literal["poisson", "normal", "gaussian"] | dict[str, Likelihood] | None = Field(
         default=None,
@@ -183,6 +183,9 @@ class SourceOptions(TableOptions, MatrixOptions):
     @classmethod
     def _kinds(cls, kinds: Any) -> Any:
         """Refuse what is no likelihood, naming its view."""
+        if isinstance(kinds, str) and kinds not in {"poisson", "normal", "gaussian"}:
+            expected = "one by view; or, of the response of a long table, poisson, normal or gaussian"
+            raise InputError("likelihoods", kinds, expected, "Name the view, or correct it.")
         for view, name in kinds.items() if isinstance(kinds, dict) else ():
             kind_of(str(view), str(name))
         return kinds

@@ -78,6 +78,33 @@ def test_layers_by_view(tmp_path: Path, cells: list[str]) -> None:
     assert "a layer of 'prot'" in ingest(tmp_path / "c", *cells, "--layer", "counts", code=2)
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--likelihood", "foo"], "--likelihood foo: expected one by view; or, of the response of a long"),
+        (["--likelihood", "poisson"], "--likelihood poisson: expected one by view"),
+        (["--likelihood", "y=foo"], "likelihood of view 'y' = foo: expected one of gaussian"),
+        (["--holdout", "0.2"], "--holdout 0.2: expected nothing: it is for long tables"),
+        (["--part", "held-out"], "--part held out: expected nothing: it is for long tables"),
+        (["--block-rows", "7"], "--block-rows 7: expected a power of two"),
+        (["--transpose", "z"], "--transpose z: expected views among y"),
+        (["--transpose", "y", "--layer", "counts"], "--layer counts: expected nothing"),
+    ],
+)
+def test_wrong_options_are_named_as_they_were_typed(tmp_path: Path, options: list[str], told: str) -> None:
+    (tmp_path / "y.csv").write_text("id,a,b\nx,1.5,0\ny,0,1.5\nz,2.5,3\n")
+    assert told in ingest(tmp_path / "s", f"y={tmp_path / 'y.csv'}", *options, code=2)
+
+
+def test_features_in_rows_of_a_view(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.csv").write_text("id,s0,s1,s2\na,1.5,0,1\nb,0,1.5,3\n")
+    files = [f"{name}={tmp_path / name}.csv" for name in ("one", "two")]
+    for flags in (["--transpose"], ["--transpose", "one", "--transpose", "two"]):
+        dataset = ingest(tmp_path / "s", *files, *flags, "--overwrite")
+        assert (dataset.n_rows, dataset.features("two").tolist()) == (3, ["a", "b"])
+
+
 def test_options_of_a_recurring_run(tmp_path: Path, cells: list[str]) -> None:
     """Layers and marks by view can be said in the file of a flow."""
     from factorflow.settings import MatrixOptions, parse_config
