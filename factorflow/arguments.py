@@ -13,6 +13,7 @@ import numbers
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
 from typing import Any, TypeVar
 
@@ -107,7 +108,8 @@ def checked(function: F, name: str | None = None) -> F:
         except TypeError as error:
             raise _refused_call(called, signature, positional, named, str(error)) from None
         try:
-            return function(*positional, **named)
+            with _usual_floating_point():
+                return function(*positional, **named)
         except (FactorflowError, Warning):
             raise
         except Exception as error:
@@ -232,6 +234,17 @@ def _members(annotation: str, between: str) -> list[str]:
             parts.append(annotation[start:i].strip())
             start = i + 1
     return [*parts, annotation[start:].strip()]
+
+
+def _usual_floating_point() -> AbstractContextManager[Any]:
+    """Have NumPy not raise errors meanwhile where the program has asked for that (`numpy.seterr`).
+
+    Numbers too small for float64, say, are no errors in what is computed here.
+    """
+    numpy = sys.modules.get("numpy")
+    asked = {} if numpy is None else {kind: how for kind, how in numpy.geterr().items() if how == "raise"}
+    usual = {kind: "ignore" if kind == "under" else "warn" for kind in asked}
+    return numpy.errstate(**usual) if numpy is not None and asked else nullcontext()
 
 
 def _shown(value: Any) -> str:

@@ -310,6 +310,8 @@ def _as_numbers(column: pd.Series[Any]) -> NDArray[Any]:
     if isinstance(column.dtype, pd.PeriodDtype):
         column = column.dt.start_time
     if kind == "O":
+        if pd.api.types.infer_dtype(column, skipna=True) == "decimal":
+            return column.astype(float).to_numpy()
         column = _read_times(column)
     if getattr(column.dtype, "kind", "O") not in "mM":
         plain = column.astype(object)

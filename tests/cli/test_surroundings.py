@@ -134,3 +134,33 @@ def test_a_full_disk_is_told_from_a_damaged_table(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left") as caught, Path("/dev/full").open("wb") as out:
         append(out, np.zeros(100_000))
     assert caught.value.errno == 28
+
+
+def test_a_fit_leaves_the_process_as_it_was(tmp_path: Path) -> None:
+    """In a process of its own: packages that are imported for the first time take part."""
+    code = f"""
+import gc, os, random, signal, sys, threading
+import numpy as np, pandas, xarray
+import factorflow as ff
+
+def state():
+    handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM)]
+    python = [sys.excepthook, threading.excepthook, sys.getrecursionlimit(), sys.getswitchinterval()]
+    return [dict(os.environ), os.getcwd(), handlers, python, random.getstate(), str(np.random.get_state()),
+            np.geterr(), gc.isenabled(), gc.get_threshold(), sys.modules["__main__"], list(sys.path)]
+
+signal.signal(signal.SIGUSR1, lambda *_: None)
+np.seterr(all="raise")  # which a fit does not meet
+before = state()
+rng = np.random.default_rng(0)
+x = rng.normal(size=(80, 2)) @ rng.normal(size=(2, 9)) + 0.5 * rng.normal(size=(80, 9))
+views = {{"x": x, "b": (x > 0) * 1.0, "c": rng.poisson(np.exp(x / 4)) * 1.0}}
+data = ff.write_dataset({str(tmp_path / "d")!r}, views, {{"b": "bernoulli", "c": "poisson"}})
+model = ff.models.SparseGFA(n_factors=2, max_iter=8, warmup_iter=3)
+posterior = ff.fit(data, model, progress=False, holdout=0.1)
+posterior.project(data, progress=False)
+posterior.summary()
+print([i for i, (one, other) in enumerate(zip(before, state())) if one != other])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
+    assert done.stdout.split() == ["[]"], done.stderr[-2000:]

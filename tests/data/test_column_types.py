@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ COLUMNS: dict[str, Any] = {
     "seconds": np.array(["3020-01-01"] * N, "datetime64[s]"),
     "nanoseconds": pd.to_datetime(np.arange(N) + 1, unit="ns"),
     "days": with_gap(np.array([datetime.date(2020, 1, 1 + i) for i in range(N)], dtype=object)),
+    "decimals": with_gap(np.array([decimal.Decimal(f"{i}.10") for i in range(N)], dtype=object)),
+    "clock": with_gap(np.array([datetime.time(i, 5, 0, 7) for i in range(N)], dtype=object)),
     "durations": with_gap(pd.to_timedelta(np.arange(N) * 0.7 - 3, unit="D")),
     "levels": pd.Categorical(["b", "a"] * (N // 2), categories=["c", "b", "a"]),
     "ordered": with_gap(pd.Categorical(["I", "III"] * (N // 2), ["I", "II", "III"], ordered=True)),
@@ -91,10 +94,10 @@ def test_datasets_and_posteriors_keep_types(tmp_path: Path, out: bool) -> None:
     for node in posterior.tree.subtree:
         for variable in node.variables.values():
             assert {type(value) for value in variable.attrs.values()} <= {str, int, float}
-    with pytest.warns(UserWarning, match="columns not tested: 'seconds', 'intervals', 'no integers'"):
+    with pytest.warns(UserWarning, match="columns not tested: 'seconds', 'clock', 'intervals'"):
         found = posterior.associate()
     tests = dict(zip(found["column"], found["test"], strict=True))
-    for name in ("dates with a gap", "durations", "quarters", "days", "arrow's dates", "identifiers"):
+    for name in ("dates with a gap", "durations", "quarters", "days", "arrow's dates", "decimals"):
         assert tests[name] == "spearman"
     assert tests["truths with a gap"] == tests["ordered"] == "kruskal-wallis"
     assert {*tests} | {*found.attrs["not_tested"]} == {*OBS}

@@ -8,6 +8,7 @@ own for text (`decode`).
 from __future__ import annotations
 
 import datetime
+import decimal
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +70,9 @@ def encode(column: pd.Series[Any]) -> tuple[NDArray[Any], Record | None]:
         return _texts(column, missing), {"type": "duration", "unit": column.dt.unit}
     if isinstance(dtype, pd.PeriodDtype):
         return _texts(column, missing), {"type": "period", "freq": str(dtype)[len("period[") : -1]}
-    if pd.api.types.infer_dtype(column, skipna=True) == "date":
-        return _texts(column, missing), {"type": "date"}
+    found = pd.api.types.infer_dtype(column, skipna=True)
+    if found in ("date", "time", "decimal"):
+        return _texts(column, missing), {"type": found}
     values = column.astype(object).where(~missing, "").astype(str).to_numpy(dtype=object)
     gaps = bool(missing.any()) and "" not in values[~missing]
     if isinstance(dtype, pd.StringDtype):
@@ -242,9 +244,13 @@ def _periods(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
     return pd.PeriodIndex(np.where(texts == "", "NaT", texts), freq=record["freq"]).array
 
 
-def _dates(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
-    found = [datetime.date.fromisoformat(text) if text else None for text in texts.tolist()]
-    return np.array(found, dtype=object)
+def _objects(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
+    read: Callable[[str], Any] = {
+        "date": datetime.date.fromisoformat,
+        "time": datetime.time.fromisoformat,
+        "decimal": decimal.Decimal,
+    }[record["type"]]
+    return np.array([read(text) if text else None for text in texts.tolist()], dtype=object)
 
 
 def _truths(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
@@ -281,7 +287,9 @@ _DECODERS: dict[str, Callable[[NDArray[Any], Mapping[str, Any]], Any]] = {
     "datetime": _datetimes,
     "duration": _durations,
     "period": _periods,
-    "date": _dates,
+    "date": _objects,
+    "time": _objects,
+    "decimal": _objects,
     "boolean": _truths,
     "text": _text,
     "plain": _plain,

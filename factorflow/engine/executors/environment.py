@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,9 +70,9 @@ def digest_of_modules(package: Path) -> str:
 def _processor() -> str:
     """Return the type of processor that BLAS works for: looking through libraries takes 5 ms."""
     import numpy  # noqa: F401  (its BLAS must be loaded to be seen)
-    from threadpoolctl import threadpool_info
 
-    kinds = {str(pool.get("architecture", "")) for pool in threadpool_info() if pool["user_api"] == "blas"}
+    pools = _threadpoolctl().threadpool_info()
+    kinds = {str(pool.get("architecture", "")) for pool in pools if pool["user_api"] == "blas"}
     return "+".join(sorted(kinds)) or platform.machine()
 
 
@@ -178,9 +179,20 @@ def one_thread() -> Iterator[None]:
 def _controller() -> Any:
     import numpy  # noqa: F401  (libraries must be loaded to be limited)
     import scipy.linalg  # noqa: F401
-    from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()
+    return _threadpoolctl().ThreadpoolController()
+
+
+@cache
+def _threadpoolctl() -> Any:
+    """Import threadpoolctl, which sets a variable (it allows two libraries of OpenMP) that is not to stay."""
+    name = "KMP_DUPLICATE_LIB_OK"
+    was_set = name in os.environ
+    import threadpoolctl
+
+    if not was_set:
+        os.environ.pop(name, None)
+    return threadpoolctl
 
 
 def check_device(device: str, able: Sequence[str]) -> None:
