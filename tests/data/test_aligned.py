@@ -65,3 +65,22 @@ def test_missing_codes_stay_missing(tmp_path: Path) -> None:
         new, fitted.meta(["y", "effort"]), {"y": fitted.features("y"), "effort": np.array(["hours"])}
     )
     assert set(without.read(0, ["y", "effort"])[0].data) == {"y", "effort"}
+
+
+def test_groups_and_moments_of_new_samples(tmp_path: Path) -> None:
+    """A group that the fit has not is -1, no other's; of features that they lack there are no moments."""
+    rng = np.random.default_rng(0)
+    fitted = write_dataset(
+        tmp_path / "a", {"y": rng.random((40, 3))}, features={"y": ["a", "b", "c"]}, groups=["u", "v"] * 20
+    )
+    values, groups = rng.random((30, 3)), np.array(["v", "w", "u"] * 10)
+    values[:4, 2] = np.nan
+    new = write_dataset(tmp_path / "b", {"y": values}, features={"y": ["c", "d", "a"]}, groups=groups)
+    aligned = Aligned(new, fitted.meta(), {"y": fitted.features("y")})
+    codes = np.concatenate([aligned.block(i).columns["group"] for i in range(aligned.n_blocks)])
+    assert codes.tolist() == [{"u": 0, "v": 1}.get(name, -1) for name in groups.tolist()]
+    found = aligned.moments("y", "mean", "n_observed")
+    np.testing.assert_allclose(
+        found["mean"], [np.nanmean(values[:, 2]), np.nan, values[:, 0].mean()], rtol=1e-6
+    )
+    assert found["n_observed"].tolist() == [26, 0, 30]

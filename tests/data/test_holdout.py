@@ -11,6 +11,7 @@ from factorflow.data import Holdout, write_dataset
 from factorflow.errors import InputError
 from factorflow.kernels.random import entry_uniform
 from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
+from factorflow.kinds import KINDS
 from factorflow.shape import HoldoutUnit
 
 
@@ -166,3 +167,18 @@ def test_rows_hidden_whole() -> None:
     whole = Holdout(0.5, 1, "sequence").rows(0, 60, sequences)
     for found, numbers, site in ((hidden, np.arange(10, 60), 0), (whole, sequences, 1)):
         np.testing.assert_array_equal(found, entry_uniform(1, HOLDOUT_UNITS[site], numbers, 0) < 0.5)
+
+
+@pytest.mark.parametrize("unit", ["row", "entry"])
+@pytest.mark.parametrize("first", [0, 5, 16, 20, 40])
+def test_rows_that_are_kept_for_last_are_held_out_from_the_first_on(unit: HoldoutUnit, first: int) -> None:
+    """Whatever blocks they are in; of a table whose last rows are held out."""
+    holdout, values = Holdout(0.0, unit=unit, from_row=first), np.ones((16, 2), np.float32)
+    hidden = []
+    for start in (0, 16, 32):
+        rows, columns = holdout.hidden(0, KINDS["gaussian"], start, values, None)
+        assert sorted(zip(rows.tolist(), columns.tolist(), strict=True)) == [
+            (row, column) for row in sorted(set(rows.tolist())) for column in (0, 1)
+        ]
+        hidden += sorted({start + row for row in rows.tolist()})
+    assert hidden == list(range(first, 48))

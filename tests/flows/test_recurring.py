@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder
 from flows import history
 from flows.drift import alerts, compare_data, compare_factors
-from flows.history import History
+from flows.history import Entry, History
 from flows.recurring import Due, Last, Refreshed, due, refresh
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
@@ -432,3 +433,26 @@ def test_data_are_compared_by_name() -> None:
     assert alerts({"scores": lost}, RefreshOptions()) == [
         "The held-out log-likelihood of y fell by 0.2 an entry."
     ]
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"), [(1, [3, 6]), (2, [3, 5, 6]), (4, [3, 4, 5, 6]), (9, list(range(1, 7)))]
+)
+def test_the_last_posteriors_and_the_last_fit_stay(tmp_path: Path, keep: int, left: list[int]) -> None:
+    """Of two fits, of which the second was projected on three times."""
+    kinds, history = ["fit", "projection", "fit", "projection", "projection", "projection"], History(tmp_path)
+    for number, kind in enumerate(kinds, start=1):
+        entry = Entry(number, kind, "2026-01-01", 10, "", "")  # type: ignore[arg-type]
+        (tmp_path / entry.name).mkdir()
+        (tmp_path / entry.name / "zarr.json").write_text("{}")
+        (tmp_path / f"{number:04d}.npz").write_bytes(b"")
+        (tmp_path / f"{number:04d}.json").write_text(json.dumps(asdict(entry)))
+    (tmp_path / "notes.npz").write_bytes(b"of somebody else")
+    removed = history.prune(keep)
+    assert removed == [f"{n:04d}.zarr" for n in range(1, 7) if n not in left]
+    assert [entry.number for entry in history.entries()] == left
+    for ending in ("zarr", "npz", "json"):
+        assert sorted(path.stem for path in tmp_path.glob(f"0*.{ending}")) == [f"{n:04d}" for n in left]
+    assert (tmp_path / "notes.npz").exists()
+    assert history.next_name() == "0007.zarr"
+    assert history.prune(keep) == []

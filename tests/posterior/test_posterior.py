@@ -99,8 +99,12 @@ def test_predictions_by_some_factors(given: Any) -> None:
         posterior.predict("rna", factors=[9])
 
 
-def test_predictions_in_pieces(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorflow.posterior.prediction.PIECE_ENTRIES", 5 * 12)
+@pytest.mark.parametrize("rows", [1, 5, 13, 1000])
+def test_predictions_in_pieces(given: Any, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """Also where the last piece is of one row, and where one row is asked for."""
+    monkeypatch.setattr("factorflow.posterior.prediction.PIECE_ENTRIES", rows * 12)
+    for n in range(1, 2 * rows + 2) if rows < 100 else ():
+        assert given.posterior.predict("rna", 0, n)["mean"].values.shape == (n, 12)
     mean, _ = _direct(given, "rna")
     np.testing.assert_allclose(given.posterior.predict("rna")["mean"].values, mean)
 
