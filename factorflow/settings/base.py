@@ -111,13 +111,12 @@ def documented(kind: type[Options]) -> Callable[[F], F]:
     """
 
     def decorate(function: F) -> F:
-        lines = []
+        docstring, lines = inspect.getdoc(function) or "", []
         for name in inspect.signature(function).parameters:
-            if name in kind.model_fields and f"    {name} : " not in (function.__doc__ or ""):
+            if name in kind.model_fields and f"\n{name} : " not in docstring:
                 text = str(kind.model_fields[name].description)
                 lines += [f"{name} : {function.__annotations__[name]}", *textwrap.wrap(text, 100, **_INDENT)]
-        options = textwrap.indent("\n".join(lines), "    ").lstrip()
-        function.__doc__ = function.__doc__ and function.__doc__.replace("<options>", options)
+        function.__doc__ = docstring.replace("<options>", "\n".join(lines))
         return function
 
     return decorate

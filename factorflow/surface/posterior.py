@@ -208,6 +208,8 @@ class Posterior(Special):
         dataset : Dataset or path
             New samples. Features are matched by name; views, features and entries may be missing.
         <options>
+        executor : {"local", "threads", "dask"}, address, distributed.Client, cluster object or mapping
+            As for `fit`.
         out, progress, on_event
             As for `fit`.
 

@@ -45,7 +45,8 @@ def plain(default: Any) -> Any:
 
 @pytest.mark.parametrize(("function", "kind"), TAKERS)
 def test_functions_take_the_options_of_their_model(function: Callable[..., Any], kind: type[Options]) -> None:
-    parameters, words = inspect.signature(function).parameters, " ".join(str(function.__doc__).split())
+    parameters, docstring = inspect.signature(function).parameters, str(inspect.getdoc(function))
+    words = " ".join(docstring.split())
     for name, field in kind.model_fields.items():
         if name == "cluster":  # an executor in Python
             continue
@@ -56,6 +57,7 @@ def test_functions_take_the_options_of_their_model(function: Callable[..., Any],
             assert plain(taken) == plain(field.get_default(call_default_factory=True)), name
         description = " ".join(str(field.description).split())
         of_python = f" {name} : " + "{"  # what else Python takes stands in the docstring itself
+        assert f"\n{name} : " in docstring, name
         said = f" {name} : {function.__annotations__[name]} {description}"
         assert said in words or of_python in words, name
     assert "<options>" not in words
