@@ -20,6 +20,7 @@ from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed import Fixed
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import (
+    Footprint,
     check_memory,
     kept_bytes,
     local_must_spill,
@@ -319,14 +320,12 @@ def _plan(
     meta, n_chains = model.meta, model.n_chains
     drawn = any(stage.keep for stage in model.stages())
     footprint, limit = measure(model, fitting=fixed is None), executor.memory_bytes
-    views = tuple(view.name for view in meta.views)
-    cache = kept_bytes(meta, footprint, executor.cache_bytes)
-    source = Source(data, views, hidden, cache, executor.cache_bytes - cache, options.device)
-    plan = Plan(model, source, options.seed, options.max_iter, fixed=fixed, warm=warm)
     n_groups = len(executor.cut(meta.n_blocks))
-    if required_bytes(meta, footprint, n_groups, n_chains, limit) > limit:
-        footprint = trace_scratch(model, footprint)
-    check_memory(meta, footprint, n_groups, n_chains, limit)
+    footprint, room = _fitting(model, footprint, n_groups, executor)
+    cache = kept_bytes(meta, footprint, room)
+    views = tuple(view.name for view in meta.views)
+    source = Source(data, views, hidden, cache, room - cache, options.device)
+    plan = Plan(model, source, options.seed, options.max_iter, fixed=fixed, warm=warm)
     spill = must_spill(model.stages(), meta, footprint, n_groups, n_chains, limit)
     local_spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)
     output.open(needed=drawn or spill or local_spill or not isinstance(executor, LocalExecutor))
@@ -339,6 +338,25 @@ def _plan(
         local_path=output.kept if local_spill else None,
     )
     return plan, DrawStore(plan.draws_path, draw_chunk(footprint.globals_)) if plan.draws_path else None
+
+
+def _fitting(
+    model: Model[Any, Any], footprint: Footprint, n_groups: int, executor: Executor
+) -> tuple[Footprint, int]:
+    """Return what a run takes, traced where it may not fit, and the memory for keeping blocks.
+
+    On workers blocks are kept in what is left; here the threads that update features have all of the memory.
+    """
+    meta, limit, room = model.meta, executor.memory_bytes, executor.cache_bytes
+    here = isinstance(executor, LocalExecutor)
+    n_threads = 1 if here else executor.n_root_threads
+    kept = min(room, -(-meta.n_rows // n_groups) * (meta.row_bytes + footprint.kept_per_row))
+    need = required_bytes(meta, footprint, n_groups, model.n_chains, limit, n_threads)
+    if need + (0 if here else kept) > limit:
+        footprint = trace_scratch(model, footprint)
+        need = required_bytes(meta, footprint, n_groups, model.n_chains, limit, n_threads)
+    check_memory(meta, footprint, n_groups, model.n_chains, limit, n_threads, executor.memory_note)
+    return footprint, room if here else min(room, limit - need)
 
 
 def _run(loop: Loop, output: Output) -> xr.DataTree | Location:

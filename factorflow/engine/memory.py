@@ -1,9 +1,13 @@
 """Whether a run fits, asked before it starts: what a model takes is measured on a few made-up rows.
 
 The stages are gone through once, each sweep on a block of noise; local state, statistics and globals are
-weighed leaf by leaf. Of the temporary arrays of `Sweep.map` an upper bound is enough for most runs. For those
-that would not fit by it, `trace_scratch` measures them in a process of its own: tracemalloc is of all threads
-of a process, and switching it on crashes Python where compiled loops of another thread allocate meanwhile.
+weighed leaf by leaf. Of the temporary arrays of `Sweep.map` and of the update an upper bound is enough for
+most runs. For those that would not fit by it, `trace_scratch` measures them in a process of its own:
+tracemalloc is of all threads of a process, and switching it on crashes Python where compiled loops of another
+thread allocate meanwhile.
+
+A worker maps blocks, and then merges: statistics of the groups beside its own, at the root also those of all,
+of which new globals are made. It takes what the more expensive of the two does.
 """
 
 from __future__ import annotations
@@ -22,8 +26,10 @@ from typing import Any
 
 import numpy as np
 
+from factorflow.engine.executors.assignment import most_merged
+from factorflow.engine.plan import FEATURE_RUN
 from factorflow.engine.source import READ_AHEAD
-from factorflow.engine.tasks import Run, cut_features
+from factorflow.engine.tasks import Run, cut_features, update_globals
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Stage, Sweep
@@ -32,10 +38,12 @@ from factorflow.trees import find_gathers, freeze, map_leaves, multiply, narrow,
 
 __all__ = [
     "Footprint",
+    "REMEDY",
     "check_memory",
     "kept_bytes",
     "local_must_spill",
     "measure",
+    "merge_bytes",
     "must_spill",
     "required_bytes",
     "trace_scratch",
@@ -46,6 +54,9 @@ PROCESS_BYTES = 256 << 20
 
 MERGE_DEPTH = 3
 """Sets of statistics alive at once in a task: the block's, the tree's, and one on its way."""
+
+MERGED = 3
+"""Sums that a merge makes of the nodes that it has (measured)."""
 
 KEPT_SHARE = 0.25
 """Share of a task's memory that kept statistics, and local state, may take before they go to disk."""
@@ -64,6 +75,11 @@ REPEATED = 2
 
 BOUND = 16
 """Temporary arrays of `Sweep.map` at most, in sizes of what they are made of (measured: up to 10)."""
+
+BOUND_UPDATE = 4
+"""Temporary arrays of an update at most, in sizes of statistics and globals (measured: up to 2.3)."""
+
+REMEDY = "Give workers more memory, or use more workers, fewer factors or smaller block_rows."
 
 CHILD = """
 import pickle, sys
@@ -93,6 +109,9 @@ class Footprint:
         `trace_scratch`, what was measured.
     kept_per_row : int
         What `Block.once` keeps of each row of the blocks that the engine keeps in memory.
+    update, update_run : int
+        Temporary arrays and result of an update, and of that what one run of features takes, of which the
+        root updates several at a time. An upper bound, or what was measured.
     """
 
     local_per_row: int
@@ -101,6 +120,8 @@ class Footprint:
     scratch: int = 0
     scratch_per_row: int = 0
     kept_per_row: int = 0
+    update: int = 0
+    update_run: int = 0
 
 
 @dataclass
@@ -158,7 +179,7 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
 
 
 def trace_scratch(model: Model[Any, Any], footprint: Footprint) -> Footprint:
-    """Return a footprint with the temporary arrays of `Sweep.map` as measured, in a process of its own.
+    """Return a footprint with the temporary arrays as measured, in a process of its own.
 
     That takes some seconds. Where the process fails, a warning says why, and they are taken for nothing.
 
@@ -178,26 +199,30 @@ def trace_scratch(model: Model[Any, Any], footprint: Footprint) -> Footprint:
         check=False,
     )
     try:
-        low, high = json.loads(done.stdout.splitlines()[-1])
+        low, high, update, run = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
         _warn((done.stderr.decode(errors="replace").strip() or f"exit {done.returncode}").splitlines()[-1])
-        return replace(footprint, scratch=0, scratch_per_row=0)
+        return replace(footprint, scratch=0, scratch_per_row=0, update=0, update_run=0)
     per_row = max(0, high - low) // (TRACED_ROWS[1] - TRACED_ROWS[0])
-    traced = replace(footprint, scratch=max(0, low - TRACED_ROWS[0] * per_row), scratch_per_row=per_row)
+    traced = replace(
+        footprint,
+        scratch=max(0, low - TRACED_ROWS[0] * per_row),
+        scratch_per_row=per_row,
+        update=update,
+        update_run=run,
+    )
     _measured[_identity(model)] = traced
     return traced
 
 
 def _answer(model: Model[Any, Any]) -> None:
-    """Print the peaks of both numbers of rows: all that the process does for which `trace_scratch` asks."""
+    """Print what was traced: all that the process does for which `trace_scratch` asks."""
     warnings.simplefilter("ignore")
-    peaks = []
-    for n_rows in TRACED_ROWS:
-        tracer = _Tracer()
+    tracers = [_Tracer() for _ in TRACED_ROWS]
+    for n_rows, tracer in zip(TRACED_ROWS, tracers, strict=True):
         with np.errstate(all="ignore"):
-            _try(model, n_rows, tracer)
-        peaks.append(tracer.peak)
-    print(json.dumps(peaks))
+            _try(model, n_rows, tracer.map, tracer.update)
+    print(json.dumps([*(tracer.peak for tracer in tracers), tracers[-1].update_peak, tracers[-1].run_peak]))
 
 
 def _warn(reason: str) -> None:
@@ -210,6 +235,9 @@ def _bounded(model: Model[Any, Any]) -> Footprint:
     n_factors = len(model.coords(found.last).get("factor", ()))
     entries = sum(1 if view.kind.coded else view.n_features for view in meta.views)
     local = -(-found.local // ROWS)
+    update = BOUND_UPDATE * (found.statistics + found.globals_)
+    axes = [n for stage in model.stages() for sweep in stage.all_sweeps for n in sweep.axes().values()]
+    longest = max(axes, default=0)
     return Footprint(
         local_per_row=local,
         statistics=found.statistics,
@@ -217,6 +245,8 @@ def _bounded(model: Model[Any, Any]) -> Footprint:
         scratch=BOUND * (found.statistics + found.globals_),
         scratch_per_row=BOUND * (8 * (entries + n_factors**2) + local),
         kept_per_row=sum(found.kept.sizes.values()) // ROWS,
+        update=update,
+        update_run=update * FEATURE_RUN // longest if longest > FEATURE_RUN else 0,
     )
 
 
@@ -230,33 +260,81 @@ def _identity(model: Model[Any, Any]) -> Hashable:
 
 
 class _Tracer:
-    """`Sweep.map`, traced: for a process that does nothing else."""
+    """Maps and updates, traced: for a process that does nothing else."""
 
     def __init__(self) -> None:
-        self.peak = 0
+        self.peak = self.update_peak = self.run_peak = 0
 
-    def __call__(
+    def map(
         self, sweep: Sweep[Any, Any, Any], block: Block, local: Any, globals_: Any, step: Step
     ) -> tuple[Any, Any]:
         """Map a block; its peak is the less of two times, the first of which compiles."""
         peaks = []
         for _ in range(2):
             given = sweep.prepare(globals_)  # anew: what it makes at its first use is made in every iteration
-            tracemalloc.start()
-            try:
-                result = sweep.map(block, local, given, step)
-                peaks.append(tracemalloc.get_traced_memory()[1])
-            finally:
-                tracemalloc.stop()
+            peak, result = _traced(sweep.map, block, local, given, step)
+            peaks.append(peak)
         self.peak = max(self.peak, min(peaks))
-        return result
+        return result[0], result[1]
+
+    def update(self, sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:
+        """Update the globals, as the root does after a first time, which compiles."""
+        after = _after(sweep, globals_, stats, step)
+        peak, _ = _traced(update_globals, sweep, globals_, stats, {}, step, 1)
+        self.update_peak = max(self.update_peak, peak)
+        for run in _longest_runs(sweep):
+            cut = restrict(stats, run.axis, slice(run.index.start, run.index.stop))
+            peak, _ = _traced(sweep.features, run.axis, run.index, globals_, cut, step)
+            self.run_peak = max(self.run_peak, peak)
+        return after
+
+
+def _traced(function: Callable[..., Any], *args: Any) -> tuple[int, Any]:
+    """Return the peak of what a function allocates, and its result."""
+    tracemalloc.start()
+    try:
+        result = function(*args)
+        return tracemalloc.get_traced_memory()[1], result
+    finally:
+        tracemalloc.stop()
 
 
 def _map(sweep: Sweep[Any, Any, Any], block: Block, local: Any, globals_: Any, step: Step) -> tuple[Any, Any]:
     return sweep.map(block, local, sweep.prepare(globals_), step)
 
 
-def _try(model: Model[Any, Any], n_rows: int, apply: Callable[..., tuple[Any, Any]] = _map) -> _Weights:
+def _longest_runs(sweep: Sweep[Any, Any, Any]) -> list[Run]:
+    """Return the first run of features of each axis."""
+    first: dict[str, Run] = {}
+    for run in cut_features(sweep.axes()):
+        first.setdefault(run.axis, run)
+    return list(first.values())
+
+
+def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:
+    """Return the globals after a sweep; of each feature axis one run is updated and stands for the others."""
+    carried = sweep.carry(globals_, stats, step)
+    if not sweep.axes():
+        return sweep.update(carried, stats, step)[0]
+    parts, sums = {}, {}
+    for run in _longest_runs(sweep):
+        cut = restrict(stats, run.axis, slice(run.index.start, run.index.stop))
+        part, sums[run.axis] = sweep.features(run.axis, run.index, globals_, cut, step)
+        where = np.arange(sweep.axes()[run.axis]) % len(run.index)
+        parts[run.axis] = (
+            part
+            if len(where) == len(run.index)
+            else map_leaves(partial(np.take, indices=where, axis=0), part)
+        )
+    return sweep.assemble(carried, narrow(stats), parts, sums, step)[0]
+
+
+def _try(
+    model: Model[Any, Any],
+    n_rows: int,
+    apply: Callable[..., tuple[Any, Any]] = _map,
+    update: Callable[..., Any] = _after,
+) -> _Weights:
     """Go through the stages, one block of noise for all: those that count once, preparations to their end.
 
     Where that depends on the data, it is taken for `REPEATED` passes.
@@ -273,7 +351,12 @@ def _try(model: Model[Any, Any], n_rows: int, apply: Callable[..., tuple[Any, An
             for sweep in stage.all_sweeps:
                 new, stats = map(freeze, apply(sweep, block, local, globals_, step))
                 found.statistics = max(found.statistics, _whole(stats, meta))
-                after = _moved_on(sweep, globals_, stats, step, meta.n_rows / n_rows)
+                try:
+                    after = freeze(
+                        update(sweep, globals_, freeze(multiply(stats, meta.n_rows / n_rows)), step)
+                    )
+                except np.linalg.LinAlgError:  # noise of fewer rows than factors: a matrix without an inverse
+                    after = globals_
                 if sweep is not stage.evaluate:
                     local, globals_ = new, after
                 found.local = max(found.local, nbytes(local))
@@ -287,38 +370,9 @@ def _passes(stage: Stage[Any]) -> int:
     return min(1 if stage.counts else most, stage.max_iter)
 
 
-def _moved_on(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step, scale: float) -> Any:
-    """Return the globals after a sweep of a trial; those before it, where noise of few rows gives none."""
-    try:
-        return freeze(_after(sweep, globals_, multiply(stats, scale), step))
-    except np.linalg.LinAlgError:  # fewer rows than factors: a matrix without an inverse
-        return globals_
-
-
 def _whole(tree: Any, meta: Meta) -> int:
     """Return the bytes of globals or statistics, gathered from all blocks instead of the one of the trial."""
     return nbytes(tree) + (meta.n_blocks - 1) * sum(map(nbytes, find_gathers(tree)))
-
-
-def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:
-    """Return the globals after a sweep; of each feature axis one run is updated and stands for the others."""
-    carried = sweep.carry(globals_, stats, step)
-    if not sweep.axes():
-        return sweep.update(carried, stats, step)[0]
-    parts, sums = {}, {}
-    first: dict[str, Run] = {}
-    for run in cut_features(sweep.axes()):
-        first.setdefault(run.axis, run)
-    for axis, run in first.items():
-        cut = restrict(stats, axis, slice(run.index.start, run.index.stop))
-        part, sums[axis] = sweep.features(axis, run.index, globals_, cut, step)
-        where = np.arange(sweep.axes()[axis]) % len(run.index)
-        parts[axis] = (
-            part
-            if len(where) == len(run.index)
-            else map_leaves(partial(np.take, indices=where, axis=0), part)
-        )
-    return sweep.assemble(carried, narrow(stats), parts, sums, step)[0]
 
 
 def _made_up(meta: Meta, n_rows: int, memory: _Counted) -> Block:
@@ -349,42 +403,66 @@ def _noise(generator: np.random.Generator, view: ViewMeta, shape: tuple[int, ...
     return generator.uniform(0.25, 0.75, shape)  # what likelihoods of numbers take, of positive ones, too
 
 
-def required_bytes(meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int) -> int:
-    """Return the memory that one task needs at most, in bytes; local state beyond its share is on disk."""
-    block_bytes = meta.row_bytes * meta.block_rows
+def required_bytes(
+    meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int, n_root_threads: int = 1
+) -> int:
+    """Return the memory that one task needs at most, in bytes; local state beyond its share is on disk.
+
+    Apart from local state, of which a group has its share, no less is asked of more groups.
+    """
     on_disk = local_must_spill(meta, footprint, n_groups, n_chains, limit)
     rows = LOCAL_COPIES * (meta.block_rows if on_disk else -(-meta.n_rows // n_groups))
     scratch = footprint.scratch + footprint.scratch_per_row * meta.block_rows
-    blocks = block_bytes * (READ_AHEAD + 2) + scratch
-    depth = MERGE_DEPTH + (meta.n_blocks // n_groups).bit_length()
-    return int(
-        PROCESS_BYTES
-        + blocks
-        + n_chains * (footprint.local_per_row * rows + footprint.statistics * depth + 2 * footprint.globals_)
-    )
+    blocks = meta.row_bytes * meta.block_rows * (READ_AHEAD + 2)
+    statistics = n_chains * footprint.statistics
+    sums = statistics * (MERGE_DEPTH + meta.n_blocks.bit_length())
+    mapping = blocks + scratch + sums + 2 * n_chains * footprint.globals_
+    merging = merge_bytes(meta, footprint, n_groups, n_chains, n_root_threads)
+    return int(PROCESS_BYTES + max(mapping, merging) + n_chains * footprint.local_per_row * rows)
 
 
-def check_memory(meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int) -> None:
-    """Refuse a run that cannot fit.
+def merge_bytes(
+    meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, n_root_threads: int = 1
+) -> int:
+    """Return what a merge needs: the statistics that come to it and their sums; the root updates, too."""
+    nodes = n_chains * footprint.statistics * most_merged(meta.n_blocks, n_groups)
+    runs = sum(-(-view.n_features // FEATURE_RUN) for view in meta.views)
+    more = min(n_root_threads, runs) - 1
+    update = footprint.statistics + footprint.update + more * footprint.update_run
+    return n_chains * footprint.globals_ + nodes + max(MERGED * footprint.statistics, update)
+
+
+def check_memory(
+    meta: Meta,
+    footprint: Footprint,
+    n_groups: int,
+    n_chains: int,
+    limit: int,
+    n_root_threads: int = 1,
+    note: str = "",
+) -> None:
+    """Refuse a run that cannot fit; ``note`` says which part of a worker's limit that is.
 
     Raises
     ------
     InputError
         Naming what is needed and what there is.
     """
-    need = required_bytes(meta, footprint, n_groups, n_chains, limit)
+    need = required_bytes(meta, footprint, n_groups, n_chains, limit, n_root_threads)
     if need > limit:
         scratch = footprint.scratch + footprint.scratch_per_row * meta.block_rows
+        merging = merge_bytes(meta, footprint, n_groups, n_chains, n_root_threads)
         raise InputError(
             "memory_limit",
-            f"{limit / 2**20:.0f} MiB a worker",
+            f"{limit / 2**20:.0f} MiB a worker{note}",
             f"at least {need / 2**20:.0f} MiB: "
             f"blocks of {meta.row_bytes * meta.block_rows / 2**20:.1f} MiB and "
             f"{scratch / 2**20:.1f} MiB to work on one, "
             f"{footprint.statistics / 2**20:.1f} MiB of statistics, "
+            f"{merging / 2**20:.1f} MiB to merge them and to update the globals, "
             f"{footprint.globals_ / 2**20:.1f} MiB of globals, "
             f"{footprint.local_per_row} bytes of local state a row",
-            "Give workers more memory, or use more workers, fewer factors or smaller block_rows.",
+            REMEDY,
         )
 
 

@@ -54,6 +54,7 @@ __all__ = [
     "slice_features",
     "update_away",
     "update_features",
+    "update_globals",
     "update_samples",
 ]
 
@@ -242,7 +243,7 @@ def merge(
             after = sweep.carry(before, moved.stats, step)
         else:
             done = {run: result for part in shares for run, result in part[chain].items()}
-            after, info = _learn(sweep, before, stats, done, step, n_threads)
+            after, info = update_globals(sweep, before, stats, done, step, n_threads)
         globals_.append(before if evaluating(stage, state) else freeze(after))
         infos.append({name: float(value) for name, value in info.items()})
     after = decide(plan, state, plan.of_all(state, globals_), plan.of_all(state, infos), unsettled)
@@ -395,7 +396,7 @@ def _total(sent: Sequence[Sent], chain: int) -> Any:
     return freeze(_fed(found, chain).total())
 
 
-def _learn(
+def update_globals(
     sweep: Sweep[Any, Any, Any],
     before: Any,
     stats: Any,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ import stochastic_model
 import factorflow
 from factorflow.engine import memory
 from factorflow.engine import source as source_module
+from factorflow.engine.executors.assignment import cut_aligned, most_merged
 from factorflow.engine.executors.local import LocalExecutor
 from factorflow.engine.memory import (
     Footprint,
@@ -28,11 +30,14 @@ from factorflow.engine.memory import (
     kept_bytes,
     local_must_spill,
     measure,
+    merge_bytes,
     must_spill,
     required_bytes,
     trace_scratch,
 )
 from factorflow.engine.source import Source
+from factorflow.engine.tasks import merge_nodes
+from factorflow.engine.tree import Tree, merge_steps, n_nodes
 from factorflow.errors import InputError
 from factorflow.models import ProbitFactors, SparseGFA
 from factorflow.models.contract import Stage, Step
@@ -108,7 +113,9 @@ def test_what_is_measured_is_what_the_state_takes() -> None:
     traced = trace_scratch(bayesian_pca.BayesianPCA().build(meta), footprint)
     assert traced.scratch_per_row >= 2 * 2 * 8 + 12 * 8  # a precision and a row of residuals at least
     assert traced.scratch_per_row <= footprint.scratch_per_row
-    assert replace(traced, scratch=0, scratch_per_row=0) == replace(footprint, scratch=0, scratch_per_row=0)
+    assert footprint.globals_ <= traced.update  # the new ones at least
+    zeros = dict.fromkeys(("scratch", "scratch_per_row", "update", "update_run"), 0)
+    assert replace(traced, **zeros) == replace(footprint, **zeros)
 
 
 def _peak(monkeypatch: pytest.MonkeyPatch, first: Callable[[Any], None]) -> int:
@@ -124,7 +131,7 @@ def _peak(monkeypatch: pytest.MonkeyPatch, first: Callable[[Any], None]) -> int:
     with monkeypatch.context() as patch:
         patch.setattr(bayesian_pca.Gibbs, "prepare", lambda self, globals_: (globals_, []))
         patch.setattr(bayesian_pca.Gibbs, "map", mapped)
-        _try(bayesian_pca.BayesianPCA().build(meta), 64, tracer)
+        _try(bayesian_pca.BayesianPCA().build(meta), 64, tracer.map)
     return tracer.peak
 
 
@@ -148,8 +155,8 @@ def test_what_is_traced_is_near_the_peak_of_a_block(kind: str) -> None:
     bound = measure(model)
     traced = trace_scratch(model, bound)
     tracer = memory._Tracer()
-    _try(model, 8192, tracer)
-    peak = replace(bound, scratch=tracer.peak, scratch_per_row=0)
+    _try(model, 8192, tracer.map, tracer.update)
+    peak = replace(bound, scratch=tracer.peak, scratch_per_row=0, update=tracer.update_peak)
     needed, estimated, most = (required_bytes(meta, f, 1, 1, 1 << 40) for f in (peak, traced, bound))
     assert 1 / 1.5 < estimated / needed < 1.5
     assert needed < most
@@ -177,7 +184,7 @@ def test_a_process_that_fails_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     model = bayesian_pca.BayesianPCA().build(Meta(97, 4, 32, (ViewMeta("a", "gaussian", 7, "none"),)))
     monkeypatch.setattr(memory, "CHILD", "raise SystemExit('no such luck')")
     with pytest.warns(UserWarning, match="could not be measured: no such luck"):
-        assert trace_scratch(model, Footprint(1, 2, 3, 4, 5, 6)) == Footprint(1, 2, 3, 0, 0, 6)
+        assert trace_scratch(model, Footprint(1, 2, 3, 4, 5, 6, 7, 8)) == Footprint(1, 2, 3, 0, 0, 6)
 
 
 THREADS = """
@@ -337,15 +344,62 @@ def test_what_is_needed_is_the_sum_of_its_parts() -> None:
     assert required_bytes(meta, Footprint(0, 0, 0), 1, 1, huge) == alone
     assert required_bytes(meta, Footprint(0, 0, 5), 1, 3, huge) == alone + 3 * 2 * 5
     assert required_bytes(meta, Footprint(0, 0, 0, 7, 11), 1, 1, huge) == alone + 7 + 11 * 1024
-    # three sets of statistics, and one for each level of the tree over a group's blocks
-    for n_groups, levels in ((1, 4), (2, 3), (3, 2), (8, 1)):
+    # three sets of statistics, and one for each level of the tree over all blocks
+    for n_groups in (1, 2, 3, 8):
         found = required_bytes(meta, Footprint(0, 1000, 0), n_groups, 2, huge)
-        assert found == alone + 2 * 1000 * (3 + levels)
+        assert found == alone + 2 * 1000 * (3 + 4)
+    # where that is more: the nodes that come to a merge, a sum, old globals, the update by two threads
+    wide = replace(meta, views=(ViewMeta("a", "gaussian", 5000, "none"),))
+    heavy = Footprint(0, 10**9, 10**8, 7, 11, update=10**10, update_run=10**6)
+    for n_groups, nodes in ((1, 1), (2, 2), (3, 5), (4, 5), (8, 5)):
+        assert most_merged(8, n_groups) == nodes
+        merging = 2 * 10**9 * nodes + 10**9 + 2 * 10**8 + 10**10 + 10**6
+        assert merge_bytes(wide, heavy, n_groups, 2, 2) == merging
+        mapping = 4 * 5000 * 4096 + 7 + 11 * 1024 + 2 * 10**9 * 7 + 2 * 2 * 10**8
+        assert required_bytes(wide, heavy, n_groups, 2, huge, 2) == 256 * MIB + max(mapping, merging)
+    assert merge_bytes(wide, heavy, 3, 2, 99) == merge_bytes(wide, heavy, 3, 2, 3)  # as many as runs
     # three local states of a group of 8000 / 3 rows; of a block, where the group's are on disk
     assert required_bytes(meta, Footprint(10, 0, 0), 3, 2, huge) == alone + 2 * 3 * 10 * 2667
     low = 2 * 3 * 10 * 2667 * 4
     assert required_bytes(meta, Footprint(10, 0, 0), 3, 2, low) == alone + 2 * 3 * 10 * 2667
     assert required_bytes(meta, Footprint(10, 0, 0), 3, 2, low - 4) == alone + 2 * 3 * 10 * 1024
+
+
+@pytest.mark.parametrize("n_blocks", [1, 7, 36, 64, 1000, 20000])
+def test_no_less_is_asked_of_more_workers(n_blocks: int) -> None:
+    """But for local state, of which each has its share: what comes to the root does not become less."""
+    meta = Meta(16 * n_blocks, n_blocks, 16, (ViewMeta("a", "gaussian", 5000, "none"),))
+    footprint = Footprint(0, 20 * MIB, 24 * MIB, 30 * MIB, 0, update=56 * MIB, update_run=22 * MIB)
+    asked = [required_bytes(meta, footprint, n, 1, 1 << 60, n) for n in (*range(1, 80), 100, 1000, 10**4)]
+    assert asked == sorted(asked)
+    for n_groups in (2, 3, 12, 65, 100, 1000):
+        needed = max(sum(n_nodes(r) for r in runs) for runs in _merges(cut_aligned(n_blocks, n_groups)))
+        assert most_merged(n_blocks, n_groups) >= needed
+
+
+def _merges(runs: list[range]) -> list[list[range]]:
+    """Return the runs of blocks that each task merges."""
+    found = []
+    for step in merge_steps(runs):
+        merged = [[runs[i] for i in merge.run] for merge in step]
+        found += merged
+        runs = [range(part[0].start, part[-1].stop) for part in merged]
+    return [*found, runs]
+
+
+def test_a_merge_makes_three_sums_at_most() -> None:
+    """Traced: as far as the tree of a run of blocks that is cut anywhere goes."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        edges = [0, *sorted(rng.choice(np.arange(1, 200), 3, replace=False)), 200]
+        sent = []
+        for a, b in itertools.pairwise(edges):
+            tree = Tree()
+            for number in range(a, b):
+                tree.add(number, None)
+            sent.append(((*(replace(n, value=np.ones(10**4)) for n in tree.nodes()),),))
+        peak, _ = memory._traced(merge_nodes, sent)
+        assert peak < (memory.MERGED + 0.5) * 8 * 10**4
 
 
 def test_kept_statistics_and_local_state_may_take_a_quarter() -> None:
@@ -374,6 +428,7 @@ def test_a_run_that_just_fits_is_not_refused() -> None:
         check_memory(meta, footprint, 1, 1, need - 1)
     for number in (
         "298 MiB a worker",
+        "11.0 MiB to merge",
         "at least 298 MiB",
         "blocks of 4.0",
         "6.0 MiB to work",

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
-__all__ = ["assign_groups", "cut_aligned"]
+from factorflow.engine.tree import merge_steps, n_nodes
+
+__all__ = ["assign_groups", "cut_aligned", "most_merged"]
 
 LONGER = 1 / 32
 """By this share of a mean group the longest may be longer, so that groups send fewer subtrees."""
@@ -29,6 +32,25 @@ def cut_aligned(n_blocks: int, n_groups: int) -> list[range]:
         lower = ((least - 1) ^ most).bit_length() - 1  # in one number between these all lower bits are 0
         edges.append(most >> lower << lower)
     return [range(a, b) for a, b in zip(edges, [*edges[1:], n_blocks], strict=True)]
+
+
+COUNTED = 64
+"""Numbers of groups up to which nodes are counted; of more, two for each level of the tree are enough."""
+
+
+@lru_cache
+def most_merged(n_blocks: int, n_groups: int) -> int:
+    """Return the nodes of the merge tree that one task merges at most, of so many groups or of fewer."""
+    most = max(_most_merged(cut_aligned(n_blocks, n)) for n in range(1, min(n_groups, COUNTED) + 1))
+    return most if n_groups <= COUNTED else max(most, 2 * n_blocks.bit_length())
+
+
+def _most_merged(runs: Sequence[range]) -> int:
+    most = 0
+    for step in merge_steps(runs):
+        most = max(most, *(sum(n_nodes(runs[i]) for i in merge.run) for merge in step))
+        runs = [range(runs[merge.run[0]].start, runs[merge.run[-1]].stop) for merge in step]
+    return max(most, sum(map(n_nodes, runs)))
 
 
 def assign_groups(n_groups: int, slots: Sequence[str], before: Sequence[str] = ()) -> list[str]:

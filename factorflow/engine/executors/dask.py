@@ -32,7 +32,13 @@ from factorflow.engine.executors.environment import Environment, compare_environ
 from factorflow.engine.executors.liveness import LOOK_SECONDS, Watch
 from factorflow.engine.executors.local import Handle, Stalled, available_memory
 from factorflow.engine.executors.timeouts import ANSWER_SECONDS, address_of, scheduler_lost, within
-from factorflow.engine.executors.worker_info import WorkerInfo, job_lines, missing_paths, worker_info
+from factorflow.engine.executors.worker_info import (
+    WorkerInfo,
+    job_lines,
+    missing_paths,
+    usable_share,
+    worker_info,
+)
 from factorflow.engine.executors.worker_tasks import call, identity, leave_pool, reference
 from factorflow.errors import FactorflowError, InputError, RunError
 
@@ -114,6 +120,8 @@ class DaskExecutor:
             self._wait_for_workers(wait_seconds)
             self._environment: Environment = self._ask(lambda: compare_environments(client))
             info = self._ask(self._workers)
+            shares = self._ask(lambda: client.run(usable_share, on_error="ignore"))
+            self._watch.know(info)
             self._leaving = stack.pop_all()
         self._looked, self._known = time.monotonic(), set(info)
         slots = self._slots(info)
@@ -124,7 +132,11 @@ class DaskExecutor:
         self.n_root_threads = hosts.count(hosts[0])
         limits = [int(worker["memory_limit"]) or available_memory() for worker in info.values()]
         self.cache_bytes = int(CACHE_SHARE * min(limits)) // share
-        self.memory_bytes = min(limit // n for limit, n in zip(limits, threads, strict=True)) // share
+        usable = min(shares.values(), default=1.0)
+        whole = min(limit // n for limit, n in zip(limits, threads, strict=True)) // share
+        self.memory_bytes = int(usable * whole)
+        text = f" ({usable:.0%} of {whole / 2**20:.0f} MiB, beyond which Dask pauses or restarts it)"
+        self.memory_note = text if usable < 1 else ""
 
     @property
     def security(self) -> Security:
@@ -262,6 +274,8 @@ class DaskExecutor:
                 raise scheduler_lost(self.address, "was lost") from error
             with suppress(OSError, TimeoutError):  # who does not answer cannot be asked
                 within(LOOK_SECONDS, lambda: compare_environments(self._client))
+            if isinstance(error, KilledWorker):
+                self._watch.refuse_restarts(1)
             if isinstance(error, KilledWorker) and (lines := job_lines(self._client.cluster)):
                 raise RunError(f"{error}.{lines}") from error
             raise
@@ -337,6 +351,8 @@ class DaskExecutor:
         self._looked = time.monotonic()
         with suppress(OSError, TimeoutError):  # a scheduler that is lost is met by who waits for a result
             info = within(LOOK_SECONDS, self._workers)
+            self._watch.know(info)
+            self._watch.refuse_restarts()
             if not info or set(info) == self._known:
                 return
             if set(info) - self._known:

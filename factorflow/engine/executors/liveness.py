@@ -15,7 +15,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import dask
 from distributed import CancelledError, wait
@@ -23,6 +25,7 @@ from distributed import CancelledError, wait
 from factorflow.engine.executors.local import Handle, Stalled
 from factorflow.engine.executors.timeouts import within
 from factorflow.engine.executors.worker_info import job_lines
+from factorflow.engine.memory import REMEDY
 from factorflow.errors import RunError
 
 if TYPE_CHECKING:
@@ -35,6 +38,12 @@ LOOK_SECONDS = 5.0
 
 STILL_SECONDS = 30.0
 """After so long without work a run goes on from what is on disk, or warns where there is no worker for it."""
+
+RESTARTS = "worker-restart-memory"
+"""Topic of the events of nannies that restart a worker for its memory (public since Dask 2023.4)."""
+
+MOST_RESTARTS = 2
+"""Restarts of a worker for memory that end a run: what does not fit twice will not."""
 
 LIMIT = "factorflow.no-workers-timeout"
 """Setting of Dask's configuration: so long without work ends the run (10 minutes)."""
@@ -56,6 +65,8 @@ class Watch:
         self.limit = dask.utils.parse_timedelta(dask.config.get(LIMIT, "10 minutes"))
         self._still_since: float | None = None
         self._warned = self._restarted = False
+        self._workers: dict[str, tuple[str, int]] = {}
+        self._n_before: int | None = None
 
     def wait(self, handle: Handle, run: str) -> None:
         """Return when a future, or each of a list of them, has a result, or will never have one.
@@ -76,6 +87,7 @@ class Watch:
         """
         while not self._is_done(handle):
             busy, why, can_work = self._look(run)
+            self.refuse_restarts()
             if busy:
                 self._still_since, self._warned, self._restarted = None, False, False
                 continue
@@ -97,6 +109,42 @@ class Watch:
                 warnings.warn(text, RuntimeWarning, stacklevel=4)
         self._still_since = None
 
+    def know(self, workers: Mapping[str, Any]) -> None:
+        """Note which nanny a worker has, and its limit: when it was restarted the scheduler has forgotten.
+
+        What was restarted before the first time is not of this run.
+        """
+        if self._n_before is None:
+            self._n_before = len(self._restarts())
+        for address, worker in workers.items():
+            self._workers[address] = worker.get("nanny") or address, int(worker["memory_limit"] or 0)
+
+    def refuse_restarts(self, most: int = MOST_RESTARTS) -> None:
+        """End a run of which a worker was restarted for its memory so often.
+
+        Raises
+        ------
+        RunError
+            Naming the worker, what it took and what it may.
+        """
+        counts: dict[str, int] = {}
+        for event in self._restarts()[self._n_before :]:
+            nanny, limit = self._workers.get(event["worker"], (event["worker"].rpartition(":")[0], 0))
+            counts[nanny] = counts.get(nanny, 0) + 1
+            if counts[nanny] >= most:
+                of = f", of {limit / 2**20:.0f} MiB that it may take" if limit else ""
+                times = "once" if counts[nanny] == 1 else f"{counts[nanny]} times"
+                raise RunError(
+                    f"Dask restarted worker {event['worker']} for its memory ({times}): it took "
+                    f"{event['rss'] / 2**20:.0f} MiB{of}. {REMEDY}"
+                )
+
+    def _restarts(self) -> list[dict[str, Any]]:
+        with suppress(OSError, TimeoutError):
+            events = within(LOOK_SECONDS, lambda: self._client.get_events(RESTARTS))
+            return [event for _, event in events]
+        return []
+
     def _is_done(self, handle: Handle) -> bool:
         try:
             with self._client.as_current():
@@ -115,6 +163,7 @@ class Watch:
             )
         except (OSError, TimeoutError):
             return False, f"the Dask scheduler at {self._address} does not answer", False
+        self.know(info["workers"])
         workers = info["workers"].values()
         running = sum(worker["status"] == "running" for worker in workers)
         if any(run in str(key) for keys in processing.values() for key in keys):

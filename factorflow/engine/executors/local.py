@@ -39,6 +39,8 @@ class Executor(Protocol):
     """Memory one process may spend on keeping blocks."""
     memory_bytes: int
     """Memory one task may use in all."""
+    memory_note: str
+    """Which part of its limit that is, in brackets; empty: all of it."""
 
     def cut(self, n_blocks: int) -> list[range]:
         """Return the groups: runs of blocks, one a worker."""
@@ -109,6 +111,7 @@ class LocalExecutor:
     loses_results = False
     rounds_at_once = 1
     n_feature_tasks = 0
+    memory_note = ""
 
     def __init__(self, n_threads: int = 0, memory_bytes: int | None = None) -> None:
         if n_threads < 0:

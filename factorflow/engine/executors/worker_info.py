@@ -13,7 +13,7 @@ from factorflow.errors import FactorflowError
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["WorkerInfo", "job_lines", "missing_paths", "worker_info"]
+__all__ = ["WorkerInfo", "job_lines", "missing_paths", "usable_share", "worker_info"]
 
 JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 """Variables in which SLURM, PBS, LSF and SGE tell a job its number."""
@@ -71,6 +71,17 @@ def worker_info(files: tuple[str, ...], datasets: tuple[str, ...], dask_worker: 
         keeps_heap=os.environ.get("MALLOC_MMAP_MAX_") == "0",
         sees={**{path: _content(path) for path in files}, **{path: _fingerprint(path) for path in datasets}},
     )
+
+
+def usable_share(dask_worker: Worker) -> float:
+    """Return the share of its memory limit up to which a worker is neither paused nor restarted."""
+    import dask
+
+    memory = dask_worker.memory_manager
+    if not memory.memory_limit:
+        return 1.0
+    terminates = dask.config.get("distributed.worker.memory.terminate")  # that of its nanny
+    return float(min(memory.memory_pause_fraction or 1.0, terminates or 1.0))
 
 
 def missing_paths(paths: tuple[str, ...]) -> tuple[str, list[str]]:

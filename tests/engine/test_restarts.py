@@ -1,0 +1,55 @@
+"""Workers that Dask restarts for their memory: a run ends with the numbers instead of going on for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import KilledWorker
+
+from factorflow.engine.executors import liveness
+from factorflow.engine.executors.dask import DaskExecutor
+from factorflow.engine.executors.local_cluster import local_cluster
+from factorflow.errors import RunError
+
+
+@pytest.fixture
+def executor() -> Iterator[DaskExecutor]:
+    client, owned = local_cluster(1, "400MiB")
+    found = DaskExecutor(client, owned)
+    yield found
+    found.close()
+
+
+def test_a_worker_that_is_restarted_twice_ends_the_run(
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(liveness, "LOOK_SECONDS", 1.0)
+    handle = executor.submit("too much", np.ones, 1 << 27)  # a gibibyte
+    with pytest.raises(RunError, match=r"restarted worker tcp:\S+ for its memory \(2 times\)") as ended:
+        executor.result(handle)
+    for part in (" MiB, of 400 MiB that it may take", "Give workers more memory, or use more workers"):
+        assert part in str(ended.value)
+
+
+def test_a_task_that_is_given_up_is_told_with_the_numbers(
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dask does so after some workers that were lost: where one was restarted for memory, that is why."""
+    event = {"worker": next(iter(executor._workers())), "pid": 1, "rss": 390 << 20}
+    monkeypatch.setattr(executor._watch, "_restarts", lambda: [event])
+
+    def kill(*_: Any) -> None:
+        raise KilledWorker("task", None, 3)
+
+    monkeypatch.setattr(executor._watch, "wait", kill)
+    with pytest.raises(RunError, match=r"\(once\): it took 390 MiB, of 400 MiB"):
+        executor.result(None)
+
+
+def test_what_a_worker_may_use_ends_where_dask_pauses_or_restarts_it(executor: DaskExecutor) -> None:
+    """Of the engine's own workers, that are not paused: where they are restarted."""
+    assert executor.memory_bytes == int(0.95 * (400 << 20))
+    assert executor.memory_note == " (95% of 400 MiB, beyond which Dask pauses or restarts it)"
