@@ -232,7 +232,7 @@ def _flags_of(parameter: inspect.Parameter) -> dict[str, Flag]:
     given = (getattr(said, "default", None), *(getattr(said, "param_decls", None) or ()))
     declared = [text for text in given if isinstance(text, str) and text.startswith("--")]
     name = declared[0].partition("/")[0] if declared else "--" + parameter.name.replace("_", "-")
-    flag = Flag(name, get_args(parameter.annotation)[0] is bool)
+    flag = Flag(name, is_switch=bool in (parameter.annotation, *get_args(parameter.annotation)))
     return dict.fromkeys([parameter.name, *IN_PYTHON.get(parameter.name, ())], flag)
 
 
