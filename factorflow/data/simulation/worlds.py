@@ -45,7 +45,7 @@ def sparse_gfa(
     """Simulate a group factor model with spike-and-slab loadings.
 
     ``x_nd = b_d + sum_k z_nk w_dk``; gaussian: x plus noise; bernoulli: success probability sigmoid(x);
-    poisson: rate log(1 + exp(x)).
+    poisson: rate exp(x).
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class _View:
             uniform = self.noise.rows(site, start, stop, width, "uniform")
             values = (uniform * (1 + np.exp(-x)) < 1).astype(np.float32)
         else:
-            values = self._counts(site, start, np.logaddexp(0, x))
+            values = self._counts(site, start, np.exp(x))
         if self.missing:
             values[self.noise.rows(gaps, start, stop, width, "uniform") < self.missing] = np.nan
         if self.absent is not None:
