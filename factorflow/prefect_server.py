@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sqlite3
@@ -11,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
 from urllib.error import HTTPError, URLError
+from urllib.parse import unquote
 from urllib.request import Request, build_opener, getproxies, proxy_bypass
 
 from factorflow.errors import InputError
@@ -19,6 +21,8 @@ __all__ = ["check_prefect", "exempt_local_server"]
 
 LOCAL = ("127.0.0.1", "localhost")
 """Where the server of a flow itself is."""
+
+DATABASE = "PREFECT_API_DATABASE_CONNECTION_URL"
 
 ANSWER_SECONDS = 10.0
 """A server that answers at all does so within this time."""
@@ -60,8 +64,9 @@ def check_prefect(
         return
     folder = Path(home or "~/.prefect").expanduser()
     _check_home(folder)
-    if not database or str(folder) in database:
-        _check_database(folder / "prefect.db")
+    path = _path_of(database) if database else folder / "prefect.db"
+    if path is not None:
+        _check_database(path)
 
 
 def _check_socks() -> None:
@@ -80,8 +85,10 @@ def _check_address(address: str, password: str | None) -> None:
     elif key := os.environ.get("PREFECT_API_KEY"):
         request.add_header("Authorization", f"Bearer {key}")
     try:
-        with build_opener().open(request, timeout=ANSWER_SECONDS):  # proxies as they are now
-            return
+        with build_opener().open(request, timeout=ANSWER_SECONDS) as answer:  # proxies as they are now
+            if isinstance(json.loads(answer.read(1000)), str):  # "3.9.1"
+                return
+        what = "its answer is no version"
     except HTTPError as error:
         if error.code in (401, 403):
             expected = f"the password of the server at {address}"
@@ -89,6 +96,8 @@ def _check_address(address: str, password: str | None) -> None:
             value = "another one" if password else "not set"
             raise InputError("PREFECT_API_AUTH_STRING", value, expected, remedy) from None
         what = f"{error.code} {error.reason}"
+    except (json.JSONDecodeError, UnicodeDecodeError):
+        what = "its answer is no version: another program, or not the path /api of the server"
     except (URLError, OSError, ValueError) as error:
         what = str(getattr(error, "reason", error))
     host = (request.host or "").rpartition(":")[0] or request.host
@@ -114,6 +123,24 @@ def _check_home(folder: Path) -> None:
         raise InputError("PREFECT_HOME", str(folder), expected, "Set it to a folder of yours.") from None
 
 
+def _path_of(database: str) -> Path | None:
+    """Return the file of a database of SQLite; None of others."""
+    scheme, _, rest = database.partition(":///")
+    if scheme.startswith("sqlite"):
+        path = Path(unquote(rest.partition("?")[0]))
+        if not rest or rest.startswith(":memory:") or rest.startswith("file:"):
+            return None
+        if not path.parent.is_dir():
+            expected = f"a file in a folder that exists (not {path.parent})"
+            raise InputError(DATABASE, database, expected, "Make the folder, or correct the setting.")
+        return path
+    if not re.match(r"(sqlite|postgresql)\+\w+:", database):
+        expected = "a URL such as sqlite+aiosqlite:////path/prefect.db or postgresql+asyncpg://host/name"
+        shown = database.partition("://")[0] + "://..." if "://" in database else database
+        raise InputError(DATABASE, shown, expected, "Correct it, or unset it.")
+    return None
+
+
 def _check_database(path: Path) -> None:
     """Refuse a database that this version of Prefect cannot migrate: it does not know its last migration."""
     spec = find_spec("prefect")
@@ -133,7 +160,12 @@ def _check_database(path: Path) -> None:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as opened:
             row = opened.execute("select version_num from alembic_version").fetchone()
             whole = opened.execute("select 1 from sqlite_master where name = 'flow_run'").fetchone()
-    except sqlite3.Error:  # none yet; or locked by a server that runs
+    except sqlite3.Error as error:  # none yet; or locked by a server that runs
+        if path.is_dir() or "not a database" in str(error):
+            expected = f"a file of SQLite ({'a folder' if path.is_dir() else error})"
+            raise InputError(
+                f"database {path}", "another", expected, "Move it away, or name another."
+            ) from None
         return
     if row and known and (row[0] not in known or not whole):
         remedy = "Install that version, set PREFECT_HOME to another folder, or move the file away."

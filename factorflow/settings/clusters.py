@@ -108,7 +108,8 @@ class ClusterSetting(Options):
     adapt: dict[str, Any] | None = Field(
         default=None,
         description="Bounds of the number of workers, {minimum: 2, maximum: 16}, and other arguments of the "
-        "cluster's adapt(); equal bounds replace jobs that are lost. Left out: the workers of kwargs.",
+        "cluster's adapt(); equal bounds replace jobs that are lost. Left out: the workers of kwargs, else "
+        "as many as `workers`.",
     )
     address: str | None = Field(
         default=None,

@@ -415,6 +415,23 @@ def test_jobs_that_die(data: Any, config: Any, tmp_path: Path, monkeypatch: pyte
         factorflow.fit(data, config, executor={**SLURM, "wait": "2s"})
 
 
+def test_a_queue_that_nothing_is_asked_of(
+    data: Any, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers without `adapt` are asked for; a job that never starts is given back, and the wait ends."""
+    pytest.importorskip("dask_jobqueue")
+    queue(tmp_path, monkeypatch, "echo asked >> asked; echo 'Submitted batch job 77'")
+    (tmp_path / "scancel").write_text("#!/bin/sh\necho $@ >> cancelled\n")
+    setting = {name: value for name, value in SLURM.items() if name != "adapt"}
+    with pytest.raises(InputError, match="SLURMCluster without workers: expected a number of workers"):
+        factorflow.fit(data, config, executor=setting)
+    assert not (tmp_path / "asked").exists()
+    with pytest.raises(InputError, match="at least one worker within 2 s"):
+        factorflow.fit(data, config, executor={**setting, "workers": 1, "wait": "2s"})
+    assert (tmp_path / "asked").read_text().split() == ["asked"]
+    assert (tmp_path / "cancelled").read_text().split() == ["77"]
+
+
 @pytest.mark.parametrize("more", [{}, {"wait_count": 9}])
 def test_how_clusters_adapt(more: dict[str, Any]) -> None:
     """A worker for 50 ms of work, unless something else is said; an operator takes the bounds alone."""

@@ -31,9 +31,11 @@ def address() -> Iterator[str]:
     class Guarded(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             known = self.headers.get("Authorization") == "Basic dXNlcjpyaWdodA=="
+            body = b'"3.9.1"' if self.path == "/api/admin/version" else b"<html>a page</html>"
             self.send_response(200 if known else 401)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
+            self.wfile.write(body)
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -54,6 +56,11 @@ def test_a_password(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "PREFECT_API_AUTH_STRING" in doctor._prefect().found
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "user:right")
     assert doctor._prefect().ok
+
+
+def test_another_server(address: str) -> None:
+    with pytest.raises(InputError, match="a running Prefect server .its answer is no version"):
+        check_prefect(address.removesuffix("/api"), "user:right")
 
 
 def test_a_proxy(address: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -100,3 +107,22 @@ def test_a_database_of_another_version(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"database {path} = one of another version.*ffffffffffff"):
         check_prefect(home=str(tmp_path), database=f"sqlite+aiosqlite:///{path}")
     check_prefect(home=str(tmp_path), database="postgresql+asyncpg://db/prefect")
+
+
+def test_databases_that_are_none(tmp_path: Path) -> None:
+    home, file = str(tmp_path), tmp_path / "x.db"
+    check_prefect(home=home, database=f"sqlite+aiosqlite:///{file}")  # none yet
+    check_prefect(home=home, database="sqlite+aiosqlite:///:memory:")
+    check_prefect(home=home, database="postgresql+asyncpg://user:word@db/prefect")
+    file.write_text("no database" * 100)
+    with pytest.raises(InputError, match=f"database {file} = another: expected a file of SQLite"):
+        check_prefect(home=home, database=f"sqlite+aiosqlite:///{file}")
+    (tmp_path / "prefect.db").mkdir()
+    with pytest.raises(InputError, match="prefect.db = another.*a folder"):
+        check_prefect(home=home)
+    with pytest.raises(InputError, match=f"a folder that exists .not {tmp_path}/none"):
+        check_prefect(home=home, database=f"sqlite+aiosqlite:///{tmp_path}/none/x.db")
+    for wrong, shown in (("prefect", "prefect"), ("mysql://user:word@db/prefect", "mysql://...")):
+        with pytest.raises(InputError, match=f"CONNECTION_URL = {shown}") as found:
+            check_prefect(home=home, database=wrong)
+        assert "word" not in str(found.value)

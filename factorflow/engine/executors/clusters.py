@@ -68,8 +68,8 @@ def open_cluster(setting: ClusterSetting) -> DaskExecutor:
         cluster, wait = _start(setting, str(setting.class_name)), QUEUE_SECONDS
         with ExitStack() as stack:
             stack.callback(cluster.close)
-            if setting.adapt:
-                _adapt(cluster, {**setting.adapt, "minimum": max(1, setting.adapt.get("minimum", 1))})
+            if adapt := _bounds(setting, cluster):
+                _adapt(cluster, {**adapt, "minimum": max(1, adapt.get("minimum", 1))})
             client = Client(cluster, set_as_default=False)
             stack.pop_all()
         owned = (client, cluster)
@@ -191,6 +191,22 @@ def _class_at(path: str) -> Any:
     finally:
         if main and callable(handler):
             signal.signal(signal.SIGINT, handler)
+
+
+def _bounds(setting: ClusterSetting, cluster: Any) -> dict[str, Any] | None:
+    """Return how far a cluster adapts; where its kwargs ask for no workers those of the setting are kept.
+
+    Raises
+    ------
+    InputError
+        If nothing asks for workers: none would come.
+    """
+    if setting.adapt or not isinstance(cluster, SpecCluster) or cluster.worker_spec:
+        return setting.adapt
+    if setting.workers is None:
+        expected, remedy = "a number of workers", "Add adapt: {minimum: 2, maximum: 16}, or workers: 4."
+        raise InputError("cluster", f"{setting.class_name} without workers", expected, remedy)
+    return {"minimum": setting.workers, "maximum": setting.workers}
 
 
 def _adapt(cluster: Any, bounds: dict[str, Any]) -> None:
