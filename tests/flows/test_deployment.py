@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -141,6 +142,8 @@ def test_images_carry_the_version_that_is_built() -> None:
     for service in built:
         assert service["build"]["args"]["VERSION"] == "${FACTORFLOW_VERSION:-}"
         assert service["image"].endswith(":${FACTORFLOW_VERSION:-latest}")
+    options = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["version"]["raw-options"]
+    assert options["dist_name"] == "factorflow"  # else the variable below, of this name, is not read
     lines = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
     install = (
         next(line for line in lines if "pip install" in line).removeprefix("RUN ").partition(" python")[0]
