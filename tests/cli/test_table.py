@@ -125,7 +125,7 @@ def test_what_tables_have_no_part_in(table: Path, tmp_path: Path) -> None:
     formula = ("--formula", "count ~ site + year")
     data, out = tmp_path / "d", tmp_path / "f"
     run_json("ingest", "--table", table, *formula, "--out", data)
-    assert "Long tables are for molten_poisson" in told("fit", data, "--out", out)
+    assert "fit a family of long tables" in told("fit", data, "--out", out)
     refused = told("fit", data, "--out", out, "--model", "molten_normal")
     assert "Counts are for molten_poisson, measurements for molten_normal." in refused
     options = ("--model", "molten_poisson", "--set", "n_components=1", "--max-iter", 2)
