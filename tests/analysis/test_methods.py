@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
 import factorflow
@@ -141,3 +142,19 @@ def test_one_name_does_for_a_list_of_names(folder: Path) -> None:
     posterior = open_posterior(folder / "fit0")
     assert set(posterior.associate("age")["column"]) == {"age"}
     assert list(posterior.predict("rna", obs="s7")["obs"].values) == ["s7"]
+
+
+def test_anomalies_are_the_smallest_p_values_of_all_blocks(given: Any) -> None:
+    """Entry by entry: whose row and feature they are, and what was predicted there."""
+    posterior, dataset = given.posterior, given.dataset
+    assert dataset.n_blocks > 1
+    found = analysis.find_anomalies(posterior, "rna", n=25)
+    values, predicted = dataset.values("rna"), posterior.predict("rna")
+    p = 2.0 * stats.norm.sf(np.abs(values - predicted["mean"].values) / predicted["sd"].values)
+    order = np.argsort(np.where(np.isnan(p), 2.0, p), axis=None, kind="stable")[:25]
+    rows, columns = np.unravel_index(order, p.shape)
+    assert found["obs"].tolist() == np.asarray(posterior.obs_names)[rows].tolist()
+    assert found["feature"].tolist() == np.asarray(posterior.features("rna"))[columns].tolist()
+    np.testing.assert_allclose(found["p_value"], p[rows, columns], rtol=1e-6)
+    np.testing.assert_allclose(found["value"], values[rows, columns])
+    np.testing.assert_allclose(found["sd"], predicted["sd"].values[rows, columns])

@@ -19,7 +19,10 @@ from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
 from factorflow.engine.spill import delete_unreferenced
+from factorflow.flatten import allow_package
 from factorflow.models.contract import Gather, Model, Stage, Sweep
+
+allow_package(__name__)
 
 ROWS, BLOCK = 250, 32
 

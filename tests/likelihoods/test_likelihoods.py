@@ -16,6 +16,7 @@ from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.likelihoods import Likelihood, Message, get_likelihood, likelihood_names, quadrature
 from factorflow.likelihoods.base import REACH
+from factorflow.likelihoods.binomial import Binomial
 
 ENTRIES = json.loads((Path(__file__).parent / "entries.json").read_text())
 M, V = np.array([ENTRIES["mean"]]), np.array([ENTRIES["variance"]])
@@ -254,3 +255,15 @@ def test_the_strict_namespace_equals_numpy() -> None:
         device = [None if a is None else strict.asarray(a) for a in arguments]
         for a, b in zip(quadrature(density, *device), quadrature(density, *arguments), strict=True):  # type: ignore[arg-type]
             np.testing.assert_allclose(np.asarray(a), b, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("trials", [1, 12])
+def test_moments_of_binomial_entries_are_those_before_the_start(trials: int) -> None:
+    """The start sees entries of about one noise variance."""
+    density = Binomial(trials=trials)
+    y = np.random.default_rng(0).binomial(trials, 0.3, 400).astype(float)
+    seen = np.asarray(density.start(y), float)
+    mean, variance = density.start_moments(seen.mean(), seen.var())
+    assert mean == pytest.approx(y.mean(), rel=1e-6)
+    assert variance == pytest.approx(y.var(), rel=1e-6)
+    assert seen.var() == pytest.approx(0.3 * 0.7, rel=0.2)

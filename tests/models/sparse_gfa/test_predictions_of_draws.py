@@ -1,0 +1,39 @@
+"""Predictions over the draws of chains: moments of a mixture."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from factorflow.likelihoods import get_likelihood
+from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, _predict
+
+
+def test_measurements_have_the_moments_of_the_mixture() -> None:
+    """Mean over draws; variance of the means of draws, and the mean of their noise variances."""
+    rng = np.random.default_rng(0)
+    z, w, b = rng.normal(size=(2, 3, 5, 2)), rng.normal(size=(2, 3, 4, 2)), 100.0 + rng.normal(size=(2, 3, 4))
+    tau = rng.uniform(0.2, 5.0, (2, 3, 4))
+    view = SimpleNamespace(is_gaussian=True, is_scaled=True, density=get_likelihood("gaussian"))
+    settings: Any = SimpleNamespace(view=lambda name: view)
+    record = {"loadings_v": w, "intercept_v": b, "noise_precision_v": tau}
+    mean, sd = _predict(settings, {"scores_draws": z}, record, "v")
+    x = np.einsum("cmnk,cmdk->cmnd", z, w) + b[:, :, None]
+    np.testing.assert_allclose(mean, x.mean((0, 1)))
+    np.testing.assert_allclose(sd**2, x.var((0, 1)) + (1.0 / tau).mean((0, 1)))
+
+
+def test_averages_of_a_chain_are_over_its_kept_draws() -> None:
+    draws = np.random.default_rng(0).normal(2.0, 1.0, (7, 5, 2))
+    local = _drawn(draws)
+    found = SampledGFAModel.finish(None, None, local, None, None)  # type: ignore[arg-type]
+    np.testing.assert_allclose(found.mean, draws.mean(0))
+    np.testing.assert_allclose(found.variance, draws.var(0))
+
+
+def _drawn(draws: Any) -> Any:
+    from factorflow.models.sparse_gfa.sampler.drawn import DrawnScores
+
+    return DrawnScores(draws[-1], len(draws), draws.sum(0), (draws**2).sum(0))
