@@ -146,7 +146,7 @@ def opened_with(posterior: Path, dataset: Path | None) -> Any:
 
     opened = open_posterior(posterior)
     if dataset is not None:
-        opened.move_to(open_dataset(dataset))
+        opened.dataset = open_dataset(dataset)
     return opened
 
 

@@ -1,12 +1,11 @@
-"""`Stored`: what a posterior is, in memory or in a store that is read as it is used.
+"""`Stored`: the variables and labels of a posterior, in memory or in a store that is read as it is used.
 
-Analyses, prediction and summaries take it; it knows none of them. `factorflow.Posterior` joins them to it.
+Analyses, prediction and summaries take it and are not imported here. `factorflow.Posterior` joins them to it.
 """
 
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -15,14 +14,12 @@ import numpy as np
 
 from factorflow.arguments import checked_methods
 from factorflow.errors import InputError
-from factorflow.models import configure
-from factorflow.models.contract import AVERAGES, Model, ModelConfig
+from factorflow.models.contract import AVERAGES
 from factorflow.posterior.align import Alignment, Symmetry, align_draws, find_alignment
+from factorflow.posterior.fitted_run import FittedRun
 from factorflow.posterior.lazy import numbered_names
 from factorflow.posterior.opening import load_variable
-from factorflow.posterior.record import RunRecord, decode
-from factorflow.posterior.schema import NAMED, meta_of
-from factorflow.shape import Meta
+from factorflow.posterior.schema import NAMED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +32,7 @@ __all__ = ["Stored"]
 
 
 @checked_methods
-class Stored:
+class Stored(FittedRun):
     """The arrays and labels of the posterior of one run, and the record of that run.
 
     Parameters
@@ -47,99 +44,10 @@ class Stored:
     """
 
     def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:
-        self.tree = tree
-        self.path = path
+        super().__init__(tree, path)
         self._alignment: Alignment | None = None
         self._aligned: dict[str, xr.DataArray] = {}
         self._means: dict[str, xr.DataArray] = {}
-        self._dataset: Dataset | None = None
-        self._seen: Aligned | None = None
-
-    # The run
-
-    @cached_property
-    def run(self) -> dict[str, Any]:
-        """The run record by name: configuration, seed, fingerprint and path of the dataset, status, ..."""
-        return decode({str(key): value for key, value in self.tree.attrs.items()})
-
-    @property
-    def record(self) -> RunRecord:
-        """The run record, typed.
-
-        Raises
-        ------
-        InputError
-            When the attributes are damaged.
-        """
-        return RunRecord.of_attributes(self.run)
-
-    @property
-    def kind(self) -> str:
-        """Either "variational" or "monte carlo"."""
-        return str(self.run["inference_method"])
-
-    @cached_property
-    def meta(self) -> Meta:
-        """The shape of the dataset as the model saw it."""
-        return meta_of(self.run)
-
-    @cached_property
-    def config(self) -> ModelConfig:
-        """The configuration of the model."""
-        return configure(self.run["config"])
-
-    @cached_property
-    def model(self) -> Model[Any, Any]:
-        """The model, rebuilt from configuration and meta."""
-        return self.config.build_fitted(self.meta)
-
-    @property
-    def trace(self) -> xr.Dataset:
-        """Objective, seconds and stage of every iteration (with ``chain`` for a sampler)."""
-        name = "optimization" if self.kind == "variational" else "iterations"
-        return self.tree[name].to_dataset().load()
-
-    @property
-    def dataset(self) -> Dataset:
-        """The dataset that the model was fitted to, where it was; of a projection, that of the new samples.
-
-        It may be set where it has moved: by a dataset, or its path.
-
-        Raises
-        ------
-        InputError
-            When it is no longer there, has changed, or is another one.
-        """
-        if self._dataset is None:
-            self._dataset = self._where_it_was()
-        return self._dataset
-
-    @dataset.setter
-    def dataset(self, dataset: Dataset) -> None:
-        from factorflow.data import open_dataset
-
-        given = open_dataset(dataset) if isinstance(dataset, str | os.PathLike) else dataset
-        self._dataset, self._seen = self._that_was_fitted(given), None
-
-    def _where_it_was(self) -> Dataset:
-        from factorflow.data import open_dataset
-
-        try:
-            dataset = open_dataset(self.run["dataset"])
-        except InputError as error:
-            remedy = "Say where it is now: assign `posterior.dataset`, or add --dataset to a command."
-            raise InputError("dataset", self.run["dataset"], "the dataset of the fit", remedy) from error
-        return self._that_was_fitted(dataset)
-
-    def move_to(self, dataset: Dataset) -> None:
-        """Take the dataset of the fit from where it is now.
-
-        Raises
-        ------
-        InputError
-            When it is another one.
-        """
-        self.dataset = dataset
 
     @property
     def data(self) -> Dataset | Aligned:
@@ -152,28 +60,10 @@ class Stored:
 
         if self.run["status"] != "projected":
             return self.dataset
-        if self._seen is None:
+        if self._projected_data is None:
             features = {view: self.features(view) for view in self.views}
-            self._seen = Aligned(self.dataset, self.meta, features)
-        return self._seen
-
-    def _that_was_fitted(self, dataset: Dataset) -> Dataset:
-        """Return a dataset that is the one of the fit."""
-        if dataset.fingerprint != self.run["fingerprint"]:
-            raise InputError(
-                "dataset",
-                str(dataset.path),
-                f"the dataset of the fit, with the fingerprint {self.run['fingerprint']}",
-                "It is another one, or has changed since: fit again, or give the one that was fitted.",
-            )
-        return dataset
-
-    # What was found
-
-    @property
-    def views(self) -> tuple[str, ...]:
-        """Names of the views, in order."""
-        return tuple(view.name for view in self.meta.views)
+            self._projected_data = Aligned(self.dataset, self.meta, features)
+        return self._projected_data
 
     @property
     def loaded_views(self) -> tuple[str, ...]:
@@ -197,10 +87,10 @@ class Stored:
 
     def own_features(self, view: str) -> Any:
         """Return the names of the features of a view, (D,), where the posterior has them; else None."""
-        found = self._own_coordinate(f"feature_{self.check_view(view)}")
-        return None if found is None else np.asarray(found.values, dtype=object)
+        labels = self._stored_coordinate(f"feature_{self.check_view(view)}")
+        return None if labels is None else np.asarray(labels.values, dtype=object)
 
-    def _own_coordinate(self, dim: str) -> xr.Variable | None:
+    def _stored_coordinate(self, dim: str) -> xr.Variable | None:
         for node in (self.tree[self.main_group], *self.tree.children.values()):
             if dim in node.coords:
                 return node.coords[dim].variable
@@ -210,8 +100,8 @@ class Stored:
         """Return the labels of a dimension from the group that has them, else from the dataset."""
         import xarray as xr
 
-        if (found := self._own_coordinate(dim)) is not None:
-            return found
+        if (labels := self._stored_coordinate(dim)) is not None:
+            return labels
         if dim == "obs" and self.is_numbered:
             return xr.Variable(dim, numbered_names(self.meta.n_rows))
         dataset = self.dataset
@@ -227,11 +117,11 @@ class Stored:
             When the model has no such variable, or a chunk of it is damaged.
         """
         if self.kind == "variational":
-            return self._stored(name)
+            return self._load(name)
         if name in self._means:
             return self._means[name]
-        drawn = self.draws(name)
-        mean = drawn.mean([dim for dim in ("chain", "draw") if dim in drawn.dims], keep_attrs=True)
+        draws = self.draws(name)
+        mean = draws.mean([dim for dim in ("chain", "draw") if dim in draws.dims], keep_attrs=True)
         if "obs" not in mean.dims:
             self._means[name] = mean
         return mean
@@ -252,25 +142,23 @@ class Stored:
             Where there are no draws of the variable.
         """
         if self.kind == "variational":
-            drawn = self.tree["posterior"] if "posterior" in self.tree.children else None
-            if drawn is None or name not in drawn.data_vars:
-                self._stored(name)  # refuses what is no variable at all
+            group = self.tree["posterior"] if "posterior" in self.tree.children else None
+            if group is None or name not in group.data_vars:
+                self._load(name)  # refuses what is no variable at all
                 expected = "a sampler's, or draws on request: a variational posterior is means and variances"
                 remedy = f"Ask posterior.sample(100).draws({name!r}), or variable({name!r}) for the mean."
                 raise InputError("draws", name, expected, remedy)
-            found: xr.DataArray = load_variable(drawn[name], f"posterior/{name}", self.path)
-            return found
-        stored = self._stored(name)
+            requested: xr.DataArray = load_variable(group[name], f"posterior/{name}", self.path)
+            return requested
+        draws = self._load(name)
         symmetry = getattr(self.model, "symmetry", None) if self.kind == "monte carlo" else None
-        if symmetry is None or "chain" not in stored.dims:
-            return stored
-        if "obs" in stored.dims:
+        if symmetry is None or "chain" not in draws.dims:
+            return draws
+        if "obs" in draws.dims:
             return self._align((name,), symmetry)[name]
         if not self._aligned:
-            group = self.tree[self.main_group]
-            globals_ = [
-                str(n) for n, v in group.data_vars.items() if "chain" in v.dims and "obs" not in v.dims
-            ]
+            variables = self.tree[self.main_group].data_vars.items()
+            globals_ = [str(n) for n, v in variables if "chain" in v.dims and "obs" not in v.dims]
             self._aligned = self._align(globals_, symmetry)
         return self._aligned[name]
 
@@ -283,9 +171,9 @@ class Stored:
             When the samples of the family have none.
         """
         if not self.has("scores"):
-            known = self.run["config"].get("model")
+            family = self.run["config"].get("model")
             remedy = "Ask for loadings(view) or variable(name)."
-            raise InputError("model", known, "a family whose samples have scores", remedy)
+            raise InputError("model", family, "a family whose samples have scores", remedy)
         return self.variable("scores")
 
     def inputs(self) -> xr.DataArray:
@@ -294,9 +182,9 @@ class Stored:
         Of models with such a process; ``variable("inputs_variance")`` says how certain they are.
         """
         if not self.has("inputs"):
-            known = self.run["config"].get("model")
+            family = self.run["config"].get("model")
             expected = "a model whose samples a process couples"
-            raise InputError("model", known, expected, "Ask for scores().")
+            raise InputError("model", family, expected, "Ask for scores().")
         return self.variable("inputs")
 
     def loadings(self, view: str) -> xr.DataArray:
@@ -398,8 +286,8 @@ class Stored:
         InputError
             When the model has no such variable.
         """
-        found: Any = self.tree[self._group_of(name)]
-        array: xr.DataArray = found[name]
+        group: Any = self.tree[self._group_of(name)]
+        array: xr.DataArray = group[name]
         return array
 
     @property
@@ -412,8 +300,8 @@ class Stored:
         for group in dict.fromkeys((*self._groups, *map(str, self.tree.children))):
             if name in self.tree[group].data_vars:
                 return group
-        known = [str(v) for group in self._groups for v in self.tree[group].data_vars]
-        raise InputError("variable", name, f"one of {', '.join(known)}", "This model has no such variable.")
+        names = [str(v) for group in self._groups for v in self.tree[group].data_vars]
+        raise InputError("variable", name, f"one of {', '.join(names)}", "This model has no such variable.")
 
     def check_drawn(self) -> None:
         """Refuse to go on without draws: a sampler that was stopped in its burn-in has none."""
@@ -434,28 +322,28 @@ class Stored:
 
     def check_explained(self, view: str) -> str:
         """Return the name of a view, refusing one that the model is given instead of explaining it."""
-        explained = [known.name for known in self.meta.value_views]
+        explained = [entry.name for entry in self.meta.value_views]
         if self.check_view(view) not in explained:
             raise InputError(
                 "view", view, f"one of {', '.join(explained)}", "It is an input: given, not predicted."
             )
         return view
 
-    def _stored(self, name: str) -> xr.DataArray:
+    def _load(self, name: str) -> xr.DataArray:
         array, group = self.array(name), self._group_of(name)
         self.check_drawn()
-        found: xr.DataArray = load_variable(array, f"{group}/{name}", self.path)
-        return found
+        loaded: xr.DataArray = load_variable(array, f"{group}/{name}", self.path)
+        return loaded
 
     def _align(self, names: Sequence[str], symmetry: Symmetry) -> dict[str, xr.DataArray]:
         """Return the draws of some variables of a sampler, the factors of all draws and chains aligned."""
-        stored = {name: self._stored(name) for name in names}
-        loadings = {name: self._stored(name) for name in (f"loadings_{view}" for view in self.views)}
+        draws = {name: self._load(name) for name in names}
+        loadings = {name: self._load(name) for name in (f"loadings_{view}" for view in self.views)}
         if self._alignment is None:
             stacked = np.concatenate([array.values for array in loadings.values()], axis=2)
             self._alignment = find_alignment(stacked, symmetry)
-        needed = stored | loadings if symmetry == "flip" else stored  # what turns over moves intercepts
+        needed = draws | loadings if symmetry == "flip" else draws  # a flip of 0 and 1 moves the intercepts
         dims = {name: tuple(str(dim) for dim in array.dims) for name, array in needed.items()}
-        given = {name: array.values for name, array in needed.items()}
-        values = align_draws(given, dims, symmetry, self._alignment)
-        return {name: stored[name].copy(data=values[name]) for name in names}
+        arrays = {name: array.values for name, array in needed.items()}
+        values = align_draws(arrays, dims, symmetry, self._alignment)
+        return {name: draws[name].copy(data=values[name]) for name in names}
