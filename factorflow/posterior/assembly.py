@@ -205,7 +205,7 @@ def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
     groups, shape = np.array(dataset.groups, dtype=object), (dataset.n_rows,)
 
     def column(stored: str) -> Any:
-        dtype = dataset.stored(stored, slice(0)).dtype
+        dtype = dataset.read_array(stored, slice(0)).dtype
         known = dtype if dtype.kind in "biuf" else np.dtype(object)
         return lazy_array(partial(_stored_column, dataset, stored), shape, known)
 
@@ -223,11 +223,11 @@ def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
 
 
 def _stored_column(dataset: Dataset, stored: str, key: tuple[Any, ...]) -> Any:
-    return _plain(dataset.stored(stored, key[0]))
+    return _plain(dataset.read_array(stored, key[0]))
 
 
 def _stored_groups(dataset: Dataset, groups: NDArray[Any], key: tuple[Any, ...]) -> Any:
-    return groups[dataset.stored("group", key[0])]
+    return groups[dataset.read_array("group", key[0])]
 
 
 def _plain(values: Any) -> Any:

@@ -1,10 +1,9 @@
-"""An opened multi-view store."""
+"""`Dataset`: an opened multi-view store, its sizes and names, and blocks of its values."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +13,19 @@ from numpy.typing import NDArray
 from factorflow.arguments import checked_methods
 from factorflow.data.store.chunks import ChunkedArray, chunked_arrays
 from factorflow.data.store.column_types import decode
-from factorflow.data.store.layout import ATTRIBUTES, Manifest, ViewEntry, read_manifest
+from factorflow.data.store.layout import ATTRIBUTES, ViewEntry
 from factorflow.data.store.names import free_name
+from factorflow.data.store.opened_store import OpenedStore
 from factorflow.data.store.rows import code_array
-from factorflow.data.store.views import read_array
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.shape import Block, Meta, ViewMeta, sample_names
-from factorflow.storage.checksums import ChecksumManifest
-from factorflow.storage.location import Location, as_location
+from factorflow.storage.location import as_location
 from factorflow.storage.publish import current_version
 from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
 
     from factorflow.data.holdout import Holdout
 
@@ -59,14 +56,13 @@ def open_dataset(path: str | os.PathLike[str] | RemotePath) -> Dataset:
     InputError
         When there is no factorflow dataset at ``path``, or one of another schema version.
     """
-    place = current_version(as_location(path, "dataset"))
-    dataset = Dataset(str(place))
+    dataset = Dataset(str(current_version(as_location(path, "dataset"))))
     dataset.manifest  # noqa: B018  read now, so that a wrong path fails here
     return dataset
 
 
 @checked_methods
-class Dataset:
+class Dataset(OpenedStore):
     """A multi-view dataset on disk or in an object store, read block by block.
 
     Safe to use from several threads, and cheap to pickle: only the path and the fingerprint travel, and the
@@ -79,57 +75,6 @@ class Dataset:
     fingerprint : str, optional
         The fingerprint it must have.
     """
-
-    def __init__(self, path: str, fingerprint: str | None = None) -> None:
-        self.path = as_location(path, "dataset")
-        self._expected = fingerprint
-
-    def __reduce__(self) -> tuple[type[Dataset], tuple[str, str]]:
-        return Dataset, (str(self.path), self.fingerprint)
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        """What the root attributes say."""
-        return self._opened[0]
-
-    @cached_property
-    def checksums(self) -> ChecksumManifest:
-        """Checksums of all that is in it."""
-        return self._opened[1]
-
-    @cached_property
-    def _opened(self) -> tuple[Manifest, ChecksumManifest]:
-        self._version = _version(self.path)
-        manifest, checksums = read_manifest(self.path)
-        if self._expected not in (None, manifest.fingerprint):
-            raise self._replaced(manifest.fingerprint, str(self._expected))
-        return manifest, checksums
-
-    def _replaced(self, found: str, expected: str) -> InputError:
-        remedy = "The dataset was replaced while it was in use: start the run again."
-        return InputError(f"fingerprint of {self.path}", found, expected, remedy)
-
-    @contextmanager
-    def _one_version(self) -> Iterator[None]:
-        """Refuse what was read if another dataset, or none, is now where this one was opened."""
-        opened = self._opened
-        try:
-            yield
-        finally:
-            now = _version(self.path)
-            if now != self._version:
-                found = read_manifest(self.path)
-                if found != opened:
-                    expected = f"{self.fingerprint}, with the columns it was opened with"
-                    raise self._replaced(found[0].fingerprint, expected)
-                self._version = now
-
-    # What it is
-
-    @property
-    def fingerprint(self) -> str:
-        """sha256 (hex) over shapes, names, likelihoods and chunk checksums."""
-        return self.manifest.fingerprint
 
     @property
     def n_rows(self) -> int:
@@ -181,20 +126,20 @@ class Dataset:
         first, last, _ = slice(start, stop).indices(self.n_rows)
         if not self.named:
             return sample_names(np.arange(first, last))
-        return self.stored("obs", slice(first, last))
+        return self.read_array("obs", slice(first, last))
 
     def features(self, view: str) -> StrArray:
         """Return the names of the features of a view, (D,)."""
         self._entry(view)
-        return self.stored(f"{view}/feature")
+        return self.read_array(f"{view}/feature")
 
     def moments(self, view: str, *names: str) -> dict[str, NDArray[Any]]:
         """Return n_observed, mean, variance, min and max of every feature of a view, (D,) each.
 
         Of a categorical view only n_observed: the samples of every level. If ``names`` are given, those.
         """
-        known = COUNTED if self._entry(view).kind.coded else MOMENTS
-        return {name: self.stored(f"{view}/{name}") for name in names or known}
+        available = COUNTED if self._entry(view).kind.coded else MOMENTS
+        return {name: self.read_array(f"{view}/{name}") for name in names or available}
 
     @cached_property
     def obs(self) -> pd.DataFrame:
@@ -217,7 +162,7 @@ class Dataset:
             codes = self.codes(name)
             columns[column] = np.asarray(self.groups)[codes] if name == "group" else codes
         for name, array in self.manifest.obs_columns.items():
-            columns[name] = self.stored(array)
+            columns[name] = self.read_array(array)
         return columns
 
     @property
@@ -236,7 +181,7 @@ class Dataset:
     def codes(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
         """Return the codes (group, sequence or time) of rows ``start`` to ``stop``; no others are read."""
         first, last, _ = slice(start, stop).indices(self.n_rows)
-        with self._one_version():
+        with self._consistent_read():
             return self._codes(name, first, last)
 
     def _codes(self, name: str, first: int, last: int) -> NDArray[np.int32]:
@@ -245,7 +190,7 @@ class Dataset:
     @cached_property
     def joined(self) -> NDArray[np.bool_]:
         """Whether the first row of each block goes on the last sequence of the block before, (n_blocks,)."""
-        return self.stored("joined") if self.n_sequences else np.zeros(self.n_blocks, bool)
+        return self.read_array("joined") if self.n_sequences else np.zeros(self.n_blocks, bool)
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -304,21 +249,26 @@ class Dataset:
         hidden: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
         truth: dict[str, NDArray[Any]] = {}
         selected = self._selection(views)
-        with self._one_version():
+        with self._consistent_read():
             codes = {name: self._codes(name, start, start + n_rows) for name in self.code_names}
-            read = {entry.name: self._values(entry, number) for entry in selected}
+            blocks = {entry.name: self._values(entry, number) for entry in selected}
         for entry in selected:
-            values = read.pop(entry.name)
+            values = blocks.pop(entry.name)
             if holdout is not None and entry.kind.is_values:
                 index = self._index[entry.name]
                 where = holdout.hidden(index, entry.kind, start, values, codes.get("sequence"))
                 hidden[entry.name], truth[entry.name] = where, values[where]
                 values[where] = entry.kind.missing
-                _fix(*where, truth[entry.name])
+                _set_read_only(*where, truth[entry.name])
             data[entry.name] = values
-        _fix(*data.values(), *codes.values())
-        before, after = bool(self.joined[number]), bool(self.joined[number + 1 : number + 2].any())
-        return Block(number, start, n_rows, self.n_blocks, data, hidden, codes, before, after), truth
+        _set_read_only(*data.values(), *codes.values())
+        joins_before, joins_after = (
+            bool(self.joined[number]),
+            bool(self.joined[number + 1 : number + 2].any()),
+        )
+        return Block(
+            number, start, n_rows, self.n_blocks, data, hidden, codes, joins_before, joins_after
+        ), truth
 
     def block(self, number: int, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Block:
         """Read one block of rows as models see it: `read` without the truth."""
@@ -328,33 +278,10 @@ class Dataset:
         """Return rows ``start`` to ``stop`` of a view, (stop - start, D) or codes, as blocks hold them."""
         entry = self._entry(view)
         first, last, _ = slice(start, stop).indices(self.n_rows)
-        stored, observed = self._arrays[entry.name]
-        with self._one_version():
+        values, observed = self._arrays[entry.name]
+        with self._consistent_read():
             mask = None if observed is None else observed.part(first, last)
-            return entry.kind.decode(stored.part(first, last), mask)
-
-    @property
-    def tree(self) -> xr.DataTree:
-        """The store as a lazy xarray DataTree: the root, a child for every view, and metadata."""
-        from factorflow.storage.verified_store import open_tree
-
-        return open_tree(self.checksums)
-
-    @property
-    def truth(self) -> xr.Dataset:
-        """What simulated data were made from: scores, loadings_<view>, intercept_<view>, ...
-
-        Raises
-        ------
-        InputError
-            When the data were not simulated.
-        """
-        tree = self.tree
-        if "truth" not in tree:
-            raise InputError(
-                "dataset", str(self.path), "a simulated one", "Only factorflow.simulate stores a truth."
-            )
-        return tree["truth"].to_dataset()
+            return entry.kind.decode(values.part(first, last), mask)
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
@@ -363,20 +290,9 @@ class Dataset:
             return {}
         plain = {str(name): value for name, value in self.tree[ATTRIBUTES].attrs.items()}
         arrays = [node for node in self.checksums.contents if node.startswith(f"{ATTRIBUTES}/")]
-        return plain | {node.removeprefix(f"{ATTRIBUTES}/"): self.stored(node) for node in arrays}
+        return plain | {node.removeprefix(f"{ATTRIBUTES}/"): self.read_array(node) for node in arrays}
 
-    def verify(self) -> None:
-        """Read everything that is in the store and compare it with the checksums it was written with.
-
-        Raises
-        ------
-        InputError
-            Naming the first file that is damaged.
-        """
-        with self._one_version():
-            self.checksums.verify()
-
-    # Faces
+    # Representations
 
     def describe(self) -> dict[str, Any]:
         """Return sizes, likelihoods, missing entries and the block grid as plain values (JSON)."""
@@ -404,11 +320,6 @@ class Dataset:
             )
         return code_array(str(self.path), name, self.n_rows, self.block_rows)
 
-    def stored(self, name: str, rows: Any = ...) -> NDArray[Any]:
-        """Return an array that lies beside the values, or some rows of it."""
-        with self._one_version():
-            return read_array(self.path, name, self.checksums, rows)
-
     @cached_property
     def _arrays(self) -> dict[str, tuple[ChunkedArray, ChunkedArray | None]]:
         return {v.name: chunked_arrays(str(self.path), self.manifest, v) for v in self.manifest.views}
@@ -430,10 +341,10 @@ class Dataset:
     def _selection(self, views: Iterable[str] | None) -> tuple[ViewEntry, ...]:
         if views is None:
             return self.manifest.views
-        chosen = {self._entry(view).name for view in ([views] if isinstance(views, str) else views)}
-        if not chosen:
+        names = {self._entry(view).name for view in ([views] if isinstance(views, str) else views)}
+        if not names:
             raise InputError("views", (), "at least one view", "Leave it out for all views.")
-        return tuple(entry for entry in self.manifest.views if entry.name in chosen)
+        return tuple(entry for entry in self.manifest.views if entry.name in names)
 
     def _span(self, number: int) -> tuple[int, int]:
         if not 0 <= number < self.n_blocks:
@@ -443,24 +354,12 @@ class Dataset:
 
     def _values(self, entry: ViewEntry, number: int) -> NDArray[Any]:
         """Return a block of one view as `Block` holds it, still writeable."""
-        stored, observed = self._arrays[entry.name]
+        values, observed = self._arrays[entry.name]
         mask = None if observed is None else observed.block(number)
-        return entry.kind.decode(stored.block(number), mask)
+        return entry.kind.decode(values.block(number), mask)
 
 
-def _version(path: Location) -> tuple[Any, ...]:
-    """Return what tells one dataset at a path from another that takes its place; (): there is none."""
-    file = path / "zarr.json"
-    if isinstance(file, RemotePath):
-        return file.version()
-    try:
-        found = os.stat(file)
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def _fix(*arrays: NDArray[Any]) -> None:
+def _set_read_only(*arrays: NDArray[Any]) -> None:
     """Make arrays read-only."""
     for array in arrays:
         array.flags.writeable = False
