@@ -10,7 +10,7 @@ from numba import njit
 
 from factorflow.models import MoltenPoisson
 from factorflow.models.molten import passes
-from factorflow.models.molten.kernels import lanes, priors
+from factorflow.models.molten.kernels import priors, row_scalars
 from factorflow.models.molten.rows import blank_table, rows_of
 from factorflow.models.molten.scales import best_scales
 
@@ -42,7 +42,7 @@ def test_sums_of_a_block(levels: tuple[int, ...], n_components: int, alike: bool
     table[:-1, :n_components] = np.exp(-rng.gamma(1.0, 8.0, (len(table) - 1, n_components)))
     factors = [table[settings.starts[g] + codes[:, g]] for g in range(len(levels))]
     rho = np.prod(factors, axis=0)
-    added, fit = passes.shares(rows, table)
+    counts, fit = passes.shares(rows, table)
     assert fit == pytest.approx(y @ np.log(rho.sum(axis=1)), rel=1e-13)
     shares = rho * (y / rho.sum(axis=1))[:, None]
     for g, name in enumerate(settings.names):
@@ -54,7 +54,7 @@ def test_sums_of_a_block(levels: tuple[int, ...], n_components: int, alike: bool
             [f for i, f in enumerate(factors) if i != g] or np.ones((1, n, table.shape[1])), axis=0
         )
         others[:, n_components:] = 0.0
-        for sums, each in ((added[place], shares), (found[:, :], weight[:, None] * others)):
+        for sums, each in ((counts[place], shares), (found[:, :], weight[:, None] * others)):
             expected = np.zeros(sums.shape)
             np.add.at(expected, codes[:, g], each)
             np.testing.assert_allclose(
@@ -67,13 +67,13 @@ def test_ratios_and_logarithms_of_eight_rows() -> None:
 
     @njit
     def both(y: Any, x: Any, each: Any) -> Any:
-        fit, n_rows = lanes.no_numbers(), each.size
+        fit, n_rows = row_scalars.zeros(), each.size
         for n in range(0, n_rows, 8):
             left = min(8, n_rows - n)
-            weights, values = lanes.load_first_numbers(y, n, left), lanes.load_first_numbers(x, n, 8)
-            fit = lanes.plus_weighted_logs(fit, weights, values)
-            lanes.store_numbers(each, n, lanes.ratios(weights, values))
-        return lanes.sum_of(fit)
+            weights, values = row_scalars.load_first(y, n, left), row_scalars.load_first(x, n, 8)
+            fit = row_scalars.add_weighted_logs(fit, weights, values)
+            row_scalars.store_scalars(each, n, row_scalars.divide(weights, values))
+        return row_scalars.sum_scalars(fit)
 
     rng = np.random.default_rng(6)
     x = np.concatenate([np.exp(rng.uniform(-660, 660, 4000)), rng.uniform(0.5, 2.0, 4000), [1.0] * 8])

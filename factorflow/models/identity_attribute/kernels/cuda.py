@@ -18,7 +18,14 @@ from jaxtyping import Int
 from factorflow.kernels import device
 from factorflow.kernels.compile import compiled
 from factorflow.kernels.cuda import cuda
-from factorflow.models.identity_attribute.kernels import chains, frames, presence, small, spans
+from factorflow.models.identity_attribute.kernels import (
+    chains,
+    frames,
+    incomplete_frames,
+    presence,
+    small,
+    spans,
+)
 from factorflow.models.identity_attribute.kernels.device_sums import (
     covariances,
     means,
@@ -108,7 +115,7 @@ def update_complete(
 @cache
 def gaps_kernel() -> Any:
     """Return the kernel of frames with missing entries: a thread a frame."""
-    update = compiled(frames.update_gap, "cuda")
+    update = compiled(incomplete_frames.update_gap, "cuda")
 
     @cuda.jit
     def kernel(kind, residual, seen, weights, weighted, prior, precision, inverse, offset, odds, information,
@@ -124,7 +131,7 @@ def gaps_kernel() -> Any:
 
 
 def update_gaps(kind: Int[np.ndarray, " n"], *others: Any) -> None:
-    """See `kernels.frames.update_gaps`."""
+    """See `kernels.incomplete_frames.update_gaps`."""
     (*given, x, present, on, off), size = others, others[6].shape[2]
     work = device.namespace(x).empty((len(kind), size))
     _launch(gaps_kernel(), len(kind), x, kind, *given, work, x, present, on, off)

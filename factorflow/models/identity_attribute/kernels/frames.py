@@ -1,12 +1,12 @@
-"""Loops over frames of the posterior that is factorised over frames and identities (equation 20).
+"""Loops over complete frames of the posterior that is factorised over frames and identities (equation 20).
 
 Shapes: n frames, P identities, Q attributes, K = P Q columns, D features. Given all others, q(b_tp, a_tp) is
 a mixture: a_tp is N(off, S0) where b_tp = 0 and N(on, S1) where it is 1, S0 diagonal. S1 depends on the
 place of a frame in its sequence and on which entries are observed, so that few different ones are kept:
 ``which`` says which of them (M) is a frame's.
 
-`update_lanes` and `update_gap` are the source of the CPU and of CUDA devices (`kernels.cuda`). Importing this
-module imports numba.
+Frames with missing entries are in `kernels.incomplete_frames`. `update_lanes` is the source of the CPU and of
+CUDA devices (`kernels.cuda`). Importing this module imports numba.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ import numpy as np
 from factorflow.kernels.compile import compiled, options
 from factorflow.models.identity_attribute.kernels.beside import NOBODY, OUTSIDE
 from factorflow.models.identity_attribute.kernels.small import (
-    FAST,
     STEADY,
     exponential,
     larger,
     logarithm,
-    present_of,
     smaller,
 )
 
-__all__ = ["TILE", "update_complete", "update_gap", "update_gaps", "update_lanes"]
+__all__ = ["TILE", "update_complete", "update_lanes"]
 
 Array = Any
 
@@ -39,34 +37,6 @@ WIDTH = TILE + 8
 
 LANES = 8
 """Of them, those that are put side by side at a time."""
-
-
-@options(fastmath=FAST)
-def update_one(
-    information: Array,
-    prior: Array,
-    precision: Array,
-    inverse: Array,
-    offset: float,
-    odds: float,
-    on: Array,
-    off: Array,
-) -> float:
-    """Write the two means of one identity in one frame (equations 29, 40), return q(b = 1) (41, 46).
-
-    ``information`` is what the data say of a (Q), ``prior`` what the neighbouring frames do, ``offset`` is
-    (log|S1| - log|S0|) / 2.
-    """
-    size = on.shape[0]
-    gain = offset
-    for i in range(size):
-        total = 0.0
-        for j in range(size):
-            total += inverse[i, j] * (prior[j] + information[j])
-        on[i] = total
-        off[i] = prior[i] / precision[i]
-        gain += 0.5 * (total * (prior[i] + information[i]) - off[i] * prior[i])
-    return present_of(odds + gain)
 
 
 @options(fastmath=STEADY)
@@ -87,8 +57,8 @@ def update_lanes(
 ) -> None:
     """Update all identities of some complete frames, one identity after the other.
 
-    The equations are those of `update_one`. Each frame has a lane, the last axis of all that is worked in: on
-    the CPU `TILE` lanes are one loop of vectors, and what is known of a tile stays in the cache while its
+    The equations are those of `incomplete_frames.update_one`. Each frame has a lane, the last axis of all
+    that is worked in: on the CPU `TILE` lanes are one loop of vectors, and what is known of a tile stays in the cache while its
     identities take their turns; on a device a thread takes one lane.
 
     Parameters
@@ -361,107 +331,3 @@ def update_complete(*arguments: Any) -> None:
         Written: q(b = 1); the two means; the entropy of all b.
     """
     compiled(_update_tiles)(*arguments)
-
-
-@options(fastmath=FAST)
-def update_gap(
-    n: int,
-    kind: Array,
-    residual: Array,
-    seen: Array,
-    weights: Array,
-    weighted: Array,
-    prior: Array,
-    precision: Array,
-    inverse: Array,
-    offset: Array,
-    odds: Array,
-    information: Array,
-    x: Array,
-    present: Array,
-    on: Array,
-    off: Array,
-) -> None:
-    """Update all identities of frame n with missing entries; ``information`` (Q,) is worked in.
-
-    See `update_gaps` for all others.
-    """
-    n_identities, size = inverse.shape[1], inverse.shape[2]
-    n_features = weights.shape[1]
-    which = kind[n]
-    rest = residual[n]
-    for p in range(n_identities):
-        low, high = p * size, (p + 1) * size
-        for i in range(low, high):
-            for d in range(n_features):
-                rest[d] += x[n, i] * weights[i, d] * seen[n, d]
-        for i in range(size):
-            total = 0.0
-            for d in range(n_features):
-                total += weighted[low + i, d] * rest[d]
-            information[i] = total
-        b = update_one(
-            information,
-            prior[n, low:high],
-            precision[which, low:high],
-            inverse[n, p],
-            offset[n, p],
-            odds[n, p],
-            on[n, low:high],
-            off[n, low:high],
-        )
-        present[n, p] = b
-        for i in range(low, high):
-            x[n, i] = b * on[n, i]
-            for d in range(n_features):
-                rest[d] -= x[n, i] * weights[i, d] * seen[n, d]
-
-
-@options(fastmath=FAST)
-def _update_rows(
-    kind: Array,
-    residual: Array,
-    seen: Array,
-    weights: Array,
-    weighted: Array,
-    prior: Array,
-    precision: Array,
-    inverse: Array,
-    offset: Array,
-    odds: Array,
-    x: Array,
-    present: Array,
-    on: Array,
-    off: Array,
-) -> None:
-    information = np.empty(inverse.shape[2])
-    for n in range(kind.shape[0]):
-        update_gap(
-            n, kind, residual, seen, weights, weighted, prior, precision, inverse, offset, odds, information,
-            x, present, on, off,
-        )  # fmt: skip
-
-
-def update_gaps(*arguments: Array) -> None:
-    """Update all identities of frames with missing entries, one after the other.
-
-    Parameters
-    ----------
-    kind : (n,) array
-        Places, rows of ``precision`` (4, K).
-    residual : (n, D) array
-        y - E W x of the observed entries, 0 elsewhere; changed on the way.
-    seen : (n, D) array
-        1.0 where an entry is observed.
-    weights, weighted : (K, D) arrays
-        E W and E rho W.
-    prior : (n, K) array
-        What the neighbouring frames say of a.
-    precision, inverse, offset : (4, K), (n, P, Q, Q), (n, P) arrays
-        The latter two of each frame.
-    odds : (n, P) array
-        What the neighbouring frames say of b.
-    x, present, on, off : (n, K), (n, P), (n, K), (n, K) arrays
-        Written.
-    """
-    compiled(_update_rows)(*arguments)

@@ -20,29 +20,31 @@ import numpy as np
 from factorflow.kernels.vectors import inner as inner_function
 from factorflow.models.molten.kernels.lanes import (
     ROWS,
+    add,
     add_to,
-    added,
-    at,
     compiled,
-    folded,
+    fold,
     load,
-    load_first_numbers,
+    load_number,
     load_products,
     multiply,
-    no_numbers,
-    plus_weighted_logs,
-    ratios,
-    scaled,
+    multiply_by_row,
+    multiply_by_shared,
+    scale,
     store,
-    store_numbers,
-    sum_of,
-    times_own,
-    times_shared,
-    total,
-    totals,
+    sum_lanes,
+    sum_rows,
+)
+from factorflow.models.molten.kernels.row_scalars import (
+    add_weighted_logs,
+    divide,
+    load_first,
+    store_scalars,
+    sum_scalars,
+    zeros,
 )
 
-SOME = 512
+CHUNK_ROWS = 512
 """Rows of a run whose ratios are held at once, in the cache."""
 
 __all__ = [
@@ -61,11 +63,11 @@ Array = Any
 def of_row(inner: Array, n: int, common: Array, logs: Array, lanes: Array) -> Array:
     """Return what the terms of rho of a row are added up to, `PART` numbers."""
     if len(inner) == 1:
-        return load_products(common, logs, at(inner[0], n))
+        return load_products(common, logs, load_number(inner[0], n))
     product = common
     for g in range(len(inner)):
-        product = multiply(product, load(logs, at(inner[g], n), lanes))
-    return folded(product)
+        product = multiply(product, load(logs, load_number(inner[g], n), lanes))
+    return fold(product)
 
 
 @compiled
@@ -80,17 +82,17 @@ def add_shares(
     Of one inner variable, which has the rows ``first`` to ``stop`` of the table, it is added up without the
     variable's own factor, which comes last.
     """
-    fit, each = no_numbers(), np.empty(SOME)
+    fit, each = zeros(), np.empty(CHUNK_ROWS)
     for r in range(start.size - 1):
-        common = load(logs, at(outer[0], r), lanes)
+        common = load(logs, load_number(outer[0], r), lanes)
         for g in range(1, len(outer)):
-            common = multiply(common, load(logs, at(outer[g], r), lanes))
-        a = b = c = d = scaled(common, 0.0)  # four, since each sum waits for the one before
-        begin, end = at(start, r), at(start, r + 1)
+            common = multiply(common, load(logs, load_number(outer[g], r), lanes))
+        a = b = c = d = scale(common, 0.0)  # four, since each sum waits for the one before
+        begin, end = load_number(start, r), load_number(start, r + 1)
         while begin < end:
-            last = min(begin + SOME, end) - 1
+            last = min(begin + CHUNK_ROWS, end) - 1
             for n in range(begin, last + 1, ROWS):
-                rho = totals(
+                rho = sum_rows(
                     of_row(inner, n, common, logs, lanes),
                     of_row(inner, min(n + 1, last), common, logs, lanes),
                     of_row(inner, min(n + 2, last), common, logs, lanes),
@@ -100,55 +102,55 @@ def add_shares(
                     of_row(inner, min(n + 6, last), common, logs, lanes),
                     of_row(inner, min(n + 7, last), common, logs, lanes),
                 )
-                weights = load_first_numbers(y, n, last + 1 - n)
-                fit = plus_weighted_logs(fit, weights, rho)
-                store_numbers(each, n - begin, ratios(weights, rho))
+                weights = load_first(y, n, last + 1 - n)
+                fit = add_weighted_logs(fit, weights, rho)
+                store_scalars(each, n - begin, divide(weights, rho))
             n = begin
             if len(inner) == 1:
                 while n + 3 <= last:
-                    i, j = at(inner[0], n), at(inner[0], n + 1)
-                    k, m = at(inner[0], n + 2), at(inner[0], n + 3)
-                    u, v = at(each, n - begin), at(each, n + 1 - begin)
-                    w, x = at(each, n + 2 - begin), at(each, n + 3 - begin)
-                    a = added(a, scaled(load(logs, i, lanes), u))
-                    b = added(b, scaled(load(logs, j, lanes), v))
-                    c = added(c, scaled(load(logs, k, lanes), w))
-                    d = added(d, scaled(load(logs, m, lanes), x))
-                    add_to(counts, i, scaled(common, u))  # in turn: rows may have a level in common
-                    add_to(counts, j, scaled(common, v))
-                    add_to(counts, k, scaled(common, w))
-                    add_to(counts, m, scaled(common, x))
+                    i, j = load_number(inner[0], n), load_number(inner[0], n + 1)
+                    k, m = load_number(inner[0], n + 2), load_number(inner[0], n + 3)
+                    u, v = load_number(each, n - begin), load_number(each, n + 1 - begin)
+                    w, x = load_number(each, n + 2 - begin), load_number(each, n + 3 - begin)
+                    a = add(a, scale(load(logs, i, lanes), u))
+                    b = add(b, scale(load(logs, j, lanes), v))
+                    c = add(c, scale(load(logs, k, lanes), w))
+                    d = add(d, scale(load(logs, m, lanes), x))
+                    add_to(counts, i, scale(common, u))  # in turn: rows may have a level in common
+                    add_to(counts, j, scale(common, v))
+                    add_to(counts, k, scale(common, w))
+                    add_to(counts, m, scale(common, x))
                     n += 4
                 while n <= last:
-                    i, u = at(inner[0], n), at(each, n - begin)
-                    a = added(a, scaled(load(logs, i, lanes), u))
-                    add_to(counts, i, scaled(common, u))
+                    i, u = load_number(inner[0], n), load_number(each, n - begin)
+                    a = add(a, scale(load(logs, i, lanes), u))
+                    add_to(counts, i, scale(common, u))
                     n += 1
             else:
                 while n <= last:
-                    product = scaled(load(logs, at(inner[0], n), lanes), at(each, n - begin))
+                    product = scale(load(logs, load_number(inner[0], n), lanes), load_number(each, n - begin))
                     for g in range(1, len(inner)):
-                        product = multiply(product, load(logs, at(inner[g], n), lanes))
-                    a, product = added(a, product), multiply(common, product)
+                        product = multiply(product, load(logs, load_number(inner[g], n), lanes))
+                    a, product = add(a, product), multiply(common, product)
                     for g in range(len(inner)):
-                        add_to(counts, at(inner[g], n), product)
+                        add_to(counts, load_number(inner[g], n), product)
                     n += 1
             begin = last + 1
-        of_run = multiply(common, added(added(a, b), added(c, d)))
+        of_run = multiply(common, add(add(a, b), add(c, d)))
         for g in range(len(outer)):
-            add_to(counts, at(outer[g], r), of_run)
+            add_to(counts, load_number(outer[g], r), of_run)
     if len(inner) == 1:
         for n in range(first, stop):
             store(counts, n, multiply(load(counts, n, lanes), load(logs, n, lanes)))
-    return float(sum_of(fit))
+    return float(sum_scalars(fit))
 
 
 @inner_function
 def of_inner(inner: Array, n: int, means: Array, lanes: Array) -> Array:
     """Return the product of a table over the inner variables of a row."""
-    product = load(means, at(inner[0], n), lanes)
+    product = load(means, load_number(inner[0], n), lanes)
     for g in range(1, len(inner)):
-        product = multiply(product, load(means, at(inner[g], n), lanes))
+        product = multiply(product, load(means, load_number(inner[g], n), lanes))
     return product
 
 
@@ -161,18 +163,18 @@ def write_sums_of_runs(
     ``weight`` (B,), or the one number that all rows have.
     """
     for r in range(start.size - 1):
-        a = b = c = d = scaled(load(means, 0, lanes), 0.0)  # four, since each sum waits for the one before
-        n, last = at(start, r), at(start, r + 1) - 1
+        a = b = c = d = scale(load(means, 0, lanes), 0.0)  # four, since each sum waits for the one before
+        n, last = load_number(start, r), load_number(start, r + 1) - 1
         while n + 3 <= last:
-            a = added(a, times_own(of_inner(inner, n, means, lanes), weight, n))
-            b = added(b, times_own(of_inner(inner, n + 1, means, lanes), weight, n + 1))
-            c = added(c, times_own(of_inner(inner, n + 2, means, lanes), weight, n + 2))
-            d = added(d, times_own(of_inner(inner, n + 3, means, lanes), weight, n + 3))
+            a = add(a, multiply_by_row(of_inner(inner, n, means, lanes), weight, n))
+            b = add(b, multiply_by_row(of_inner(inner, n + 1, means, lanes), weight, n + 1))
+            c = add(c, multiply_by_row(of_inner(inner, n + 2, means, lanes), weight, n + 2))
+            d = add(d, multiply_by_row(of_inner(inner, n + 3, means, lanes), weight, n + 3))
             n += 4
         while n <= last:
-            a = added(a, times_own(of_inner(inner, n, means, lanes), weight, n))
+            a = add(a, multiply_by_row(of_inner(inner, n, means, lanes), weight, n))
             n += 1
-        store(sums, r, times_shared(added(added(a, b), added(c, d)), weight))
+        store(sums, r, multiply_by_shared(add(add(a, b), add(c, d)), weight))
 
 
 @compiled
@@ -186,8 +188,8 @@ def add_products_of_runs(
     for r in range(sums.shape[0]):
         product = load(sums, r, lanes)
         for g in range(1, len(outer)):
-            product = multiply(product, load(means, at(outer[g], r), lanes))
-        add_to(added_up, at(outer[0], r) - begin, product)
+            product = multiply(product, load(means, load_number(outer[g], r), lanes))
+        add_to(added_up, load_number(outer[0], r) - begin, product)
 
 
 @compiled
@@ -197,15 +199,15 @@ def add_products_of_rows(
 ) -> None:  # fmt: skip
     """sums_dl += weight_n F_nl of the rows of level d of the first of ``inner``; ``weight`` as above."""
     for r in range(start.size - 1):
-        common = load(means, at(outer[0], r), lanes)
+        common = load(means, load_number(outer[0], r), lanes)
         for g in range(1, len(outer)):
-            common = multiply(common, load(means, at(outer[g], r), lanes))
-        common = times_shared(common, weight)
-        for n in range(at(start, r), at(start, r + 1)):
+            common = multiply(common, load(means, load_number(outer[g], r), lanes))
+        common = multiply_by_shared(common, weight)
+        for n in range(load_number(start, r), load_number(start, r + 1)):
             product = common
             for g in range(1, len(inner)):
-                product = multiply(product, load(means, at(inner[g], n), lanes))
-            add_to(sums, at(inner[0], n) - begin, times_own(product, weight, n))
+                product = multiply(product, load(means, load_number(inner[g], n), lanes))
+            add_to(sums, load_number(inner[0], n) - begin, multiply_by_row(product, weight, n))
 
 
 @compiled
@@ -215,7 +217,7 @@ def write_totals(codes: Array, means: Array, lanes: Array, variables: Array, out
         product = load(means, codes[n, 0], lanes)
         for g in range(1, len(variables)):
             product = multiply(product, load(means, codes[n, g], lanes))
-        out[n] = total(product)
+        out[n] = sum_lanes(product)
 
 
 @compiled
@@ -237,9 +239,9 @@ def add_moments(
                     s = multiply(s, load(seconds, codes[n, g], lanes))
             d = codes[n, own] - start
             store(scratch, 0, f)
-            add_to(square, d, scaled(s, weight[n]))
-            f = scaled(f, weight[n])
+            add_to(square, d, scale(s, weight[n]))
+            f = scale(f, weight[n])
             add_to(plain, d, f)
-            add_to(linear, d, scaled(f, e[n]))
+            add_to(linear, d, scale(f, e[n]))
             for k in range(len(lanes)):
-                add_to(cross, d * len(lanes) + k, scaled(f, scratch[0, k]))
+                add_to(cross, d * len(lanes) + k, scale(f, scratch[0, k]))
