@@ -12,11 +12,16 @@ from jaxtyping import Bool, Float64
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Variable
 from factorflow.models.identity_attribute.dynamics import quantiles, told
-from factorflow.models.identity_attribute.frames import conditional, in_unit, means, spread_of, starting
+from factorflow.models.identity_attribute.frame_statistics import compute_covariances, conditional_covariances
+from factorflow.models.identity_attribute.frame_updates import (
+    compute_means,
+    initialize_frames,
+    rescale_frames,
+)
 from factorflow.models.identity_attribute.settings import Settings, on_host
 from factorflow.models.identity_attribute.state import Chains, Globals, Halves
 from factorflow.models.identity_attribute.tables import Tables
-from factorflow.models.identity_attribute.tracks import chains_in_unit, products_of
+from factorflow.models.identity_attribute.tracks import products_of, rescale_chains
 from factorflow.trees import map_leaves
 
 __all__ = ["BOUNDS", "Rows", "one_step", "predict", "rows_of", "variables"]
@@ -53,22 +58,22 @@ def rows_of(settings: Settings, block: Block, local: Halves | Chains | None, tab
     c, block, local = settings.choices, on_host(block), map_leaves(device.on_host, local)
     shape = block.n_rows, c.n_identities, c.n_attributes
     if isinstance(local, Chains):
-        local = chains_in_unit(local, tables)
+        local = rescale_chains(local, tables)
         x, covariance = products_of(local.tracks)
         present = np.stack([t.present for t in local.tracks], axis=1)
         a = np.stack([t.mean for t in local.tracks], axis=1)
         variance = np.stack([np.einsum("tqq->tq", t.covariance) for t in local.tracks], axis=1)
         return Rows(present, a, variance, x.reshape(shape), covariance)
-    now = in_unit(settings, block, local or starting(settings, block, tables), tables)
+    now = rescale_frames(settings, block, local or initialize_frames(settings, block, tables), tables)
     observed = settings.observed(block, tables.location, tables.scale)
     place = settings.place(block)
-    given = conditional(observed, place, tables)
-    x, a = (part.reshape(shape) for part in means(now))
+    given = conditional_covariances(observed, place, tables)
+    x, a = (part.reshape(shape) for part in compute_means(now))
     b, on, off = now.present[:, :, None], now.on.reshape(shape), now.off.reshape(shape)
     inner = np.einsum("mpqq->mpq", given.inverse)[given.which]
     alone = (1.0 / tables.precision)[place].reshape(shape)
     variance = b * inner + (1.0 - b) * alone + b * (1.0 - b) * (on - off) ** 2
-    return Rows(now.present, a, variance, x, spread_of(now, given))
+    return Rows(now.present, a, variance, x, compute_covariances(now, given))
 
 
 def variables(settings: Settings) -> tuple[Variable, ...]:

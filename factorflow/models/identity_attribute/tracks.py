@@ -16,7 +16,12 @@ from jaxtyping import Float64
 
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block
-from factorflow.models.identity_attribute.frames import conditional, in_unit, means, starting
+from factorflow.models.identity_attribute.frame_statistics import conditional_covariances
+from factorflow.models.identity_attribute.frame_updates import (
+    compute_means,
+    initialize_frames,
+    rescale_frames,
+)
 from factorflow.models.identity_attribute.kernels import loops_for
 from factorflow.models.identity_attribute.settings import Runs, Settings, placed
 from factorflow.models.identity_attribute.state import Chains, Halves, Track
@@ -28,7 +33,7 @@ __all__ = [
     "attributes_smoothed",
     "attributes_span",
     "begun",
-    "chains_in_unit",
+    "rescale_chains",
     "faced",
     "presence_smoothed",
     "presence_span",
@@ -48,13 +53,13 @@ def begun(
     """
     observed = settings.observed(block, tables.location, tables.scale)
     if local is None:
-        local = starting(settings, block, tables)
+        local = initialize_frames(settings, block, tables)
     y, size = observed.y, settings.choices.n_attributes
     xp = device.namespace(y)
     if isinstance(local, Chains):
         local = placed(local, y)
         activity = local.activity * (device.beside(tables.unit, y) / local.unit)
-        tracks = (chains_in_unit(local, tables) if halfway else local).tracks
+        tracks = (rescale_chains(local, tables) if halfway else local).tracks
     else:
         tracks = placed(_of_frames(settings, block, local, tables), y)
         activity = xp.concat([t.present[:, None] * t.mean for t in tracks], axis=1)
@@ -67,7 +72,7 @@ def begun(
     return Chains(tracks, activity, residual, evidence, device.beside(tables.unit, y))
 
 
-def chains_in_unit(local: Chains, tables: Tables) -> Chains:
+def rescale_chains(local: Chains, tables: Tables) -> Chains:
     """Return the marginals of chains in the unit of attributes that the last M-step chose."""
     unit = device.beside(tables.unit, local.activity)
     by, size, tracks = unit / local.unit, local.evidence.shape[1], []
@@ -97,9 +102,9 @@ def _of_frames(settings: Settings, block: Block, local: Halves, tables: Tables) 
     """Return chains with the marginals of frames that were factorised."""
     observed = settings.observed(block, tables.location, tables.scale)
     y, place = observed.y, settings.place(block)
-    xp, given = device.namespace(y), conditional(observed, place, tables)
-    frames = in_unit(settings, block, placed(local, y), tables)
-    a, size = means(frames)[1], settings.choices.n_attributes
+    xp, given = device.namespace(y), conditional_covariances(observed, place, tables)
+    frames = rescale_frames(settings, block, placed(local, y), tables)
+    a, size = compute_means(frames)[1], settings.choices.n_attributes
     alone, which = device.beside((1.0 / tables.precision)[place], y), device.beside(given.which, y)
     diagonal = device.beside(np.eye(size), y)
     tracks = []

@@ -12,10 +12,11 @@ from factorflow.engine.tasks import cut_features
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Block, Meta, ViewMeta
 from factorflow.models.identity_attribute.dynamics import expectations
-from factorflow.models.identity_attribute.frames import AllFrames, EvenFrames, OddFrames, in_unit
+from factorflow.models.identity_attribute.frame_updates import rescale_frames
+from factorflow.models.identity_attribute.frames import AllFrames, EvenFrames, OddFrames
 from factorflow.models.identity_attribute.state import Chains
 from factorflow.models.identity_attribute.tables import tables_of
-from factorflow.models.identity_attribute.tracks import chains_in_unit
+from factorflow.models.identity_attribute.tracks import rescale_chains
 from factorflow.trees import add, freeze, narrow, restrict
 
 STEP = Step(3)
@@ -163,7 +164,7 @@ class states:  # noqa: N801
         self.ww[:, :, np.arange(q), np.arange(q)] += variance
         self.moments = tables.moments.reshape(3, p, q)
         local = [
-            chains_in_unit(x, tables) if isinstance(x, Chains) else in_unit(s, block, x, tables)
+            rescale_chains(x, tables) if isinstance(x, Chains) else rescale_frames(s, block, x, tables)
             for block, x in zip(run.blocks, run.local, strict=True)
         ]
         self.collect(local, n, p, q)

@@ -13,8 +13,8 @@ from scipy.special import gammaln
 from factorflow.models import IdentityAttribute
 from factorflow.models.identity_attribute import learning
 from factorflow.models.identity_attribute.dynamics import density, expectations
-from factorflow.models.identity_attribute.frames import EvenFrames, means
-from factorflow.models.identity_attribute.frames import in_unit as in_unit_of
+from factorflow.models.identity_attribute.frame_updates import compute_means, rescale_frames
+from factorflow.models.identity_attribute.frames import EvenFrames
 
 LENGTHS = [7, 1, 9, 2, 6]
 
@@ -332,8 +332,8 @@ def test_edges_are_the_ends_of_blocks() -> None:
         for block, local in zip(run.blocks, run.local, strict=True):
             after, stats = sweep.map(block, local, tables, STEP)
             assert (after.odd.unit != tables.unit).any() == isinstance(sweep, EvenFrames)
-            frames, edge = in_unit_of(run.settings, block, after, tables), stats.edges.values
-            mean = means(frames)[1]
+            frames, edge = rescale_frames(run.settings, block, after, tables), stats.edges.values
+            mean = compute_means(frames)[1]
             for end, name in ((0, "first"), (-1, "last")):
                 np.testing.assert_allclose(getattr(edge, f"{name}_mean").ravel(), mean[end], rtol=1e-14)
                 np.testing.assert_array_equal(getattr(edge, f"{name}_present").ravel(), frames.present[end])

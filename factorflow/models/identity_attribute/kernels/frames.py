@@ -58,8 +58,8 @@ def update_lanes(
     """Update all identities of some complete frames, one identity after the other.
 
     The equations are those of `incomplete_frames.update_one`. Each frame has a lane, the last axis of all
-    that is worked in: on the CPU `TILE` lanes are one loop of vectors, and what is known of a tile stays in the cache while its
-    identities take their turns; on a device a thread takes one lane.
+    that is worked in: on the CPU `TILE` lanes are one loop of vectors, and the arrays of a tile stay in the
+    cache while its identities are updated; on a device a thread takes one lane.
 
     Parameters
     ----------
