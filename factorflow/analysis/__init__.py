@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from factorflow.analysis.anomalies import find_anomalies
     from factorflow.analysis.association import Matching, associate, factor_correlation, match_factors
     from factorflow.analysis.enrichment import enrich, read_gmt
-    from factorflow.analysis.export import annotate_anndata, annotate_mudata, export_mofa, export_tables
+    from factorflow.analysis.export import annotate_anndata, annotate_mudata, export_tables
+    from factorflow.analysis.mofa_file import export_mofa
 
 __all__ = [
     "Matching",
@@ -26,7 +27,7 @@ __all__ = [
     "read_gmt",
 ]
 
-_FILES = ("annotate_anndata", "annotate_mudata", "export_mofa", "export_tables")
+_FILES = ("annotate_anndata", "annotate_mudata", "export_tables")
 _FACTORS = ("Matching", "associate", "factor_correlation", "match_factors")
 
 __getattr__ = on_first_use(
@@ -36,6 +37,7 @@ __getattr__ = on_first_use(
         **dict.fromkeys(_FACTORS, "factorflow.analysis.association"),
         **dict.fromkeys(("enrich", "read_gmt"), "factorflow.analysis.enrichment"),
         **dict.fromkeys(_FILES, "factorflow.analysis.export"),
+        "export_mofa": "factorflow.analysis.mofa_file",
     },
 )
 __dir__ = names_of(__name__, __all__)

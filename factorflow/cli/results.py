@@ -107,7 +107,7 @@ def export(
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Write scores, loadings and the run's record in a format of other programs."""
-    from factorflow.analysis.export import export_mofa, export_tables
+    from factorflow.analysis import export_mofa, export_tables
 
     opened = opened_with(posterior, dataset)
     if form == "mofa":

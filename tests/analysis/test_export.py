@@ -18,7 +18,8 @@ from dying import Died, failing
 
 import factorflow
 from factorflow.analysis import annotate_anndata, annotate_mudata, export_mofa, export_tables
-from factorflow.analysis.export import INCOMPLETE, _data, _Groups
+from factorflow.analysis.export import INCOMPLETE
+from factorflow.analysis.mofa_file import Groups, _write_data
 from factorflow.errors import ExportWarning, InputError, RunError
 
 MOFA_OPTIONS = {
@@ -80,7 +81,7 @@ def test_mofa_is_written_at_once(given: Any, tmp_path: Path, monkeypatch: pytest
     path.write_text("mine")
     with pytest.raises(InputError, match="path"):
         export_mofa(given.posterior, path)
-    monkeypatch.setattr("factorflow.analysis.export._data", _fails)
+    monkeypatch.setattr("factorflow.analysis.mofa_file._write_data", _fails)
     with pytest.raises(RuntimeError):
         export_mofa(given.posterior, path, overwrite=True)
     assert path.read_text() == "mine"
@@ -230,8 +231,8 @@ def test_mofa_data_of_several_blocks(tmp_path: Path) -> None:
     )
     with h5py.File(tmp_path / "m.hdf5", "w") as file:
         for view, values in views.items():
-            groups = _Groups(["u", "v"], ["u", "v"], (group == "v").astype(int))
-            _data(file, posterior, view, groups)  # type: ignore[arg-type]
+            groups = Groups(["u", "v"], ["u", "v"], (group == "v").astype(int))
+            _write_data(file, posterior, view, groups)  # type: ignore[arg-type]
             centre = [1.0, 2.0, 3.0] if view == "x" else 0.0
             for name in "uv":
                 found = file[f"data/{view}/{name}"][:]

@@ -1,0 +1,230 @@
+"""The posterior of a run as a model file of MOFA (HDF5)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from warnings import warn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.analysis.export import check_target, run_attributes
+from factorflow.errors import ExportWarning
+from factorflow.extras import require
+from factorflow.posterior.labels import group_labels, sample_metadata
+from factorflow.storage.location import Location
+from factorflow.storage.publish import new_file
+from factorflow.storage.remote import RemotePath
+
+if TYPE_CHECKING:
+    from factorflow.surface import Posterior
+
+__all__ = ["export_mofa"]
+
+SINGLE_GROUP = "group1"
+"""MOFA's name of the group when there are no groups."""
+
+
+def export_mofa(
+    posterior: Posterior,
+    path: str | os.PathLike[str] | RemotePath,
+    *,
+    data: bool = True,
+    overwrite: bool = False,
+) -> Location:
+    """Write a model file in the layout of mofapy2 0.7, which mofax (and MOFA2) read.
+
+    Gaussian data are written with our intercepts subtracted, as MOFA's are centred; missing entries as NaN.
+    Samples without groups are in ``group1``. Names of groups and columns that HDF5 cannot have, such as those
+    with "/", are changed, which a warning says (`ExportWarning`). Of the data mofax 0.3.7 reads one view at
+    a time, ``get_data(views="rna")``: with several, of files by mofapy2 too, it looks for the features of
+    each view at positions counted over all views, and raises IndexError.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        With scores and loadings.
+    path : path
+        The file.
+    data : bool
+        Write the data too, block by block.
+    overwrite : bool
+        Replace what is at ``path``.
+    """
+    h5py = require("h5py", "writes HDF5 files")
+    target = check_target(path, overwrite)
+    with new_file(target) as unfinished, h5py.File(unfinished, "w") as file:
+        groups = Groups.of(posterior)
+        _write_names(file, posterior, groups)
+        _write_expectations(file, posterior, groups)
+        if posterior.has("variance_explained") or posterior.kind == "variational":
+            _write_variance_explained(file, posterior, groups)
+        _write_options(file, posterior)
+        for view in posterior.views:
+            intercept = posterior.intercept(view).values
+            for group in groups.keys:
+                file.create_dataset(f"intercepts/{view}/{group}", data=intercept)
+        if data:
+            for view in posterior.views:
+                _write_data(file, posterior, view, groups)
+    return target
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The sample groups of a MOFA file.
+
+    Parameters
+    ----------
+    names : list of str
+        As they were given; `SINGLE_GROUP` alone where there are none.
+    keys : list of str
+        As the file has them.
+    codes : (N,) int array
+        Group of each sample.
+    """
+
+    names: list[str]
+    keys: list[str]
+    codes: NDArray[Any]
+
+    @classmethod
+    def of(cls, posterior: Posterior) -> Groups:
+        """Return those of a posterior; of a projection, those that its samples are in."""
+        labels = group_labels(posterior)
+        if labels is None:
+            return cls([SINGLE_GROUP], [SINGLE_GROUP], np.zeros(posterior.meta.n_rows, int))
+        names = list(dict.fromkeys(labels.tolist()))
+        if posterior.run["status"] != "projected":
+            names = list(posterior.meta.groups)
+        number = {name: code for code, name in enumerate(names)}
+        keys = list(_hdf5_names(names, "group").values())
+        return cls(names, keys, np.array([number[label] for label in labels.tolist()], int))
+
+
+def _hdf5_names(names: Iterable[str], what: str) -> dict[str, str]:
+    """Return by name its key in an HDF5 file, where "/" separates groups; warn of keys that differ."""
+    keys, names = dict[str, str](), list(names)
+    used = set(names)
+    for name in names:
+        key = name.replace("/", "_").replace("\0", "_")
+        key = "_" * max(1, len(key)) if not key.strip(".") else key
+        while key != name and key in used:
+            key += "_"
+        used.add(key)
+        keys[name] = key
+    changed = [f"{name!r} is called {key!r}" for name, key in keys.items() if name != key]
+    if changed:
+        warn(f"HDF5 cannot have such a name of a {what}: {', '.join(changed)}", ExportWarning, stacklevel=4)
+    return keys
+
+
+def _write_names(file: Any, posterior: Posterior, groups: Groups) -> None:
+    import h5py
+
+    text = h5py.string_dtype(encoding="utf-8")
+    file.create_dataset("groups/groups", data=np.array(groups.keys, dtype=text))
+    file.create_dataset("views/views", data=np.array(posterior.views, dtype=text))
+    metadata = sample_metadata(posterior, typed=False)
+    columns = _hdf5_names(map(str, metadata.columns), "column")
+    for g, group in enumerate(groups.keys):
+        mine = groups.codes == g
+        file.create_dataset(f"samples/{group}", data=np.array(posterior.obs_names[mine], dtype=text))
+        for name, column in metadata.items():
+            values = column.to_numpy()[mine]
+            plain = values if values.dtype.kind in "biuf" else np.array([str(v) for v in values], dtype=text)
+            file.create_dataset(f"samples_metadata/{group}/{columns[str(name)]}", data=plain)
+    for view in posterior.views:
+        file.create_dataset(f"features/{view}", data=np.array(posterior.features(view), dtype=text))
+
+
+def _write_expectations(file: Any, posterior: Posterior, groups: Groups) -> None:
+    scores = posterior.scores().values
+    for g, group in enumerate(groups.keys):
+        file.create_dataset(f"expectations/Z/{group}", data=scores[groups.codes == g].T, compression="gzip")
+    for view in posterior.views:
+        file.create_dataset(
+            f"expectations/W/{view}", data=posterior.loadings(view).values.T, compression="gzip"
+        )
+
+
+def _write_variance_explained(file: Any, posterior: Posterior, groups: Groups) -> None:
+    """Write shares in percent: by group, view and factor, and by group and view; NaN: not measured."""
+    by_group = bool(posterior.meta.groups) and groups.names != [SINGLE_GROUP]
+    share = posterior.variance_explained(by_group=by_group)
+    total = posterior.variance_explained_total(by_group=by_group)
+    if by_group:
+        share, total = share.reindex(group=groups.names), total.reindex(group=groups.names)
+    for g, group in enumerate(groups.keys):
+        group_share, group_total = (share[g], total[g]) if by_group else (share, total)
+        file.create_dataset(f"variance_explained/r2_per_factor/{group}", data=100.0 * group_share.values)
+        file.create_dataset(f"variance_explained/r2_total/{group}", data=100.0 * group_total.values)
+
+
+def _write_options(file: Any, posterior: Posterior) -> None:
+    """Write options and training statistics, as far as MOFA has a place for them."""
+    run, trace = posterior.run, posterior.trace
+    spike = any(posterior.has(f"inclusion_{view}") for view in posterior.views)
+    options = {
+        "likelihoods": [view.likelihood for view in posterior.meta.views],
+        "spikeslab_factors": str(posterior.has("scores_inclusion")),
+        "spikeslab_weights": str(spike),
+        "ard_factors": str(posterior.has("score_precision")),
+        "ard_weights": "True",
+    }
+    for name, value in options.items():
+        file.create_dataset(f"model_options/{name}", data=np.asarray(value).astype("S"))
+    file["model_options/ard_weights"].attrs["names"] = np.array(list(options), dtype="S")
+    n = trace.sizes["iteration"]
+    training = {
+        "maxiter": n,
+        "freqELBO": 1,
+        "start_elbo": 0,
+        "gpu_mode": 0,
+        "stochastic": 0,
+        "seed": run.get("seed", 0),
+    }
+    file.create_dataset("training_opts", data=np.array(list(training.values()), dtype=float))
+    file["training_opts"].attrs["names"] = np.array(list(training), dtype="S")
+    seconds = np.diff(trace["seconds"].values, prepend=0.0)
+    if "objective" in trace:
+        objective = np.atleast_2d(trace["objective"].values).mean(axis=0)
+        file.create_dataset("training_stats/elbo", data=objective)
+    file.create_dataset("training_stats/time", data=seconds)
+    file.create_dataset("training_stats/number_factors", data=np.full(n, len(posterior.factors), float))
+    file.attrs["factorflow"] = json.dumps(run_attributes(posterior))
+
+
+def _write_data(file: Any, posterior: Posterior, view: str, sample_groups: Groups) -> None:
+    """Write the data of a view, group by group, as blocks come."""
+    dataset, codes = posterior.data, sample_groups.codes
+    groups, d = sample_groups.keys, len(posterior.features(view))
+    likelihood = next(v.likelihood for v in posterior.meta.views if v.name == view)
+    centre = posterior.intercept(view).values if likelihood == "gaussian" else 0.0
+    sizes = np.bincount(codes, minlength=len(groups))
+    out = [
+        file.create_dataset(
+            f"data/{view}/{group}",
+            (size, d),
+            "float32",
+            chunks=(max(1, min(size, dataset.block_rows)), d),
+            compression="gzip",
+            compression_opts=1,
+        )
+        for group, size in zip(groups, sizes, strict=True)
+    ]
+    filled = np.zeros(len(groups), int)
+    for number in range(dataset.n_blocks):
+        block = dataset.block(number, [view])
+        values = block.data[view].astype(np.float64)
+        if likelihood == "bernoulli":
+            values[values < 0] = np.nan
+        mine = codes[block.start : block.start + block.n_rows]
+        for g in range(len(groups)):
+            part = values[mine == g] - centre
+            out[g][filled[g] : filled[g] + len(part)] = part
+            filled[g] += len(part)
