@@ -62,11 +62,11 @@ from factorflow.models.identity_attribute import results
 from factorflow.models.identity_attribute.chains import AllChains, AttributeSweep, ChainEnd, PresenceSweep
 from factorflow.models.identity_attribute.dynamics import is_proper
 from factorflow.models.identity_attribute.frames import AllFrames, EvenFrames, FirstFrames, OddFrames
-from factorflow.models.identity_attribute.missing import looking
+from factorflow.models.identity_attribute.missing_information import missing_information_stage
 from factorflow.models.identity_attribute.settings import Choices, Settings
-from factorflow.models.identity_attribute.start import LocationSweep, SampleSweep, blank
+from factorflow.models.identity_attribute.start import LocationSweep, SampleSweep, empty_globals
 from factorflow.models.identity_attribute.state import Chains, Globals, Halves
-from factorflow.models.identity_attribute.tables import Tables, tables_of
+from factorflow.models.identity_attribute.tables import Tables, compute_tables
 from factorflow.models.registry import register
 from factorflow.models.views import refuse_inputs
 
@@ -90,7 +90,7 @@ class IdentityAttributeModel(Model[Globals, Halves | Chains]):
 
     def init(self, step: Step) -> Globals:
         """Return globals before any data are seen."""
-        return blank(self.settings)
+        return empty_globals(self.settings)
 
     def variables(self) -> tuple[Variable, ...]:
         """Return the table of variables."""
@@ -111,13 +111,13 @@ class IdentityAttributeModel(Model[Globals, Halves | Chains]):
 
     def prepare(self, globals_: Globals) -> Tables:
         """Return the tables of the globals."""
-        return tables_of(self.settings, globals_)
+        return compute_tables(self.settings, globals_)
 
     def finish(
         self, block: Block, local: Halves | Chains | None, globals_: Tables, step: Step
     ) -> results.Rows:
         """Return what is known of the frames of a block."""
-        return results.rows_of(self.settings, block, local, globals_)
+        return results.compute_rows(self.settings, block, local, globals_)
 
     def predict(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
@@ -282,5 +282,5 @@ def _stages(s: Settings, c: IdentityAttribute) -> tuple[Stage[Globals], ...]:
     if c.factorisation == "frame_then_chain":
         stages.append(Stage("chains", sweeps(True, c.relevance), c.max_iter, tol=c.tol))
     if c.factorisation != "frame":
-        stages.append(looking(s))
+        stages.append(missing_information_stage(s))
     return tuple(stages)

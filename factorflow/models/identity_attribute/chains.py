@@ -1,9 +1,9 @@
 """Identities as chains: the posterior that keeps the correlations between frames (equation 19).
 
 One identity after the other: q(a_1:T,p) by a smoother in information form with expected natural parameters,
-then q(b_1:T,p) by forward and backward recursions. A block sums up what it says of the frame before it and of
-its last one; one scan over the summaries of all blocks then tells each what lies on both sides of it. So an
-iteration takes two sweeps for each identity, and one that ends it.
+then q(b_1:T,p) by forward and backward recursions. Each block computes a message on the frame before it and
+on its last one; one scan over the messages of all blocks gives each block those of both sides. So an
+iteration takes two sweeps for each identity, and a last one.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Gather, Info, Step, Sweep
+from factorflow.models.identity_attribute.chain_updates import (
+    compute_attribute_message,
+    compute_evidence,
+    compute_presence_message,
+    initialize_chains,
+    place_chains,
+    product_moments,
+    smooth_all_chains,
+    smooth_attribute_chain,
+    smooth_presence_chain,
+)
 from factorflow.models.identity_attribute.kernels import loops_for
 from factorflow.models.identity_attribute.learning import Learning
 from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Chains, Edge, Globals, Halves, Moments, Stats
-from factorflow.models.identity_attribute.sums import by_view
-from factorflow.models.identity_attribute.tables import Tables, tables_of
-from factorflow.models.identity_attribute.tracks import (
-    all_smoothed,
-    at_hand,
-    attributes_smoothed,
-    attributes_span,
-    begun,
-    faced,
-    presence_smoothed,
-    presence_span,
-    products_of,
-)
+from factorflow.models.identity_attribute.sums import sums_by_view
+from factorflow.models.identity_attribute.tables import Tables, compute_tables
 
 __all__ = ["AllChains", "AttributeSweep", "ChainEnd", "PresenceSweep"]
 
@@ -39,17 +39,17 @@ State = Chains | Halves
 
 
 @dataclass(frozen=True)
-class PresenceSpan:
-    """What blocks say of b before them and of their last one; see `kernels.chains`."""
+class PresenceMessages:
+    """Messages of blocks on b before them and on their last b (`kernels.presence`)."""
 
-    spans: Gather
+    messages: Gather
 
 
 @dataclass(frozen=True)
-class AttributeSpan:
-    """What blocks say of a before them and of their last one; see `kernels.chains`."""
+class AttributeMessages:
+    """Messages of blocks on a before them and on their last a (`kernels.attribute_messages`)."""
 
-    spans: Gather
+    messages: Gather
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,16 @@ class Quadratic:
 
 
 @dataclass(frozen=True)
-class Sides:
-    """What lies before and behind a block says of b or a there."""
+class BoundaryMessages:
+    """Messages on b or a at the ends of a block, from all blocks before it and all after it."""
 
     before: Array
     behind: Array
 
 
 @dataclass(frozen=True)
-class PresenceSweep(Sweep[Globals, State, PresenceSpan]):
-    """Smooth the attributes of an identity, and sum up what a block says of its presence."""
+class PresenceSweep(Sweep[Globals, State, PresenceMessages]):
+    """Smooth the attributes of an identity, and compute the message of a block on its presence."""
 
     settings: Settings
     identity: int
@@ -80,34 +80,36 @@ class PresenceSweep(Sweep[Globals, State, PresenceSpan]):
 
     def prepare(self, globals_: Globals) -> Tables:
         """Return the tables of the globals."""
-        return tables_of(self.settings, globals_)
+        return compute_tables(self.settings, globals_)
 
     def map(
         self, block: Block, local: State | None, globals_: Tables, step: Step
-    ) -> tuple[Chains, PresenceSpan]:
-        """Smooth and sum up."""
+    ) -> tuple[Chains, PresenceMessages]:
+        """Smooth the attributes and compute the message."""
         s, p, tables = self.settings, self.identity, globals_
-        now = at_hand(s, block, local, tables)
-        now = attributes_smoothed(s, block, now, p, tables, tables.sides.own(block))
-        return now, PresenceSpan(Gather.of(block, presence_span(s, block, now, p, tables)))
+        chains = place_chains(s, block, local, tables)
+        chains = smooth_attribute_chain(s, block, chains, p, tables, tables.boundary.own(block))
+        return chains, PresenceMessages(
+            Gather.of(block, compute_presence_message(s, block, chains, p, tables))
+        )
 
-    def carry(self, globals_: Globals, stats: PresenceSpan, step: Step) -> Globals:
-        """Scan over all blocks."""
+    def carry(self, globals_: Globals, stats: PresenceMessages, step: Step) -> Globals:
+        """Scan the messages of all blocks."""
         from factorflow.models.identity_attribute.kernels.presence import scan_presence
 
-        spans = np.ascontiguousarray(stats.spans.values)
-        before, behind = np.empty(len(spans)), np.empty(len(spans))
-        scan_presence(spans, before, behind)
-        return replace(globals_, sides=Gather(stats.spans.numbers, Sides(before, behind)))
+        messages = np.ascontiguousarray(stats.messages.values)
+        before, behind = np.empty(len(messages)), np.empty(len(messages))
+        scan_presence(messages, before, behind)
+        return replace(globals_, boundary=Gather(stats.messages.numbers, BoundaryMessages(before, behind)))
 
-    def update(self, globals_: Globals, stats: PresenceSpan, step: Step) -> tuple[Globals, Info]:
-        """Learn nothing."""
+    def update(self, globals_: Globals, stats: PresenceMessages, step: Step) -> tuple[Globals, Info]:
+        """Return the globals unchanged."""
         return globals_, {}
 
 
 @dataclass(frozen=True)
-class AttributeSweep(Sweep[Globals, State, AttributeSpan]):
-    """Sum up what a block says of the attributes of an identity; before that, finish the one before."""
+class AttributeSweep(Sweep[Globals, State, AttributeMessages]):
+    """Smooth the previous identity, and compute the message of a block on the attributes of the next."""
 
     settings: Settings
     identity: int
@@ -116,40 +118,44 @@ class AttributeSweep(Sweep[Globals, State, AttributeSpan]):
 
     def prepare(self, globals_: Globals) -> Tables:
         """Return the tables of the globals."""
-        return tables_of(self.settings, globals_)
+        return compute_tables(self.settings, globals_)
 
     def map(
         self, block: Block, local: State | None, globals_: Tables, step: Step
-    ) -> tuple[Chains, AttributeSpan]:
-        """Take the identity out of what explains the data, and sum up."""
+    ) -> tuple[Chains, AttributeMessages]:
+        """Smooth the previous identity, subtract all others from the data, and compute the message."""
         s, p = self.settings, self.identity
-        now = begun(s, block, local, globals_) if p == 0 else at_hand(s, block, local, globals_)
+        chains = (
+            initialize_chains(s, block, local, globals_)
+            if p == 0
+            else place_chains(s, block, local, globals_)
+        )
         if p > 0:
-            now = presence_smoothed(s, block, now, p - 1, globals_, _odds_beside(globals_, block))
-        now = faced(s, block, now, p, globals_)
-        matrix, vector = attributes_span(s, block, now, p, globals_)
-        span = Quadratic(matrix, vector, float(not s.first(block)[0]))
-        return now, AttributeSpan(Gather.of(block, span))
+            chains = smooth_presence_chain(s, block, chains, p - 1, globals_, _boundary_odds(globals_, block))
+        chains = compute_evidence(s, block, chains, p, globals_)
+        matrix, vector = compute_attribute_message(s, block, chains, p, globals_)
+        message = Quadratic(matrix, vector, float(not s.first(block)[0]))
+        return chains, AttributeMessages(Gather.of(block, message))
 
-    def carry(self, globals_: Globals, stats: AttributeSpan, step: Step) -> Globals:
-        """Scan over all blocks."""
-        from factorflow.models.identity_attribute.kernels.spans import scan_attributes
+    def carry(self, globals_: Globals, stats: AttributeMessages, step: Step) -> Globals:
+        """Scan the messages of all blocks."""
+        from factorflow.models.identity_attribute.kernels.attribute_messages import scan_attributes
 
-        spans, size = stats.spans.values, self.settings.choices.n_attributes
-        count = len(stats.spans.numbers)
+        messages, size = stats.messages.values, self.settings.choices.n_attributes
+        count = len(stats.messages.numbers)
         before, behind = np.empty((count, size + 1, size)), np.empty((count, size + 1, size))
         scan_attributes(
             (0,) * size,
-            np.ascontiguousarray(spans.matrix),
-            np.ascontiguousarray(spans.vector),
-            np.ascontiguousarray(spans.joined, dtype=np.float64),
+            np.ascontiguousarray(messages.matrix),
+            np.ascontiguousarray(messages.vector),
+            np.ascontiguousarray(messages.joined, dtype=np.float64),
             before,
             behind,
         )
-        return replace(globals_, sides=Gather(stats.spans.numbers, Sides(before, behind)))
+        return replace(globals_, boundary=Gather(stats.messages.numbers, BoundaryMessages(before, behind)))
 
-    def update(self, globals_: Globals, stats: AttributeSpan, step: Step) -> tuple[Globals, Info]:
-        """Learn nothing."""
+    def update(self, globals_: Globals, stats: AttributeMessages, step: Step) -> tuple[Globals, Info]:
+        """Return the globals unchanged."""
         return globals_, {}
 
 
@@ -160,31 +166,33 @@ class ChainEnd(Learning[State]):
     name: ClassVar[str] = "chains"
 
     def map(self, block: Block, local: State | None, globals_: Tables, step: Step) -> tuple[Chains, Stats]:
-        """Smooth, and add up what all frames say of the globals."""
+        """Smooth, and sum the statistics of all frames."""
         settings, last = self.settings, self.settings.choices.n_identities - 1
-        now = at_hand(settings, block, local, globals_)
-        now = presence_smoothed(settings, block, now, last, globals_, _odds_beside(globals_, block))
-        return now, _statistics(settings, block, now, globals_)
+        chains = place_chains(settings, block, local, globals_)
+        chains = smooth_presence_chain(
+            settings, block, chains, last, globals_, _boundary_odds(globals_, block)
+        )
+        return chains, _statistics(settings, block, chains, globals_)
 
 
 @dataclass(frozen=True)
 class AllChains(Learning[State]):
-    """All identities in turn, then the M-step: in a dataset of one block no chain goes on elsewhere."""
+    """All identities one after the other, then the M-step, for a dataset of one block."""
 
     name: ClassVar[str] = "chains"
 
     def map(self, block: Block, local: State | None, globals_: Tables, step: Step) -> tuple[Chains, Stats]:
-        """Smooth, and add up what all frames say of the globals."""
+        """Smooth, and sum the statistics of all frames."""
         settings = self.settings
-        now = begun(settings, block, local, globals_, halfway=False)
-        now = all_smoothed(settings, block, now, globals_)
-        return now, _statistics(settings, block, now, globals_)
+        chains = initialize_chains(settings, block, local, globals_, halfway=False)
+        chains = smooth_all_chains(settings, block, chains, globals_)
+        return chains, _statistics(settings, block, chains, globals_)
 
 
-def _odds_beside(tables: Tables, block: Block) -> tuple[float, float]:
-    """Return the log odds of b that what lies before and behind a block says."""
-    sides = tables.sides.own(block)
-    return float(sides.before), float(sides.behind)
+def _boundary_odds(tables: Tables, block: Block) -> tuple[float, float]:
+    """Return the log odds of b at both ends of a block, by the messages of the other blocks."""
+    boundary = tables.boundary.own(block)
+    return float(boundary.before), float(boundary.behind)
 
 
 def _statistics(settings: Settings, block: Block, local: Chains, tables: Tables) -> Stats:
@@ -195,21 +203,21 @@ def _statistics(settings: Settings, block: Block, local: Chains, tables: Tables)
     chances, moments = np.zeros((c.n_identities, 5)), np.zeros((4, c.n_columns))
     spread = np.zeros((c.n_identities, c.n_attributes, c.n_attributes))
     for p, t in enumerate(tracks):
-        own = slice(p * c.n_attributes, (p + 1) * c.n_attributes)
-        loops_for(t.mean).tally_chain(
+        columns = slice(p * c.n_attributes, (p + 1) * c.n_attributes)
+        loops_for(t.mean).sum_chain_statistics(
             (0,) * c.n_attributes, runs.first, runs.last, t.present, t.joint, t.earlier, t.present_entropy,
-            t.mean_entropy, t.mean, t.covariance, t.cross, chances[p], moments[:, own], spread[p],
+            t.mean_entropy, t.mean, t.covariance, t.cross, chances[p], moments[:, columns], spread[p],
         )  # fmt: skip
-    covariance = None if settings.complete else products_of(tracks)[1]
+    covariance = None if settings.complete else product_moments(tracks)[1]
     active = device.on_host(device.namespace(local.activity).sum(local.activity, axis=0))
-    views, second = by_view(settings, observed, local.activity, active, covariance, spread)
-    both, came, went, begun_with, entropy = (float(total) for total in chances.sum(axis=0))
+    views, second = sums_by_view(settings, observed, local.activity, active, covariance, spread)
+    both, n_earlier, n_later, n_present_first, entropy = (float(total) for total in chances.sum(axis=0))
     n_first = int(runs.first.sum())
     n_pairs = block.n_rows - n_first
     n = n_pairs * c.n_identities
     sums = Moments(
-        pairs=np.array([[n - came - went + both, went - both], [came - both, both]]),
-        starts=np.array([n_first * c.n_identities - begun_with, begun_with]),
+        pairs=np.array([[n - n_earlier - n_later + both, n_later - both], [n_earlier - both, both]]),
+        starts=np.array([n_first * c.n_identities - n_present_first, n_present_first]),
         first=moments[0],
         current=moments[1],
         previous=moments[2],

@@ -20,7 +20,7 @@ from jaxtyping import Float64
 
 Array = np.ndarray
 
-__all__ = ["Dynamics", "density", "expectations", "is_proper", "quantiles", "told"]
+__all__ = ["Dynamics", "density", "expectations", "is_proper", "quantiles", "temper_dynamics"]
 
 REACH = 60.0
 """Largest |u| that is looked at: 1 - |lambda| is 2e-26 there."""
@@ -105,7 +105,7 @@ def quantiles(
     return out
 
 
-def told(
+def temper_dynamics(
     dynamics: Float64[np.ndarray, "4 K"], missing: Float64[np.ndarray, " K"]
 ) -> Float64[np.ndarray, "4 K"]:
     """Return the parameters of q(lambda)^(1 - r): of its mode, and as wide as the data allow (`missing`)."""

@@ -21,7 +21,7 @@ from factorflow.models.identity_attribute.frame_updates import (
 from factorflow.models.identity_attribute.kernels import loops_for
 from factorflow.models.identity_attribute.settings import Observed, Settings
 from factorflow.models.identity_attribute.state import Frames, Halves, Stats
-from factorflow.models.identity_attribute.sums import by_view, from_bands, moments_of
+from factorflow.models.identity_attribute.sums import state_moments, sums_by_view, unpack_bands
 from factorflow.models.identity_attribute.tables import FIRST, LAST, Tables
 
 
@@ -82,7 +82,7 @@ def compute_statistics(settings: Settings, block: Block, local: Halves, tables: 
     halves, x = (local.even, local.odd), allocate_scratch("x", (block.n_rows, k), y)
     linked = block.once("linked", (), lambda: _mark_pairs(settings, block))
     states = (part for half in halves for part in (half.present, half.on, half.off))
-    entropy = loops_for(y).tally(
+    entropy = loops_for(y).sum_statistics(
         *locate_rows(settings, block), *states, place, conditional.which, conditional.inverse,
         conditional.half_on, linked, *edge_states(block, tables.edges, p, k), x, active, cross, bands,
         squares, spread, chances, numbers, pairs,
@@ -90,16 +90,16 @@ def compute_statistics(settings: Settings, block: Block, local: Halves, tables: 
     absent = numbers[:, None] - chances[1]
     squares += np.repeat(chances[0], q, axis=1) * np.diagonal(tables.inverse, axis1=2, axis2=3).reshape(4, k)
     squares += np.repeat(absent, q, axis=1) * tables.alone
-    spread += from_bands(bands) + (chances[0][:, :, None, None] * tables.inverse).sum(axis=0)
+    spread += unpack_bands(bands) + (chances[0][:, :, None, None] * tables.inverse).sum(axis=0)
     entropy += sum(float(half.entropy.sum()) for half in halves)
     entropy += float((chances[0] * tables.half_on + absent * tables.half_off).sum())
     entropy += 0.5 * block.n_rows * k * (1.0 + np.log(2.0 * np.pi))
     covariance = None
     if observed.seen is not None:
         covariance = compute_covariances(rescale_frames(settings, block, local, tables), conditional)
-    views, second = by_view(settings, observed, x, active, covariance, spread)
+    views, second = sums_by_view(settings, observed, x, active, covariance, spread)
     first = device.beside(np.flatnonzero(find_parity_rows(settings, block, 0).place & FIRST), y)
-    moments = moments_of(settings, squares, device.on_host(local.even.present[first]), entropy)
+    moments = state_moments(settings, squares, device.on_host(local.even.present[first]), entropy)
     both, n_earlier, n_later = pairs.sum(axis=1)
     n_pairs = float(linked.sum())
     n = n_pairs * p

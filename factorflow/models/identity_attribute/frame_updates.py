@@ -12,8 +12,8 @@ from jaxtyping import Float64, Int
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Gather
 from factorflow.models.identity_attribute.kernels import loops_for
-from factorflow.models.identity_attribute.kernels.beside import NOBODY, OUTSIDE
-from factorflow.models.identity_attribute.settings import Observed, Settings, placed
+from factorflow.models.identity_attribute.kernels.neighbours import NOBODY, OUTSIDE
+from factorflow.models.identity_attribute.settings import Observed, Settings, move_to_device
 from factorflow.models.identity_attribute.state import Edge, Frames, Halves
 from factorflow.models.identity_attribute.tables import FIRST, LAST, Tables
 
@@ -101,7 +101,7 @@ def place_frames(settings: Settings, block: Block, local: Halves | None, tables:
     """Return the frames of a block on its device: initial ones where there are none."""
     if local is None:
         return initialize_frames(settings, block, tables)
-    return placed(local, settings.observed(block, tables.location, tables.scale).y)
+    return move_to_device(local, settings.observed(block, tables.location, tables.scale).y)
 
 
 def update_half(settings: Settings, block: Block, local: Halves, tables: Tables, parity: int) -> Halves:

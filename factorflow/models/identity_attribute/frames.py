@@ -20,7 +20,7 @@ from factorflow.models.identity_attribute.frame_updates import (
 from factorflow.models.identity_attribute.learning import Learning
 from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals, Halves, Stats
-from factorflow.models.identity_attribute.tables import Tables, tables_of
+from factorflow.models.identity_attribute.tables import Tables, compute_tables
 
 __all__ = ["AllFrames", "EvenFrames", "FirstFrames", "OddFrames"]
 
@@ -41,7 +41,7 @@ class FirstFrames(Sweep[Globals, Halves, Edges]):
 
     def prepare(self, globals_: Globals) -> Tables:
         """Return the tables of the globals."""
-        return tables_of(self.settings, globals_)
+        return compute_tables(self.settings, globals_)
 
     def map(self, block: Block, local: Halves | None, globals_: Tables, step: Step) -> tuple[Halves, Edges]:
         """Initialize the frames."""
@@ -63,7 +63,7 @@ class EvenFrames(Sweep[Globals, Halves, Edges]):
 
     def prepare(self, globals_: Globals) -> Tables:
         """Return the tables of the globals."""
-        return tables_of(self.settings, globals_)
+        return compute_tables(self.settings, globals_)
 
     def map(self, block: Block, local: Halves | None, globals_: Tables, step: Step) -> tuple[Halves, Edges]:
         """Update even frames."""

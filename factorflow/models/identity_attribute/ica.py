@@ -11,13 +11,13 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64, Int
 
-__all__ = ["apart_in_time", "energy_groups", "fast_ica", "whitened"]
+__all__ = ["energy_groups", "fast_ica", "separate_in_time", "whiten"]
 
 RANK = 1e-9
 """Components with less than this share of the largest variance are taken for none."""
 
 
-def whitened(
+def whiten(
     rows: Float64[np.ndarray, "n D"], n_components: int
 ) -> tuple[Float64[np.ndarray, "n r"], Float64[np.ndarray, "D r"]]:
     """Return principal components of variance 1, and what maps them to the rows.
@@ -59,10 +59,10 @@ def fast_ica(
     tol : float
         Change of the directions that ends them.
     """
-    now = _decorrelated(rotation)
+    now = _decorrelate(rotation)
     for _ in range(max_iter):
         bent = np.tanh(white @ now)
-        new = _decorrelated(white.T @ bent / len(white) - now * (1.0 - bent**2).mean(axis=0))
+        new = _decorrelate(white.T @ bent / len(white) - now * (1.0 - bent**2).mean(axis=0))
         change = np.max(np.abs(np.abs(np.einsum("ij,ij->j", new, now)) - 1.0))
         now = new
         if change < tol:
@@ -70,7 +70,7 @@ def fast_ica(
     return now
 
 
-def _decorrelated(matrix: Float64[np.ndarray, "r r"]) -> Float64[np.ndarray, "r r"]:
+def _decorrelate(matrix: Float64[np.ndarray, "r r"]) -> Float64[np.ndarray, "r r"]:
     left, _, right = np.linalg.svd(matrix)
     return np.asarray(left @ right)
 
@@ -101,7 +101,7 @@ def energy_groups(sources: Float64[np.ndarray, "n r"], size: int) -> Int[np.ndar
     return np.array(order)
 
 
-def apart_in_time(
+def separate_in_time(
     sources: Float64[np.ndarray, "n r"], beside: Float64[np.ndarray, "n r"], size: int
 ) -> Float64[np.ndarray, "r r"]:
     """Return a rotation within each group of sources, after which they do not foretell one another.

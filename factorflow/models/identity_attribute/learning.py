@@ -20,7 +20,7 @@ from factorflow.models.contract import Gather, Info, Step, Sweep
 from factorflow.models.identity_attribute.dynamics import expectations
 from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals, Moments, Stats, ViewStats, Weights
-from factorflow.models.identity_attribute.tables import Tables, expected_log, tables_of
+from factorflow.models.identity_attribute.tables import Tables, compute_tables, expected_log
 
 __all__ = [
     "Learning",
@@ -29,7 +29,7 @@ __all__ = [
     "energy_of_states",
     "loadings",
     "noise",
-    "shifted",
+    "shift_statistics",
     "squared_errors",
 ]
 
@@ -83,7 +83,7 @@ class Learning(Sweep[Globals, L, Stats]):
 
     def prepare(self, globals_: Globals) -> Tables:
         """Return the tables of the globals."""
-        return tables_of(self.settings, globals_)
+        return compute_tables(self.settings, globals_)
 
     def axes(self) -> dict[str, int]:
         """Return the features of the views."""
@@ -103,7 +103,7 @@ class Learning(Sweep[Globals, L, Stats]):
         rho = globals_.weights[axis].precision[rows]
         c = self.settings.choices
         mean, variance, shift = loadings(own, second, rho, globals_.relevance, c.center)
-        own = shifted(own, shift)
+        own = shift_statistics(own, shift)
         shape, rate = noise(own, second, mean, variance, c.noise)
         after = Weights(mean, variance, shape, rate, shift)
         scale = globals_.fixed[axis].scale[rows]
@@ -125,8 +125,8 @@ class Learning(Sweep[Globals, L, Stats]):
         relevance, size = globals_.relevance, self.settings.n_features
         squares = sum(s.squares for s in sums.values())
         fixed = None if self.learn_relevance else relevance * squares
-        by = larger_by(stats.moments, expected.moments, c.variance, size, fixed)
-        moments = in_larger_unit(stats.moments, by)
+        by = best_scale(stats.moments, expected.moments, c.variance, size, fixed)
+        moments = scale_moments(stats.moments, by)
         scaled = {
             name: replace(
                 s,
@@ -206,7 +206,7 @@ def loadings(
     return mean, variance, shift
 
 
-def shifted(own: ViewStats, shift: Float64[np.ndarray, " D"]) -> ViewStats:
+def shift_statistics(own: ViewStats, shift: Float64[np.ndarray, " D"]) -> ViewStats:
     """Return the sums of a view with y - m in the place of y."""
     return replace(
         own,
@@ -278,7 +278,7 @@ def dynamics_statistics(moments: Moments) -> Float64[np.ndarray, "4 K"]:
     return np.stack([eta, -0.5 * moments.current, moments.cross, -0.5 * moments.previous])
 
 
-def larger_by(
+def best_scale(
     moments: Moments,
     dynamics: Float64[np.ndarray, "3 K"],
     variance: float,
@@ -312,7 +312,7 @@ def larger_by(
     return np.asarray(np.sqrt((rest + np.sqrt(rest**2 + 4.0 * size * fixed)) / (2.0 * size)))
 
 
-def in_larger_unit(moments: Moments, by: Float64[np.ndarray, " K"]) -> Moments:
+def scale_moments(moments: Moments, by: Float64[np.ndarray, " K"]) -> Moments:
     """Return the sums of attributes that are ``by`` times as large."""
     n, square = moments.n_first + moments.n_pairs, by**2
     return replace(

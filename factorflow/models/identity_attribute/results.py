@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float64
 
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Variable
-from factorflow.models.identity_attribute.dynamics import quantiles, told
+from factorflow.models.identity_attribute.chain_updates import product_moments, rescale_chains
+from factorflow.models.identity_attribute.dynamics import quantiles, temper_dynamics
 from factorflow.models.identity_attribute.frame_statistics import compute_covariances, conditional_covariances
 from factorflow.models.identity_attribute.frame_updates import (
     compute_means,
@@ -21,10 +22,9 @@ from factorflow.models.identity_attribute.frame_updates import (
 from factorflow.models.identity_attribute.settings import Settings, on_host
 from factorflow.models.identity_attribute.state import Chains, Globals, Halves
 from factorflow.models.identity_attribute.tables import Tables
-from factorflow.models.identity_attribute.tracks import products_of, rescale_chains
 from factorflow.trees import map_leaves
 
-__all__ = ["BOUNDS", "Rows", "one_step", "predict", "rows_of", "variables"]
+__all__ = ["BOUNDS", "Rows", "compute_rows", "one_step", "predict", "variables"]
 
 BOUNDS = {"lower": 0.025, "upper": 0.975}
 """Labels of the ends of intervals, and the probability below them."""
@@ -53,13 +53,13 @@ class Rows:
     covariance: Float64[np.ndarray, "B P Q Q"]
 
 
-def rows_of(settings: Settings, block: Block, local: Halves | Chains | None, tables: Tables) -> Rows:
+def compute_rows(settings: Settings, block: Block, local: Halves | Chains | None, tables: Tables) -> Rows:
     """Return what is known of the frames of a block."""
     c, block, local = settings.choices, on_host(block), map_leaves(device.on_host, local)
     shape = block.n_rows, c.n_identities, c.n_attributes
     if isinstance(local, Chains):
         local = rescale_chains(local, tables)
-        x, covariance = products_of(local.tracks)
+        x, covariance = product_moments(local.tracks)
         present = np.stack([t.present for t in local.tracks], axis=1)
         a = np.stack([t.mean for t in local.tracks], axis=1)
         variance = np.stack([np.einsum("tqq->tq", t.covariance) for t in local.tracks], axis=1)
@@ -100,7 +100,7 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
             "dynamics_interval",
             (*column, "bound"),
             "lambda, 95 % interval, of as much as the data tell",
-            lambda g: quantiles(told(g.dynamics, g.missing), _SHARES).reshape(p, q, 2),
+            lambda g: quantiles(temper_dynamics(g.dynamics, g.missing), _SHARES).reshape(p, q, 2),
         ),
         Variable(
             "dynamics_missing",
@@ -265,7 +265,7 @@ def one_step(
     c, n = settings.choices, len(first)
 
     def joined(name: str) -> Array:
-        return settings.joined({v.name: record[f"{name}_{v.name}"] for v in settings.views})
+        return settings.concatenate_views({v.name: record[f"{name}_{v.name}"] for v in settings.views})
 
     location = joined("intercept")
     y = np.concatenate([values[view.name] for view in settings.views], axis=1) - location

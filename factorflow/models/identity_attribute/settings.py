@@ -13,7 +13,7 @@ from factorflow.kernels import device
 from factorflow.shape import Array, Block, ViewMeta
 from factorflow.trees import map_leaves
 
-__all__ = ["Choices", "Observed", "Runs", "Settings", "on_host", "placed"]
+__all__ = ["Choices", "Observed", "Runs", "Settings", "on_host", "move_to_device"]
 
 Pair = tuple[float, float]
 T = TypeVar("T")
@@ -157,7 +157,7 @@ class Settings:
         """Whether no entry is missing anywhere."""
         return all(view.missing == "none" for view in self.views)
 
-    def joined(self, by_view: dict[str, Array]) -> Array:
+    def concatenate_views(self, by_view: dict[str, Array]) -> Array:
         """Return arrays of the views' features side by side, (D, ...)."""
         return np.concatenate([by_view[view.name] for view in self.views])
 
@@ -220,7 +220,7 @@ def on_host(block: Block) -> Block:
     return replace(block, data={name: device.on_host(values) for name, values in block.data.items()})
 
 
-def placed(state: T, other: Array) -> T:
+def move_to_device(state: T, other: Array) -> T:
     """Return the state of a block where ``other`` lies: what a checkpoint had comes from the host."""
     if not device.on_device(other):
         return state

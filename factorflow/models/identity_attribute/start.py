@@ -12,11 +12,11 @@ from jaxtyping import Float64
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, Gather, Info, Step, Sweep, wide
 from factorflow.models.identity_attribute.dynamics import expectations
-from factorflow.models.identity_attribute.ica import apart_in_time, energy_groups, fast_ica, whitened
+from factorflow.models.identity_attribute.ica import energy_groups, fast_ica, separate_in_time, whiten
 from factorflow.models.identity_attribute.settings import Settings, on_host
 from factorflow.models.identity_attribute.state import Fixed, Globals, Weights
 
-__all__ = ["LocationSweep", "SampleSweep", "blank"]
+__all__ = ["LocationSweep", "SampleSweep", "empty_globals"]
 
 SITE_SAMPLE, SITE_ROTATION, SITE_LOADINGS = MODELS[0], MODELS[1], MODELS[2]
 
@@ -36,7 +36,7 @@ SMOOTHNESS = np.array([10.0, -10.0, 14.0, -10.0])
 """eta, f, g, h of lambda at first: as of 20 pairs of frames with autocorrelation 0.7."""
 
 
-def blank(settings: Settings) -> Globals:
+def empty_globals(settings: Settings) -> Globals:
     """Return globals before any data are seen."""
     k = settings.choices.n_columns
     dynamics = np.repeat(SMOOTHNESS[:, None], k, axis=1)
@@ -139,7 +139,7 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
         """Pick frames, one at random of each run of neighbours: the same under any cut into blocks."""
         s, block = self.settings, on_host(block)
         location, scale = (
-            s.joined({v: getattr(f, name) for v, f in globals_.fixed.items()})
+            s.concatenate_views({v: getattr(f, name) for v, f in globals_.fixed.items()})
             for name in ("location", "scale")
         )
         observed = s.observed(block, location, scale)
@@ -182,13 +182,13 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
         """Return what maps independent components of variance 1 to frames; 0 beyond their rank."""
         k, size = self.settings.choices.n_columns, self.settings.choices.n_attributes
         centre = both[:, 0].mean(axis=0)
-        white, basis = whitened(np.ascontiguousarray(both[:, 0] - centre), k)
+        white, basis = whiten(np.ascontiguousarray(both[:, 0] - centre), k)
         rank = basis.shape[1]
         turn = fast_ica(white, step.normal(SITE_ROTATION, np.arange(rank), rank))
         turn = np.ascontiguousarray(turn[:, energy_groups(white @ turn, size)])
         there = np.isfinite(both[:, 1, 0])
         beside = (both[there, 1] - centre) @ (basis / (basis**2).sum(axis=0)) @ turn
-        turn = turn @ apart_in_time(white[there] @ turn, beside, size)
+        turn = turn @ separate_in_time(white[there] @ turn, beside, size)
         mixing = np.zeros((len(basis), k))
         mixing[:, :rank] = basis @ turn
         return mixing

@@ -88,7 +88,7 @@ class Globals:
         Expectations that follow from them.
     edges : Gather
         First and last frames of the blocks.
-    sides : Gather
+    boundary : Gather
         What a scan over all blocks found on both sides of each.
     unit : array
         What attributes are measured in: an M-step may choose another one. `Frames` and `Chains` have that of
@@ -106,7 +106,7 @@ class Globals:
     dynamics: Float64[np.ndarray, "4 K"]
     expected: Dynamics
     edges: Gather
-    sides: Gather
+    boundary: Gather
     unit: Float64[np.ndarray, " K"]
     missing: Float64[np.ndarray, " K"]
     uncertain: Mapping[str, Float64[np.ndarray, " D"]] = field(default_factory=dict, metadata=wide())

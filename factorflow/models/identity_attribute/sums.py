@@ -11,13 +11,13 @@ from factorflow.models.contract import Array
 from factorflow.models.identity_attribute.settings import Observed, Settings
 from factorflow.models.identity_attribute.state import Moments, ViewStats
 
-__all__ = ["block_diagonal", "by_view", "from_bands", "moments_of"]
+__all__ = ["block_diagonal", "state_moments", "sums_by_view", "unpack_bands"]
 
 CHUNK = 512
 """Frames whose packed second moments are in memory at a time."""
 
 
-def by_view(
+def sums_by_view(
     settings: Settings,
     observed: Observed,
     x: Float64[Array, "B K"],
@@ -84,7 +84,7 @@ def block_diagonal(blocks: Float64[np.ndarray, "P Q Q"]) -> Float64[np.ndarray, 
     return out.reshape(p * q, p * q)
 
 
-def from_bands(bands: Float64[np.ndarray, "Q K"]) -> Float64[np.ndarray, "P Q Q"]:
+def unpack_bands(bands: Float64[np.ndarray, "Q K"]) -> Float64[np.ndarray, "P Q Q"]:
     """Return symmetric matrices given their diagonals beside each other, then what lies beside these."""
     q = len(bands)
     out = np.zeros((bands.shape[1] // q, q, q))
@@ -115,7 +115,7 @@ def _packed(
     return np.asarray(device.on_host(total))
 
 
-def moments_of(
+def state_moments(
     settings: Settings,
     squares: Float64[np.ndarray, "4 K"],
     first: Float64[np.ndarray, "n P"],

@@ -15,7 +15,7 @@ from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals
 from factorflow.trees import arrays
 
-__all__ = ["Tables", "expected_log", "tables_of"]
+__all__ = ["Tables", "compute_tables", "expected_log"]
 
 FIRST, LAST = 1, 2
 """Bits of the place of a frame (`Settings.place`)."""
@@ -58,7 +58,7 @@ class Tables:
     moments : array
         E 1/(1 - l^2), l/(1 - l^2), l^2/(1 - l^2).
     unit : array
-    edges, sides : Gather
+    edges, boundary : Gather
         As in `Globals`.
     """
 
@@ -84,7 +84,7 @@ class Tables:
     moments: Float64[np.ndarray, "3 K"]
     unit: Float64[np.ndarray, " K"]
     edges: Gather
-    sides: Gather
+    boundary: Gather
 
 
 def expected_log(transition: Float64[np.ndarray, "2 2"]) -> Float64[np.ndarray, "2 2"]:
@@ -92,36 +92,36 @@ def expected_log(transition: Float64[np.ndarray, "2 2"]) -> Float64[np.ndarray, 
     return np.asarray(digamma(transition) - digamma(transition.sum(axis=1, keepdims=True)))
 
 
-def tables_of(settings: Settings, globals_: Globals) -> Tables:
+def compute_tables(settings: Settings, globals_: Globals) -> Tables:
     """Return the tables of some globals.
 
-    An iteration of chains has many sweeps, between which only ``edges`` and ``sides`` change: what was made
-    last is kept, with the arrays that it was made of.
+    An iteration of chains has many sweeps, between which only ``edges`` and ``boundary`` change: the
+    last tables are cached, with the arrays that they depend on.
     """
     global _last
     g = globals_
     given = [settings, *arrays((g.fixed, g.weights, g.transition, g.expected, g.unit))]
     made_of, made = _last
     if made is None or len(made_of) != len(given) or any(map(is_not, made_of, given)):
-        made = _tables_of(settings, globals_)
+        made = _compute_tables(settings, globals_)
         _last = given, made
-    return replace(made, edges=g.edges, sides=g.sides)
+    return replace(made, edges=g.edges, boundary=g.boundary)
 
 
 _last: tuple[list[Any], Tables | None] = [], None
 
 
-def _tables_of(settings: Settings, globals_: Globals) -> Tables:
+def _compute_tables(settings: Settings, globals_: Globals) -> Tables:
     from factorflow.models.identity_attribute.kernels.small import invert_all
 
     c = settings.choices
     p, q, k = c.n_identities, c.n_attributes, c.n_columns
     by_view = globals_.weights
-    weights = settings.joined({v: w.mean for v, w in by_view.items()})
-    variance = settings.joined({v: w.variance for v, w in by_view.items()})
-    noise = settings.joined({v: w.precision for v, w in by_view.items()})
+    weights = settings.concatenate_views({v: w.mean for v, w in by_view.items()})
+    variance = settings.concatenate_views({v: w.variance for v, w in by_view.items()})
+    noise = settings.concatenate_views({v: w.precision for v, w in by_view.items()})
     weighted = noise[:, None] * weights
-    shift = settings.joined({v: w.shift for v, w in by_view.items()})
+    shift = settings.concatenate_views({v: w.shift for v, w in by_view.items()})
     gram = weights.T @ weighted
     at = np.arange(p)
     between = gram.reshape(p, q, p, q).copy()
@@ -135,8 +135,8 @@ def _tables_of(settings: Settings, globals_: Globals) -> Tables:
     log_t = expected_log(globals_.transition)
     start = np.linalg.solve(gram + np.eye(k), weighted.T).T
     return Tables(
-        location=settings.joined({v: f.location for v, f in globals_.fixed.items()}),
-        scale=settings.joined({v: f.scale for v, f in globals_.fixed.items()}),
+        location=settings.concatenate_views({v: f.location for v, f in globals_.fixed.items()}),
+        scale=settings.concatenate_views({v: f.scale for v, f in globals_.fixed.items()}),
         shift=shift,
         pull=shift @ weighted,
         weights=weights,
@@ -157,7 +157,7 @@ def _tables_of(settings: Settings, globals_: Globals) -> Tables:
         moments=globals_.expected.moments,
         unit=globals_.unit,
         edges=globals_.edges,
-        sides=globals_.sides,
+        boundary=globals_.boundary,
     )
 
 

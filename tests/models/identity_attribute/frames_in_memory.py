@@ -11,12 +11,12 @@ from scipy.special import digamma, gammaln
 from factorflow.engine.tasks import cut_features
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Block, Meta, ViewMeta
+from factorflow.models.identity_attribute.chain_updates import rescale_chains
 from factorflow.models.identity_attribute.dynamics import expectations
 from factorflow.models.identity_attribute.frame_updates import rescale_frames
 from factorflow.models.identity_attribute.frames import AllFrames, EvenFrames, OddFrames
 from factorflow.models.identity_attribute.state import Chains
-from factorflow.models.identity_attribute.tables import tables_of
-from factorflow.models.identity_attribute.tracks import rescale_chains
+from factorflow.models.identity_attribute.tables import compute_tables
 from factorflow.trees import add, freeze, narrow, restrict
 
 STEP = Step(3)
@@ -147,17 +147,17 @@ class states:  # noqa: N801
         s, g = run.settings, run.globals_
         self.run, self.c = run, s.choices
         p, q = s.choices.n_identities, s.choices.n_attributes
-        tables = tables_of(s, g)
+        tables = compute_tables(s, g)
         self.y = np.concatenate([s.observed(b, tables.location, tables.scale).y for b in run.blocks])
         seen = [s.observed(b, tables.location, tables.scale).seen for b in run.blocks]
         self.seen = np.ones_like(self.y) if seen[0] is None else np.concatenate(seen)
-        self.y -= self.seen * s.joined({v: w.shift for v, w in g.weights.items()})
+        self.y -= self.seen * s.concatenate_views({v: w.shift for v, w in g.weights.items()})
         self.first = np.concatenate([s.first(b) for b in run.blocks])
         n = len(self.y)
-        weights = s.joined({v: w.mean for v, w in g.weights.items()}).reshape(-1, p, q)
-        variance = s.joined({v: w.variance for v, w in g.weights.items()}).reshape(-1, p, q)
+        weights = s.concatenate_views({v: w.mean for v, w in g.weights.items()}).reshape(-1, p, q)
+        variance = s.concatenate_views({v: w.variance for v, w in g.weights.items()}).reshape(-1, p, q)
         self.shape, self.rate = (
-            s.joined({v: getattr(w, k) for v, w in g.weights.items()}) for k in ("shape", "rate")
+            s.concatenate_views({v: getattr(w, k) for v, w in g.weights.items()}) for k in ("shape", "rate")
         )
         self.scale = tables.scale
         self.w, self.ww = weights, np.einsum("dpi,dpj->dpij", weights, weights)

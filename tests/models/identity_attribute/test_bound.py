@@ -120,7 +120,7 @@ def test_rises_at_every_step_of_the_m_step() -> None:
             run.globals_ = replace(kept, weights={**kept.weights, name: moved})
             assert run.energy() < top
         run.globals_ = kept
-        own = learning.shifted(own, shift)
+        own = learning.shift_statistics(own, shift)
         shape, rate = learning.noise(own, second, mean, variance, c.noise)
         step(weights={**run.globals_.weights, name: replace(weights, shape=shape, rate=rate)})
         kept, top = run.globals_, run.energy()
@@ -139,7 +139,9 @@ def test_rises_at_every_step_of_the_m_step() -> None:
         return sum((w.mean**2 + w.variance).sum(axis=0) for w in run.globals_.weights.values())
 
     given = run.globals_
-    by = learning.larger_by(stats.moments, given.expected.moments, c.variance, 5, given.relevance * squares())
+    by = learning.best_scale(
+        stats.moments, given.expected.moments, c.variance, 5, given.relevance * squares()
+    )
     step(**in_unit(given, by))
     top, kept = run.energy(), run.globals_
     for column in range(len(by)):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from factorflow.models.identity_attribute import ica
-from factorflow.models.identity_attribute.kernels import chains, presence, small, spans
+from factorflow.models.identity_attribute.kernels import attribute_messages, chains, presence, small
 
 FIRST = np.array([True, False, False, True, False, True, False, False, False])
 """Where sequences begin; with cuts before frames 2, 3, 7 and 8 some blocks lie within one sequence."""
@@ -65,7 +65,7 @@ def test_presence_is_enumeration(cuts: list[int], scale: float) -> None:
 
     for i, rows in enumerate(blocks):
         work = np.empty(len(FIRST[rows]))
-        presence.span_presence((0,), *_runs(rows), FIRST[rows], *given(rows), work, told[i])
+        presence.presence_message((0,), *_runs(rows), FIRST[rows], *given(rows), work, told[i])
     before, behind = np.empty(len(blocks)), np.empty(len(blocks))
     presence.scan_presence(told, before, behind)
     found = np.empty((4, len(FIRST)))
@@ -111,14 +111,16 @@ def test_smoother_is_dense_inverse(cuts: list[int], size: int) -> None:
         return present[rows], information[rows], precision[rows], 1, moments, variance
 
     for i, rows in enumerate(blocks):
-        spans.span_attributes(each, *_runs(rows), FIRST[rows], *given(rows), matrix[i], vector[i])
-    sides = [np.empty((len(blocks), size + 1, size)) for _ in range(2)]
-    spans.scan_attributes(each, matrix, vector, joined, *sides)
+        attribute_messages.attribute_message(
+            each, *_runs(rows), FIRST[rows], *given(rows), matrix[i], vector[i]
+        )
+    boundary = [np.empty((len(blocks), size + 1, size)) for _ in range(2)]
+    attribute_messages.scan_attributes(each, matrix, vector, joined, *boundary)
     mean, covariance = np.empty((n, size)), np.empty((n, size, size))
     cross, entropy = np.empty((n, size)), np.empty(n)
     for i, rows in enumerate(blocks):
         out = [np.empty_like(a[rows]) for a in (mean, covariance, cross, entropy)]
-        part = FIRST[rows], LAST[rows], *given(rows), sides[0][i], sides[1][i]
+        part = FIRST[rows], LAST[rows], *given(rows), boundary[0][i], boundary[1][i]
         chains.smooth_attributes(each, *_runs(rows), *part, *out)
         mean[rows], covariance[rows], cross[rows], entropy[rows] = out
     np.testing.assert_allclose(mean, centre, rtol=1e-9, atol=1e-12)
@@ -137,7 +139,7 @@ def test_small_inverse(scale: float, size: int) -> None:
     root = np.random.default_rng(0).normal(size=(size, size))
     matrix = root @ root.T + 0.1 * np.eye(size)
     matrix *= scale
-    for invert in (small.invert, partial(small.inverse_of, (0,) * size)):
+    for invert in (small.invert, partial(small.invert_small, (0,) * size)):
         out = np.empty((size, size))
         log_det = invert(matrix, out)
         np.testing.assert_allclose(out, np.linalg.inv(matrix), rtol=1e-9)
@@ -153,11 +155,11 @@ def test_start_finds_pairs_and_what_is_apart_in_time() -> None:
         a[t] = decay * a[t - 1] + np.sqrt(1 - decay**2) * rng.normal(size=4)
     mixing = rng.normal(size=(7, 4))
     y = (a * b) @ mixing.T
-    white, basis = ica.whitened(y - y.mean(axis=0), 4)
+    white, basis = ica.whiten(y - y.mean(axis=0), 4)
     turn = ica.fast_ica(white, rng.normal(size=(4, 4)))
     turn = turn[:, ica.energy_groups(white @ turn, 2)]
     sources = white @ turn
-    turn = turn @ ica.apart_in_time(sources[:-1], sources[1:], 2)
+    turn = turn @ ica.separate_in_time(sources[:-1], sources[1:], 2)
     found = np.abs(np.corrcoef((white @ turn).T, (a * b).T)[:4, 4:])
     match = found.argmax(axis=1)
     assert sorted(match) == [0, 1, 2, 3]

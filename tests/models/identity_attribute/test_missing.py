@@ -11,8 +11,8 @@ import pytest
 import factorflow
 from examples.reproduce.identity import recovered
 from factorflow.models import IdentityAttribute
-from factorflow.models.identity_attribute.dynamics import expectations, quantiles, told
-from factorflow.models.identity_attribute.missing import _shared_with_scale
+from factorflow.models.identity_attribute.dynamics import expectations, quantiles, temper_dynamics
+from factorflow.models.identity_attribute.missing_information import _shared_with_scale
 from factorflow.models.identity_attribute.state import Moments
 
 
@@ -44,7 +44,7 @@ def test_what_is_missing_widens_about_the_same_mode() -> None:
     parameters = np.array([[n / 2], [-n / 2], [n * lam], [-n / 2]])
     shares = np.array([0.025, 0.5, 0.975])
     low, middle, high = quantiles(parameters, shares)[0]
-    wide = quantiles(told(parameters, np.array([0.75])), shares)[0]
+    wide = quantiles(temper_dynamics(parameters, np.array([0.75])), shares)[0]
     assert wide[2] - wide[0] == pytest.approx(2.0 * (high - low), rel=0.01)
     assert wide[1] == pytest.approx(middle, abs=2e-3)
 

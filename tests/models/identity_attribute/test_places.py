@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from factorflow.models.identity_attribute.kernels.all_chains import smooth_all
 from factorflow.models.identity_attribute.kernels.chains import smooth_attributes
 from factorflow.models.identity_attribute.kernels.frames import update_complete
 from factorflow.models.identity_attribute.kernels.presence import smooth_presence
-from factorflow.models.identity_attribute.kernels.tallies import tally
-from factorflow.models.identity_attribute.kernels.turns import smooth_all
+from factorflow.models.identity_attribute.kernels.statistics import sum_statistics
 
 SIZE = 2
 FAR = 4096
@@ -126,7 +126,7 @@ def test_frames_close_together_and_far_apart(loop: str, n: int) -> None:
             update_complete(kind, at[:n] - 1, at[:n], *placed)
         else:
             place = np.concatenate([kind, kind])
-            tally(at % 2, at // 2, *placed[:6], place, place, *placed[6:])
+            sum_statistics(at % 2, at // 2, *placed[:6], place, place, *placed[6:])
         return b"".join(x.tobytes() for x in placed[len(read) :])
 
     count = len(read) + len(shapes)

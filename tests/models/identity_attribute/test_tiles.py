@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.special import xlogy
 
-from factorflow.models.identity_attribute.kernels.beside import NOBODY, OUTSIDE
 from factorflow.models.identity_attribute.kernels.frames import TILE, update_complete
+from factorflow.models.identity_attribute.kernels.neighbours import NOBODY, OUTSIDE
 
 
 @pytest.mark.parametrize(("n_identities", "size"), [(3, 2), (2, 1), (4, 3), (5, 1)])

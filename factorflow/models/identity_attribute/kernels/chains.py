@@ -14,9 +14,17 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.compile import compiled, options
-from factorflow.models.identity_attribute.kernels.small import STEADY, inverse_of
+from factorflow.models.identity_attribute.kernels.small import STEADY, invert_small
 
-__all__ = ["linked", "pass_on", "product", "smooth_attributes", "smooth_block", "smooth_run", "tell"]
+__all__ = [
+    "add_evidence",
+    "invert_with_link",
+    "product",
+    "propagate",
+    "smooth_attributes",
+    "smooth_block",
+    "smooth_run",
+]
 
 Array = Any
 LOG_2PI = math.log(2.0 * math.pi)
@@ -34,7 +42,7 @@ def product(each: Any, left: Array, right: Array, out: Array) -> None:
 
 
 @options(fastmath=STEADY)
-def tell(
+def add_evidence(
     each: Any, t: int, present: Array, evidence: Array, own: Array, gaps: int, beyond: Array, out: Array
 ) -> None:
     """Write what the data of frame t and ``beyond`` say of its a, (Q + 1, Q)."""
@@ -46,7 +54,7 @@ def tell(
 
 
 @options(fastmath=STEADY)
-def pass_on(each: Any, known: Array, there: Array, moments: Array, new: int, out: Array) -> None:
+def propagate(each: Any, known: Array, there: Array, moments: Array, new: int, out: Array) -> None:
     """Write what is known of one a as what that says of the next (``new`` 0) or the last (2) one.
 
     ``there`` (Q, Q) is the inverse of the known precision and that of the link on this side.
@@ -62,13 +70,13 @@ def pass_on(each: Any, known: Array, there: Array, moments: Array, new: int, out
 
 
 @options(fastmath=STEADY)
-def linked(each: Any, known: Array, moments: Array, which: int, there: Array) -> float:
+def invert_with_link(each: Any, known: Array, moments: Array, which: int, there: Array) -> float:
     """Write (known precision + diag(moments[which]))^-1, return log of the determinant of its inverse."""
     for i in range(len(each)):
         for j in range(len(each)):
             there[i, j] = known[i, j]
         there[i, i] += moments[which, i]
-    return inverse_of(each, there, there)
+    return invert_small(each, there, there)
 
 
 @options(fastmath=STEADY)
@@ -110,21 +118,21 @@ def smooth_run(
             for j in range(size):
                 step[i, j] = 1.0 / variance if i == j else 0.0
     else:
-        extra = -0.5 * linked(each, before, moments, 2, past)
-        pass_on(each, before, past, moments, 0, step)
+        extra = -0.5 * invert_with_link(each, before, moments, 2, past)
+        propagate(each, before, past, moments, 0, step)
     for t in range(low, high):
-        tell(each, t, present, evidence, own, gaps, step, known)
+        add_evidence(each, t, present, evidence, own, gaps, step, known)
         for i in range(size):
             mean[t, i] = known[size, i]
         if t < high - 1:
-            entropy[t] = half - 0.5 * linked(each, known, moments, 2, there[t])
-            pass_on(each, known, there[t], moments, 0, step)
+            entropy[t] = half - 0.5 * invert_with_link(each, known, moments, 2, there[t])
+            propagate(each, known, there[t], moments, 0, step)
     last = high - 1
     for i in range(size):
         for j in range(size):
             step[i, j] = known[i, j] + (0.0 if ended else behind[i, j])
         step[size, i] = known[size, i] + (0.0 if ended else behind[size, i])
-    entropy[last] = half - 0.5 * inverse_of(each, step, covariance[last])
+    entropy[last] = half - 0.5 * invert_small(each, step, covariance[last])
     for i in range(size):
         total = 0.0
         for j in range(size):
@@ -149,7 +157,7 @@ def smooth_run(
         for i in range(size):
             step[size, i] = before[size, i]
         condition(each, past, moments, step[size], mean[low], covariance[low], edge, cross[low], known)
-        entropy[low] += extra - 0.5 * inverse_of(each, edge, edge)
+        entropy[low] += extra - 0.5 * invert_small(each, edge, edge)
 
 
 @options(fastmath=STEADY)
@@ -227,7 +235,7 @@ def smooth_attributes(*arguments: Any) -> None:
     Parameters
     ----------
     each, starts, stops, first, present, evidence, own, gaps, moments, variance
-        As for `span_attributes`.
+        As for `attribute_message`.
     last : (B,) bool array
         Whether a sequence ends; behind ``first``.
     before, behind : (Q + 1, Q) arrays

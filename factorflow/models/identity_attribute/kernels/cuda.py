@@ -19,32 +19,32 @@ from factorflow.kernels import device
 from factorflow.kernels.compile import compiled
 from factorflow.kernels.cuda import cuda
 from factorflow.models.identity_attribute.kernels import (
+    attribute_messages,
     chains,
     frames,
     incomplete_frames,
     presence,
     small,
-    spans,
 )
 from factorflow.models.identity_attribute.kernels.device_sums import (
     covariances,
     means,
-    tally,
-    tally_chain,
+    sum_chain_statistics,
+    sum_statistics,
 )
 from factorflow.shape import Array
 
 __all__ = [
+    "attribute_message",
     "covariances",
     "invert_all",
     "means",
+    "presence_message",
     "smooth_all",
     "smooth_attributes",
     "smooth_presence",
-    "span_attributes",
-    "span_presence",
-    "tally",
-    "tally_chain",
+    "sum_chain_statistics",
+    "sum_statistics",
     "update_complete",
     "update_gaps",
 ]
@@ -190,7 +190,7 @@ def smooth_presence(each: tuple[int, ...], starts: Int[np.ndarray, " R"], *other
 def presence_span_kernel(size: int) -> Any:
     """Return the kernel of what a block says of b: one thread."""
     each, odds_of_run = (0,) * size, compiled(presence.odds_of_run, "cuda")
-    span = compiled(presence.span_of_block, "cuda")
+    span = compiled(presence.block_message, "cuda")
 
     @cuda.jit
     def kernel(starts, stops, first, evidence, own, gaps, mean, covariance, table, start, odds, out):
@@ -203,8 +203,8 @@ def presence_span_kernel(size: int) -> Any:
     return kernel
 
 
-def span_presence(each: tuple[int, ...], *others: Any) -> None:
-    """See `kernels.presence.span_presence`; ``out`` on the host."""
+def presence_message(each: tuple[int, ...], *others: Any) -> None:
+    """See `kernels.presence.presence_message`; ``out`` on the host."""
     (*given, odds, out) = others
     found = device.beside(out, odds)
     _launch(presence_span_kernel(len(each)), 1, odds, *given, odds, found)
@@ -245,7 +245,7 @@ def smooth_all(
     joint: Array, earlier: Array, present_entropy: Array, mean: Array, covariance: Array, cross: Array,
     mean_entropy: Array,
 ) -> None:  # fmt: skip
-    """See `kernels.turns.smooth_all`."""
+    """See `kernels.all_chains.smooth_all`."""
     size, nothing, frames = len(each), np.zeros((len(each) + 1, len(each))), (starts, stops, first, last)
     for p in range(len(own)):
         columns = slice(p * size, (p + 1) * size)
@@ -266,7 +266,7 @@ def smooth_all(
 @cache
 def attributes_span_kernel(size: int) -> Any:
     """Return the kernel of what a block says of a: one thread."""
-    each, span = (0,) * size, compiled(spans.span_of_block, "cuda")
+    each, span = (0,) * size, compiled(attribute_messages.block_message, "cuda")
 
     @cuda.jit
     def kernel(starts, stops, first, present, evidence, own, gaps, moments, variance, work, matrix, vector):
@@ -279,8 +279,8 @@ def attributes_span_kernel(size: int) -> Any:
     return kernel
 
 
-def span_attributes(each: tuple[int, ...], *others: Any) -> None:
-    """See `kernels.spans.span_attributes`; ``matrix`` and ``vector`` on the host."""
+def attribute_message(each: tuple[int, ...], *others: Any) -> None:
+    """See `kernels.attribute_messages.attribute_message`; ``matrix`` and ``vector`` on the host."""
     (*given, matrix, vector), q, other = others, len(each), others[3]
     found = device.beside(matrix, other), device.beside(vector, other)
     work = device.namespace(other).empty((6 * q + 4, q))

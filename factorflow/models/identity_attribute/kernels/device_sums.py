@@ -1,4 +1,4 @@
-"""Sums over the frames of a block on a device, as array-API calls; `kernels.tallies` has them for the CPU.
+"""Sums over the frames of a block on a device, as array-API calls; `kernels.statistics` has them for the CPU.
 
 Arguments are those of the functions there.
 """
@@ -10,11 +10,11 @@ import numpy as np
 from factorflow.kernels import device
 from factorflow.shape import Array
 
-__all__ = ["covariances", "means", "tally", "tally_chain"]
+__all__ = ["covariances", "means", "sum_statistics", "sum_chain_statistics"]
 
 
 def means(present: Array, on: Array, off: Array, x: Array, a: Array) -> None:
-    """See `kernels.tallies.means`."""
+    """See `kernels.statistics.means`."""
     n, n_identities = present.shape
     shape, b = (n, n_identities, -1), present[:, :, None]
     x[...] = (b * on.reshape(shape)).reshape(x.shape)
@@ -27,13 +27,13 @@ def _padded(values: Array, ends: Array) -> Array:
     return device.namespace(values).concat([ends[:1], values, ends[1:]])
 
 
-def tally(
+def sum_statistics(
     odd: Array, at: Array, even_present: Array, even_on: Array, even_off: Array, odd_present: Array,
     odd_on: Array, odd_off: Array, kind: Array, which: Array, inverse: Array, half_on: Array, linked: Array,
     beside_present: Array, beside_mean: Array, x: Array, active: Array, cross: Array, bands: Array,
     squares: Array, spread: Array, chances: Array, numbers: Array, pairs: Array,
 ) -> float:  # fmt: skip
-    """See `kernels.tallies.tally`; what is added to lies on the host."""
+    """See `kernels.statistics.sum_statistics`; what is added to lies on the host."""
     xp, host = device.namespace(even_on), device.on_host
     order = device.beside(at + odd * len(even_on), even_on)
     halves = (even_present, odd_present), (even_on, odd_on), (even_off, odd_off)
@@ -67,18 +67,18 @@ def tally(
 
 
 def covariances(present: Array, on: Array, which: Array, inverse: Array, out: Array) -> None:
-    """See `kernels.tallies.covariances`."""
+    """See `kernels.statistics.covariances`."""
     b, a = present[:, :, None, None], on.reshape(*present.shape, -1)
     spread = (1.0 - b) * a[:, :, :, None] * a[:, :, None, :]
     out[...] = b * (inverse[device.beside(which, on)] + spread)
 
 
-def tally_chain(
+def sum_chain_statistics(
     each: tuple[int, ...], first: Array, last: Array, present: Array, joint: Array, earlier: Array,
     present_entropy: Array, mean_entropy: Array, mean: Array, covariance: Array, cross: Array, chances: Array,
     moments: Array, spread: Array,
 ) -> None:  # fmt: skip
-    """See `kernels.tallies.tally_chain`; what is written lies on the host."""
+    """See `kernels.statistics.sum_chain_statistics`; what is written lies on the host."""
     xp, host = device.namespace(mean), device.on_host
     begins = first.astype(np.float64)
     marks = device.beside(np.stack([begins, 1.0 - begins, 1.0 - last]), mean)

@@ -30,7 +30,7 @@ def _log_cosh(u: float) -> float:
 
 
 @_inner
-def _beyond(mode: float, distance: float, up: float, down: float, power: float) -> float:
+def _relative_log_density(mode: float, distance: float, up: float, down: float, power: float) -> float:
     """Return the log density of u at some distance from a mode, relative to that at the mode.
 
     ``up`` and ``down`` are those at the mode, ``up`` e^mode and ``down`` e^-mode.
@@ -77,16 +77,18 @@ def _width(
     size = 1e-8
     if bend < 0.0:  # half of what it would be for a normal density, or less
         size = max(size, math.sqrt(-0.5 * depth / bend))
-        while size > 1e-8 and (size >= most or _beyond(mode, sign * size, up, down, power) <= -depth):
+        while size > 1e-8 and (
+            size >= most or _relative_log_density(mode, sign * size, up, down, power) <= -depth
+        ):
             size *= 0.5
     for _ in range(40):  # doubled until it is too far
-        if size >= most or _beyond(mode, sign * size, up, down, power) <= -depth:
+        if size >= most or _relative_log_density(mode, sign * size, up, down, power) <= -depth:
             break
         size *= 2.0
     low, high = 0.5 * size, min(size, most)
     for _ in range(8):
         middle = 0.5 * (low + high)
-        if _beyond(mode, sign * middle, up, down, power) > -depth:
+        if _relative_log_density(mode, sign * middle, up, down, power) > -depth:
             low = middle
         else:
             high = middle
@@ -158,7 +160,9 @@ def trapezoid(
         second, height = first, 0.0
         if other >= 0:
             second = _polish(grid[other], step, b, c, a)
-            height = _beyond(first, second - first, b * math.exp(first), c * math.exp(-first), a)
+            height = _relative_log_density(
+                first, second - first, b * math.exp(first), c * math.exp(-first), a
+            )
             if height > 0.0:  # the highest of the grid need not be the highest
                 first, second, height = second, first, -height
             counted = height > -depth
@@ -185,7 +189,9 @@ def trapezoid(
                     at = begin + j * width
                     gap = 0.5 * width if j in (0, n_points - 1) else width
                     u[k, m, j] = at
-                    weight[k, m, j] = gap * math.exp(_beyond(first, at - first, at_up, at_down, a))
+                    weight[k, m, j] = gap * math.exp(
+                        _relative_log_density(first, at - first, at_up, at_down, a)
+                    )
                     total += weight[k, m, j]
         for m in range(2):
             for j in range(u.shape[2]):

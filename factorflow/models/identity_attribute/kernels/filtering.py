@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.compile import options
-from factorflow.models.identity_attribute.kernels.small import FAST, invert, present_of
+from factorflow.models.identity_attribute.kernels.small import FAST, invert, logistic
 
 __all__ = ["filter_frames"]
 
@@ -21,7 +21,7 @@ Array = Any
 
 
 @options(fastmath=FAST)
-def _foresee(
+def _predict_state(
     fresh: bool,
     transition: Array,
     initial: float,
@@ -106,7 +106,7 @@ def filter_frames(
     rest, shift = np.empty(n_features), np.empty(size)
     gain = np.empty(n_identities)
     for t in range(n):
-        _foresee(first[t] or t == 0, transition, initial, variance, dynamics, squares, b, m, v)
+        _predict_state(first[t] or t == 0, transition, initial, variance, dynamics, squares, b, m, v)
         constant = 0.0
         for d in range(n_features):
             rest[d] = y[t, d]
@@ -148,7 +148,7 @@ def filter_frames(
                     for j in range(size):
                         on[p, i] += inner[p, i, j] * shift[j]
                     odds += 0.5 * on[p, i] * shift[i]
-                now[p] = present_of(odds)
+                now[p] = logistic(odds)
                 for i in range(size):
                     x[p, i] = now[p] * on[p, i]
                     for d in range(n_features):

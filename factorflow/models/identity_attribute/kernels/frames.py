@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.compile import compiled, options
-from factorflow.models.identity_attribute.kernels.beside import NOBODY, OUTSIDE
+from factorflow.models.identity_attribute.kernels.neighbours import NOBODY, OUTSIDE
 from factorflow.models.identity_attribute.kernels.small import (
     STEADY,
     exponential,
-    larger,
     logarithm,
-    smaller,
+    maximum,
+    minimum,
 )
 
 __all__ = ["TILE", "update_complete", "update_lanes"]
@@ -138,7 +138,7 @@ def update_lanes(
                 gain[t] += 0.5 * (total[t] * seen[i, t] - away * before[i, t])
                 met[i, t], before[i, t] = total[t], away
         for t in range(low, high):
-            odds = smaller(larger(gain[t], -700.0), 700.0)
+            odds = minimum(maximum(gain[t], -700.0), 700.0)
             e = exponential(-odds)
             b = 1.0 / (1.0 + e)
             chance[p, t] = b
@@ -243,10 +243,10 @@ def _update_tiles(
                 chosen[m] = n
                 m += 1
         for begin in range(0, m, TILE):
-            count = smaller(TILE, m - begin)
+            count = minimum(TILE, m - begin)
             for group in range(0, count, LANES):
                 for u in range(LANES):
-                    n, e = chosen[begin + smaller(group + u, count - 1)], u % 2
+                    n, e = chosen[begin + minimum(group + u, count - 1)], u % 2
                     if u == 0 or earlier[n] < 0 or earlier[n] != known:  # else what was the later one before
                         mean_of(
                             earlier[n], 0, other_present, other_on, other_off, other_by, beside_present,

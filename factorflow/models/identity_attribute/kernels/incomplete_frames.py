@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.compile import compiled, options
-from factorflow.models.identity_attribute.kernels.small import FAST, present_of
+from factorflow.models.identity_attribute.kernels.small import FAST, logistic
 
 __all__ = ["update_gap", "update_gaps"]
 
@@ -43,7 +43,7 @@ def update_one(
         on[i] = total
         off[i] = prior[i] / precision[i]
         gain += 0.5 * (total * (prior[i] + information[i]) - off[i] * prior[i])
-    return present_of(odds + gain)
+    return logistic(odds + gain)
 
 
 @options(fastmath=FAST)

@@ -15,47 +15,47 @@ from factorflow.kernels.compile import compiled, options
 from factorflow.models.identity_attribute.kernels.small import (
     STEADY,
     exponential,
-    larger,
     logarithm,
-    smaller,
+    maximum,
+    minimum,
 )
 
 __all__ = [
+    "block_message",
     "odds_of_run",
+    "presence_message",
     "scan_presence",
     "smooth_block",
     "smooth_presence",
     "smooth_run",
-    "span_of_block",
-    "span_presence",
 ]
 
 Array = Any
 
 
 @options(fastmath=STEADY)
-def either(a: float, b: float) -> float:
+def log_sum(a: float, b: float) -> float:
     """Return log(e^a + e^b)."""
-    high: float = larger(a, b)
-    return high + logarithm(1.0 + exponential(larger(smaller(a, b) - high, -700.0)))
+    high: float = maximum(a, b)
+    return high + logarithm(1.0 + exponential(maximum(minimum(a, b) - high, -700.0)))
 
 
 @options(fastmath=STEADY)
-def ahead(odds: float, table: Array) -> float:
+def propagate_forward(odds: float, table: Array) -> float:
     """Return the log odds of the next state from those of this one; ``table`` is E log T, [from, to]."""
-    return either(table[0, 1], table[1, 1] + odds) - either(table[0, 0], table[1, 0] + odds)
+    return log_sum(table[0, 1], table[1, 1] + odds) - log_sum(table[0, 0], table[1, 0] + odds)
 
 
 @options(fastmath=STEADY)
-def back(odds: float, table: Array) -> float:
+def propagate_backward(odds: float, table: Array) -> float:
     """Return the log odds of this state from those of the next one."""
-    return either(table[1, 0], table[1, 1] + odds) - either(table[0, 0], table[0, 1] + odds)
+    return log_sum(table[1, 0], table[1, 1] + odds) - log_sum(table[0, 0], table[0, 1] + odds)
 
 
 @options(fastmath=STEADY)
 def plogp(p: float) -> float:
     """Return p log p, 0 where p is."""
-    return p * logarithm(larger(p, 1e-300))
+    return p * logarithm(maximum(p, 1e-300))
 
 
 @options(fastmath=STEADY)
@@ -94,24 +94,24 @@ def odds_of_run(
 
 
 @options(fastmath=STEADY)
-def span_of_block(
+def block_message(
     starts: Array, stops: Array, first: Array, evidence: Array, table: Array, start: float, out: Array
 ) -> None:
-    """Do what `span_presence` does, given the log odds of the first and of the last run."""
+    """Do what `presence_message` does, given the log odds of the first and of the last run."""
     runs = len(starts)
     for b in range(2):  # the state before the block
         weight, odds = 0.0, start + evidence[0]
         if not first[0]:
             weight, odds = table[b, 0], table[b, 1] - table[b, 0] + evidence[0]
         for t in range(1, stops[0]):
-            weight += either(table[0, 0], table[1, 0] + odds)
-            odds = ahead(odds, table) + evidence[t]
+            weight += log_sum(table[0, 0], table[1, 0] + odds)
+            odds = propagate_forward(odds, table) + evidence[t]
         if runs > 1:  # the sequence ends here, and another one goes on
-            weight = 0.0 if first[0] else weight + either(0.0, odds)
+            weight = 0.0 if first[0] else weight + log_sum(0.0, odds)
             low = starts[runs - 1]
             odds = start + evidence[low]
             for t in range(low + 1, stops[runs - 1]):
-                odds = ahead(odds, table) + evidence[t]
+                odds = propagate_forward(odds, table) + evidence[t]
         out[b, 0], out[b, 1] = weight, weight + odds
 
 
@@ -136,10 +136,10 @@ def _span(
     if runs > 1:
         low, high = starts[runs - 1], stops[runs - 1]
         odds_of_run(each, low, high, evidence, own, gaps, mean, covariance, odds)
-    span_of_block(starts, stops, first, odds, table, start, out)
+    block_message(starts, stops, first, odds, table, start, out)
 
 
-def span_presence(*arguments: Any) -> None:
+def presence_message(*arguments: Any) -> None:
     """Write what a block says of b before it and of its last b, (2, 2) logarithms.
 
     Parameters
@@ -168,9 +168,9 @@ def _scan(spans: Array, before: Array, behind: Array) -> None:
     count = spans.shape[0]
     before[0], behind[count - 1] = 0.0, 0.0
     for i in range(1, count):
-        before[i] = ahead(before[i - 1], spans[i - 1])
+        before[i] = propagate_forward(before[i - 1], spans[i - 1])
     for i in range(count - 1, 0, -1):
-        behind[i - 1] = back(behind[i], spans[i])
+        behind[i - 1] = propagate_backward(behind[i], spans[i])
 
 
 def scan_presence(spans: Array, before: Array, behind: Array) -> None:
@@ -179,7 +179,7 @@ def scan_presence(spans: Array, before: Array, behind: Array) -> None:
     Parameters
     ----------
     spans : (M, 2, 2) array
-        As of `span_presence`, in block order.
+        As of `presence_message`, in block order.
     before : (M,) array
         Written: of b in the frame before a block.
     behind : (M,) array
@@ -191,13 +191,13 @@ def scan_presence(spans: Array, before: Array, behind: Array) -> None:
 @options(fastmath=STEADY)
 def chance(log: float) -> float:
     """Return e^log of a logarithm of a probability; below e^-100 that."""
-    return exponential(larger(log, -100.0))
+    return exponential(maximum(log, -100.0))
 
 
 @options(fastmath=STEADY)
 def ratio(odds: float, most: float) -> float:
     """Return e^odds, within e^-most and e^most."""
-    return exponential(larger(smaller(odds, most), -most))
+    return exponential(maximum(minimum(odds, most), -most))
 
 
 @options(fastmath={"nsz"})
@@ -322,7 +322,7 @@ def smooth_presence(*arguments: Any) -> None:
     Parameters
     ----------
     each, starts, stops, first, evidence, own, gaps, mean, covariance, table, start
-        As for `span_presence`.
+        As for `presence_message`.
     last : (B,) bool array
         Whether a sequence ends; behind ``first``.
     before, behind : float

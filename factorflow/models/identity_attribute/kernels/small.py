@@ -18,11 +18,11 @@ __all__ = [
     "exponential",
     "invert",
     "invert_all",
-    "inverse_of",
-    "larger",
+    "invert_small",
     "logarithm",
-    "present_of",
-    "smaller",
+    "logistic",
+    "maximum",
+    "minimum",
 ]
 
 Array = Any
@@ -51,19 +51,19 @@ def logarithm(x: float) -> float:
 
 
 @options(fastmath=STEADY)
-def larger(a: Any, b: Any) -> Any:
+def maximum(a: Any, b: Any) -> Any:
     """Return the larger one; Numba's CUDA has no `max` of two."""
     return a if a > b else b
 
 
 @options(fastmath=STEADY)
-def smaller(a: Any, b: Any) -> Any:
+def minimum(a: Any, b: Any) -> Any:
     """Return the smaller one."""
     return a if a < b else b
 
 
 @options(fastmath=STEADY)
-def inverse_of(size: Any, matrix: Array, out: Array) -> float:
+def invert_small(size: Any, matrix: Array, out: Array) -> float:
     """Write the inverse of a symmetric positive definite matrix (Q, Q); return log of its determinant.
 
     Gauss-Jordan elimination without pivots, which such matrices do not need. ``out`` may be ``matrix``.
@@ -101,7 +101,7 @@ def inverse_of(size: Any, matrix: Array, out: Array) -> float:
 
 @options(fastmath=FAST)
 def invert(matrix: Array, out: Array) -> float:
-    """Write the inverse as `inverse_of` does, of any size; return log of the determinant."""
+    """Write the inverse as `invert_small` does, of any size; return log of the determinant."""
     size = matrix.shape[0]
     log_det = 0.0
     for i in range(size):
@@ -160,9 +160,9 @@ def invert_all(precision: Array, gram: Array, inverse: Array, log_det: Array) ->
 
 
 @options(fastmath=FAST)
-def present_of(odds: float) -> float:
+def logistic(odds: float) -> float:
     """Return 1 / (1 + e^-odds) without overflow."""
     if odds >= 0.0:
-        return 1.0 / (1.0 + math.exp(-smaller(odds, 700.0)))
-    e = math.exp(larger(odds, -700.0))
+        return 1.0 / (1.0 + math.exp(-minimum(odds, 700.0)))
+    e = math.exp(maximum(odds, -700.0))
     return e / (1.0 + e)

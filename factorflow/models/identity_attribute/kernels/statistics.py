@@ -14,7 +14,7 @@ from factorflow.kernels.vectors import compile_loop, compiled
 from factorflow.models.identity_attribute.kernels import frames
 from factorflow.models.identity_attribute.kernels.small import STEADY
 
-__all__ = ["covariances", "means", "tally", "tally_chain"]
+__all__ = ["covariances", "means", "sum_statistics", "sum_chain_statistics"]
 
 Array = Any
 
@@ -97,7 +97,7 @@ def _add_frame(
 
 
 @_steady
-def tally(
+def sum_statistics(
     odd: Array,
     at: Array,
     even_present: Array,
@@ -212,7 +212,7 @@ def covariances(present: Array, on: Array, which: Array, inverse: Array, out: Ar
 
 
 @compiled
-def tally_chain(
+def sum_chain_statistics(
     each: Any,
     first: Array,
     last: Array,

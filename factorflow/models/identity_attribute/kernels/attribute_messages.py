@@ -11,16 +11,21 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.compile import compiled, options
-from factorflow.models.identity_attribute.kernels.chains import linked, pass_on, product, tell
-from factorflow.models.identity_attribute.kernels.small import STEADY, inverse_of
+from factorflow.models.identity_attribute.kernels.chains import (
+    add_evidence,
+    invert_with_link,
+    product,
+    propagate,
+)
+from factorflow.models.identity_attribute.kernels.small import STEADY, invert_small
 
-__all__ = ["scan_attributes", "span_attributes", "span_of_block"]
+__all__ = ["attribute_message", "block_message", "scan_attributes"]
 
 Array = Any
 
 
 @options(fastmath=STEADY)
-def span_of_run(
+def run_message(
     each: Any,
     low: int,
     high: int,
@@ -50,9 +55,9 @@ def span_of_run(
         step[i, i] = 1.0 / variance if fresh else moments[0, i]
         if not fresh:
             matrix[i, i], across[i, i] = moments[2, i], -moments[1, i]
-    tell(each, low, present, evidence, own, gaps, step, late)
+    add_evidence(each, low, present, evidence, own, gaps, step, late)
     for t in range(low + 1, high):
-        linked(each, late, moments, 2, there)
+        invert_with_link(each, late, moments, 2, there)
         if not fresh:
             product(each, across, there, inner)  # M_bt S^-1
             for i in range(size):
@@ -65,8 +70,8 @@ def span_of_run(
             for i in range(size):
                 for j in range(size):
                     across[i, j] = inner[i, j] * moments[1, j]
-        pass_on(each, late, there, moments, 0, step)
-        tell(each, t, present, evidence, own, gaps, step, late)
+        propagate(each, late, there, moments, 0, step)
+        add_evidence(each, t, present, evidence, own, gaps, step, late)
     for i in range(size):
         vector[i], vector[size + i] = before[i], late[size, i]
         for j in range(size):
@@ -76,7 +81,7 @@ def span_of_run(
 
 
 @options(fastmath=STEADY)
-def span_of_block(
+def block_message(
     each: Any,
     starts: Array,
     stops: Array,
@@ -91,9 +96,9 @@ def span_of_block(
     matrix: Array,
     vector: Array,
 ) -> None:
-    """Do what `span_attributes` does; ``work`` (6 Q + 4, Q) is worked in."""
+    """Do what `attribute_message` does; ``work`` (6 Q + 4, Q) is worked in."""
     size, runs = len(each), len(starts)
-    span_of_run(
+    run_message(
         each, 0, stops[0], first[0], present, evidence, own, gaps, moments, variance, work, matrix, vector
     )
     if runs == 1:
@@ -102,7 +107,7 @@ def span_of_block(
     for i in range(size):  # the sequence ends here: its last a is integrated out
         for j in range(size):
             there[i, j] = matrix[size + i, size + j]
-    inverse_of(each, there, there)
+    invert_small(each, there, there)
     product(each, matrix[:size, size:], there, inner)
     for i in range(size):
         kept[size, i] = vector[i]
@@ -112,7 +117,7 @@ def span_of_block(
             for k in range(size):
                 kept[i, j] -= inner[i, k] * matrix[j, size + k]
     low, high = starts[runs - 1], stops[runs - 1]
-    span_of_run(each, low, high, True, present, evidence, own, gaps, moments, variance, work, matrix, vector)
+    run_message(each, low, high, True, present, evidence, own, gaps, moments, variance, work, matrix, vector)
     for i in range(size):
         vector[i] = kept[size, i]
         for j in range(size):
@@ -135,12 +140,12 @@ def _span(
     vector: Array,
 ) -> None:
     work = np.empty((6 * len(each) + 4, len(each)))
-    span_of_block(
+    block_message(
         each, starts, stops, first, present, evidence, own, gaps, moments, variance, work, matrix, vector
     )
 
 
-def span_attributes(*arguments: Any) -> None:
+def attribute_message(*arguments: Any) -> None:
     """Write what a block says of a before it and of its last a: exp(-u'Mu / 2 + v'u), u = (before, last).
 
     Parameters
@@ -170,7 +175,7 @@ def span_attributes(*arguments: Any) -> None:
 
 
 @options(fastmath=STEADY)
-def through(
+def integrate_end(
     each: Any, matrix: Array, vector: Array, there: int, given: Array, inner: Array, half: Array, out: Array
 ) -> None:
     """Integrate out one end of a span of which something more is known, ``given`` (Q + 1, Q).
@@ -183,7 +188,7 @@ def through(
     for i in range(size):
         for j in range(size):
             inner[i, j] = matrix[gone + i, gone + j] + given[i, j]
-    inverse_of(each, inner, inner)
+    invert_small(each, inner, inner)
     product(each, matrix[at : at + size, gone : gone + size], inner, half)
     for i in range(size):
         out[size, i] = vector[at + i]
@@ -203,7 +208,7 @@ def _scan(each: Any, matrix: Array, vector: Array, joined: Array, before: Array,
     for i in range(1, count):
         before[i] = 0.0
         if joined[i - 1] > 0.0:
-            through(each, matrix[i - 1], vector[i - 1], 1, before[i - 1], inner, half, before[i])
+            integrate_end(each, matrix[i - 1], vector[i - 1], 1, before[i - 1], inner, half, before[i])
         else:
             for j in range(size):
                 before[i, size, j] = vector[i - 1, size + j]
@@ -212,7 +217,7 @@ def _scan(each: Any, matrix: Array, vector: Array, joined: Array, before: Array,
     for i in range(count - 1, 0, -1):
         behind[i - 1] = 0.0
         if joined[i] > 0.0:
-            through(each, matrix[i], vector[i], 0, behind[i], inner, half, behind[i - 1])
+            integrate_end(each, matrix[i], vector[i], 0, behind[i], inner, half, behind[i - 1])
 
 
 def scan_attributes(*arguments: Any) -> None:
@@ -222,7 +227,7 @@ def scan_attributes(*arguments: Any) -> None:
     ----------
     each : tuple
     matrix, vector : (M, 2 Q, 2 Q) and (M, 2 Q) arrays
-        As of `span_attributes`, in block order.
+        As of `attribute_message`, in block order.
     joined : (M,) array
         Whether the first frame of a block goes on a sequence.
     before, behind : (M, Q + 1, Q) arrays

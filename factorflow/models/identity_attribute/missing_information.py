@@ -44,16 +44,16 @@ from factorflow.models.identity_attribute.chains import (
 from factorflow.models.identity_attribute.dynamics import expectations
 from factorflow.models.identity_attribute.learning import (
     dynamics_statistics,
-    shifted,
+    shift_statistics,
     squared_errors,
 )
 from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Chains, Globals, Moments, Stats
-from factorflow.models.identity_attribute.sums import by_view
+from factorflow.models.identity_attribute.sums import sums_by_view
 from factorflow.models.identity_attribute.tables import Tables
 from factorflow.trees import map_leaves
 
-__all__ = ["looking"]
+__all__ = ["missing_information_stage"]
 
 AWAY = 2.0
 """How far lambda is moved, in standard deviations of q(lambda)."""
@@ -65,22 +65,22 @@ MOST_MISSING = 0.99
 """Largest r: where hardly any frame shows an identity, its lambda is hardly known."""
 
 
-def looking(settings: Settings) -> Stage[Globals]:
+def missing_information_stage(settings: Settings) -> Stage[Globals]:
     """Return the stage that finds the missing information; the state is that of the fit after it."""
     each = [
         (AttributeSweep(settings, p), PresenceSweep(settings, p))
         for p in range(settings.choices.n_identities)
     ]
     sweeps = (
-        (Again(AllChains(settings, False)),)
+        (RepeatedEnd(AllChains(settings, False)),)
         if settings.one_block
-        else (*(sweep for pair in each for sweep in pair), Again(ChainEnd(settings, False)))
+        else (*(sweep for pair in each for sweep in pair), RepeatedEnd(ChainEnd(settings, False)))
     )
-    return Stage("missing information", sweeps, 2, enter=_moved, counts=False, closing=True)
+    return Stage("missing information", sweeps, 2, enter=_enter_displaced, counts=False, closing=True)
 
 
 @dataclass(frozen=True)
-class Again(Sweep[Globals, State, Stats]):
+class RepeatedEnd(Sweep[Globals, State, Stats]):
     """The end of an iteration that updates nothing, but for what is noted.
 
     Parameters
@@ -118,7 +118,7 @@ class Again(Sweep[Globals, State, Stats]):
         x, size = now.activity, (c.n_identities, c.n_attributes, c.n_attributes)
         total = device.on_host(x.sum(axis=0))
         nothing = device.beside(np.zeros((len(x), *size)), x)
-        views, second = by_view(settings, observed, x, total, nothing, np.zeros(size))
+        views, second = sums_by_view(settings, observed, x, total, nothing, np.zeros(size))
         return now, replace(stats, views=views, second=second)
 
     def features(
@@ -127,7 +127,7 @@ class Again(Sweep[Globals, State, Stats]):
         """Return h of some features of a view."""
         rows = slice(index.start, index.stop)
         weights = map_leaves(lambda array: array[rows], globals_.weights[axis])
-        own = shifted(stats.views[axis], weights.shift)
+        own = shift_statistics(stats.views[axis], weights.shift)
         second = stats.second[axis] if own.second is None else own.second
         left = squared_errors(own, second, weights.mean, 0.0 * weights.mean)
         share = np.where(own.n > 0.0, 1.0 - weights.precision * left / np.maximum(own.n, 1.0), 0.0)
@@ -145,7 +145,7 @@ class Again(Sweep[Globals, State, Stats]):
         found = expectations(self.settings.choices.dynamics_prior + dynamics_statistics(stats.moments)).mean
         if step.count == 0:
             return replace(globals_, expected=expectations(globals_.dynamics), missing=found), {}
-        change = expectations(_elsewhere(globals_)).mean - globals_.expected.mean
+        change = expectations(_displace_dynamics(globals_)).mean - globals_.expected.mean
         still = change == 0.0  # q(lambda) is a uniform prior
         left = np.where(still, 0.0, globals_.missing - found) / np.where(still, 1.0, change)
         seen = 1.0 - np.clip(left, 0.0, MOST_MISSING)
@@ -153,15 +153,15 @@ class Again(Sweep[Globals, State, Stats]):
         return replace(globals_, missing=1.0 - seen * scaled, uncertain=dict(parts)), {}
 
 
-def _elsewhere(globals_: Globals) -> Float64[np.ndarray, "4 K"]:
+def _displace_dynamics(globals_: Globals) -> Float64[np.ndarray, "4 K"]:
     """Return the parameters of q(lambda) moved towards 0, where it stays a density."""
     eta, f, g, h = globals_.dynamics
     away = np.minimum(AWAY * np.sqrt(globals_.expected.variance), FARTHEST)
     return np.stack([eta, f, g + np.where(g < 0.0, -1.0, 1.0) * away * (f + h), h])
 
 
-def _moved(globals_: Globals) -> Globals:
-    return replace(globals_, expected=expectations(_elsewhere(globals_)))
+def _enter_displaced(globals_: Globals) -> Globals:
+    return replace(globals_, expected=expectations(_displace_dynamics(globals_)))
 
 
 def _shared_with_scale(lam: Float64[np.ndarray, " K"], moments: Moments) -> Float64[np.ndarray, " K"]:

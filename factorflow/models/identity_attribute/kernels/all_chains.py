@@ -21,7 +21,9 @@ Array = Any
 
 
 @options(fastmath=STEADY)
-def face(each: Any, p: int, residual: Array, between: Array, activity: Array, evidence: Array) -> None:
+def compute_evidence(
+    each: Any, p: int, residual: Array, between: Array, activity: Array, evidence: Array
+) -> None:
     """Write what the data and all other identities leave to identity p, (B, Q); ``between`` is symmetric."""
     size = len(each)
     for t in range(len(residual)):
@@ -62,7 +64,7 @@ def _smooth_all(
         for i in range(size):
             for n in range(3):
                 links[n, i] = moments[n, p * size + i]
-        face(each, p, residual, between, activity, evidence)
+        compute_evidence(each, p, residual, between, activity, evidence)
         smooth_attributes_of(
             each, starts, stops, first, last, present[p], evidence, own[p : p + 1], 0, links, variance,
             nothing, nothing, mean[p], covariance[p], cross[p], mean_entropy[p],
