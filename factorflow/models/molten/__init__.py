@@ -75,7 +75,7 @@ from factorflow.models.molten.counts import CountSweep
 from factorflow.models.molten.measurements import GaussianSweep
 from factorflow.models.molten.rows import on_host
 from factorflow.models.molten.settings import Choices, Settings, roles_of
-from factorflow.models.molten.start import StartSweep, blank, choose, prune
+from factorflow.models.molten.start import StartSweep, choose, empty_globals, prune
 from factorflow.models.molten.state import Globals
 from factorflow.models.registry import register
 
@@ -100,7 +100,7 @@ class MoltenModel(Model[Globals, None]):
 
     def init(self, step: Step) -> Globals:
         """Return globals before any data are seen."""
-        return blank(self.settings)
+        return empty_globals(self.settings)
 
     def variables(self) -> tuple[Variable, ...]:
         """Return the table of variables."""
@@ -108,7 +108,7 @@ class MoltenModel(Model[Globals, None]):
 
     def coords(self, globals_: Globals) -> Mapping[str, Sequence[str]]:
         """Return the labels of components, strongest first, and of starts."""
-        n_components = len(results.order(self.settings, globals_))
+        n_components = len(results.component_order(self.settings, globals_))
         n_starts = globals_.tried.size or globals_.objective.size
         return {
             "factor": [f"Component{i + 1}" for i in range(n_components)],

@@ -20,22 +20,27 @@ from factorflow.kernels.special import digamma, gammaln
 from factorflow.models.contract import Block, Info, Step, wide
 from factorflow.models.molten import passes
 from factorflow.models.molten.factors import (
-    learned,
-    lowest,
+    lowest_log,
     means,
     rows_of_levels,
-    shifted,
+    shift_logs,
+    sum_weighted_counts,
     table_of_logs,
     table_of_means,
-    weighed,
+    update_levels,
 )
-from factorflow.models.molten.groups import by_level, share_out, stacked, stacked_logs
-from factorflow.models.molten.rows import Rows, rows_of
+from factorflow.models.molten.groups import (
+    append_group_factors,
+    append_group_logs,
+    distribute_over_levels,
+    sum_by_level,
+)
+from factorflow.models.molten.rows import Rows, prepare_rows
 from factorflow.models.molten.scales import (
+    apply_scale_step,
     precision,
     prior_bound,
-    rescaled,
-    shapes,
+    prior_shapes,
     update_scale,
     update_shape,
 )
@@ -94,7 +99,7 @@ class FeatureSums:
 
 @dataclass(frozen=True)
 class Tables:
-    """What all blocks look up: exp(E log lambda) over its largest (`shifted`), E lambda, and c.
+    """What all blocks look up: exp(E log lambda) over its largest (`shift_logs`), E lambda, and c.
 
     ``sources`` are the shapes and rates that the means are of, by place of the variable.
     """
@@ -112,7 +117,7 @@ class CountSweep(VariableSweep[Stats]):
 
     def axes(self) -> Mapping[str, int]:
         """Return the variables that take something: all from the first sweep."""
-        names = self.settings.names if self.variable == 0 else (self.own,)
+        names = self.settings.names if self.variable == 0 else (self.variable_name,)
         return {name: self.settings.size(name) for name in names}
 
     def prepare(self, globals_: Globals) -> Tables:
@@ -126,26 +131,26 @@ class CountSweep(VariableSweep[Stats]):
 
     def map(self, block: Block, local: None, globals_: Tables, step: Step) -> tuple[None, Stats]:
         """Return the sums of a block."""
-        s, rows, tables = self.settings, rows_of(self.settings, block), globals_
+        s, rows, tables = self.settings, prepare_rows(self.settings, block), globals_
         n_starts, k = len(tables.means), tables.n_columns
         counts, data, rates, mixed = [], np.full(n_starts, rows.constant), [], []
         for i in range(n_starts):
             if tables.logs is not None:
-                added, fit = _shares(s, rows, tables.logs[i], k)
+                shared_counts, fit = _share_counts(s, rows, tables.logs[i], k)
                 data[i] += fit
-                counts.append(added)
-            weight, averages = rows.weight, stacked(s, rows.groups, tables.means[i], k)
+                counts.append(shared_counts)
+            weight, averages = rows.weight, append_group_factors(s, rows.groups, tables.means[i], k)
             if tables.dispersion is not None:
                 totals = passes.totals(rows, averages)
                 weight, sums_of_mixing = _mix(block, rows, totals, float(tables.dispersion[i]))
                 mixed.append(sums_of_mixing)
             if s.roles.level_exposures is None:
-                known = (i, tables.sources)
-                rates.append(_rates(s, block, rows, weight, averages, known, self.variable, k))
+                source = (i, tables.sources)
+                rates.append(_rates(s, block, rows, weight, averages, source, self.variable, k))
         levels = {
             name: LevelSums(
-                _by_level([added[s.place(name)] for added in counts], k),
-                _by_level(rates if name == self.own else [], k),
+                _stack_starts([shared_counts[s.place(name)] for shared_counts in counts], k),
+                _stack_starts(rates if name == self.variable_name else [], k),
             )
             for name in self.axes()
         }
@@ -163,14 +168,14 @@ class CountSweep(VariableSweep[Stats]):
         assert counts is not None and before is not None  # noqa: PT018
         shift = strength = None
         if self.variable == 0:
-            before, largest = shifted(s, globals_, axis, index)
-            shift, strength = weighed(counts, largest)
-        if axis != self.own:
+            before, largest = shift_logs(s, globals_, axis, index)
+            shift, strength = sum_weighted_counts(counts, largest)
+        if axis != self.variable_name:
             return replace(old, counts=counts), FeatureSums(None, None, shift, strength, None)
         rates = sums.rates if sums.rates is not None else _grid_rates(s, globals_, axis, index)
-        prior = shapes(s, globals_), precision(s, globals_.scale)[0]
+        prior = prior_shapes(s, globals_), precision(s, globals_.scale)[0]
         free = s.free(axis, index, old.one.shape[2])
-        new, totals, gain, mass = learned(old, counts, rates, prior, before, free)
+        new, totals, gain, mass = update_levels(old, counts, rates, prior, before, free)
         return new, FeatureSums(gain if shift is None else gain - shift, mass, shift, strength, totals)
 
     def assemble(
@@ -182,35 +187,35 @@ class CountSweep(VariableSweep[Stats]):
         step: Step,
     ) -> tuple[Globals, Info]:
         """Return the globals with what the levels share, and the bound."""
-        s, own = self.settings, sums[self.own]
-        assert own.gain is not None and own.mass is not None and own.totals is not None  # noqa: PT018
+        s, part_sums = self.settings, sums[self.variable_name]
+        assert part_sums.gain is not None and part_sums.mass is not None and part_sums.totals is not None  # noqa: PT018
         data, strength = globals_.data, globals_.strength
         if self.variable == 0:
-            assert stats.data is not None and own.strength is not None  # noqa: PT018
+            assert stats.data is not None and part_sums.strength is not None  # noqa: PT018
             shifts = np.sum([np.asarray(part.shift) for part in sums.values()], axis=0)
             data = stats.data + s.roles.constant + shifts
-            strength = own.strength / np.maximum(own.strength.sum(axis=1, keepdims=True), 1e-300)
-        data = data + own.gain
-        after = replace(
+            strength = part_sums.strength / np.maximum(part_sums.strength.sum(axis=1, keepdims=True), 1e-300)
+        data = data + part_sums.gain
+        updated = replace(
             globals_,
             levels={**globals_.levels, **parts},
-            totals={**globals_.totals, self.own: own.totals},
+            totals={**globals_.totals, self.variable_name: part_sums.totals},
             data=data,
             strength=strength,
         )
-        fit = data - own.mass
+        fit = data - part_sums.mass
         if stats.mixed is not None:
             assert globals_.dispersion is not None
             c = best_dispersion(stats.mixed, stats.n)
-            after = replace(after, dispersion=c)
+            updated = replace(updated, dispersion=c)
             fit = fit + _mixing_bound(stats.mixed, stats.n, globals_.dispersion, c)
         if self.variable == s.n_variables - 1:
-            missing = [level.seen[-1] for level in after.levels.values()]
-            after = rescaled(s, after, not s.choices.missing_level and max(missing) > 0)
-            after = update_shape(s, after)
-        after = update_scale(s, after)
-        after = replace(after, objective=np.asarray(fit + prior_bound(s, after)))
-        return after, {"objective": float(after.objective.max()), "observed": stats.n}
+            missing = [level.seen[-1] for level in updated.levels.values()]
+            updated = apply_scale_step(s, updated, not s.choices.missing_level and max(missing) > 0)
+            updated = update_shape(s, updated)
+        updated = update_scale(s, updated)
+        updated = replace(updated, objective=np.asarray(fit + prior_bound(s, updated)))
+        return updated, {"objective": float(updated.objective.max()), "observed": stats.n}
 
 
 def best_dispersion(mixed: Float64[np.ndarray, "6 S"], n: float) -> Float64[np.ndarray, " S"]:
@@ -252,22 +257,22 @@ def _mixing_bound(
         log = mixed[4] - mixed[2]
         return np.asarray(n * (c * np.log(c) - gammaln(c)) + (c - 1.0) * log - c * mixed[1])
 
-    found = (
+    total = (
         mixed[3] + n * (before * np.log(before) - gammaln(before)) - mixed[0] - before * mixed[1] + mixed[5]
     )
-    return np.asarray(found + prior(c) - prior(before))
+    return np.asarray(total + prior(c) - prior(before))
 
 
-def _shares(
+def _share_counts(
     settings: Settings, rows: Rows, table: Float[np.ndarray, "D W"], n_columns: int
 ) -> tuple[Float64[np.ndarray, "A W"], float]:
     """Return sums of y p by level of all variables, and sum y log R."""
-    logs, shift = stacked_logs(settings, rows.groups, table, n_columns, lowest(settings))
-    added, fit = passes.shares(rows, logs)
+    logs, shift = append_group_logs(settings, rows.groups, table, n_columns, lowest_log(settings))
+    counts, fit = passes.shares(rows, logs)
     if not rows.groups:
-        return added, fit
-    share_out(settings, rows.groups, table, added, n_columns)
-    return added, fit + float(rows.y @ shift)
+        return counts, fit
+    distribute_over_levels(settings, rows.groups, table, counts, n_columns)
+    return counts, fit + float(rows.y @ shift)
 
 
 def _rates(
@@ -276,27 +281,27 @@ def _rates(
     rows: Rows,
     weight: Float64[np.ndarray, " B"],
     averages: Float[np.ndarray, "A W"],
-    known: passes.Known,
+    source: passes.TableSource,
     variable: int,
     n_columns: int,
 ) -> Float64[np.ndarray, "D W"]:
     """Return sums of weight F by level of a variable."""
     name = settings.names[variable]
-    own = rows.groups.get(name)
-    if own is None:
+    group = rows.groups.get(name)
+    if group is None:
         levels = range(*settings.starts[variable : variable + 2])
-        return passes.products(block, rows, weight, averages, known, variable, levels)
+        return passes.products(block, rows, weight, averages, source, variable, levels)
     first = int(rows.codes[0, variable])
-    each = passes.products(block, rows, weight, averages, known, variable, range(first, first + len(own)))
-    return by_level(settings, name, own, each, n_columns)
+    each = passes.products(block, rows, weight, averages, source, variable, range(first, first + len(group)))
+    return sum_by_level(settings, name, group, each, n_columns)
 
 
-def _by_level(sums: list[np.ndarray], n_columns: int) -> Float64[np.ndarray, "D S K"] | None:
+def _stack_starts(sums: list[np.ndarray], n_columns: int) -> Float64[np.ndarray, "D S K"] | None:
     """Return sums of all starts side by side, without what the tables are padded with."""
     if not sums:
         return None
-    together = sums[0][:, None] if len(sums) == 1 else np.stack(sums, axis=1)
-    return np.ascontiguousarray(together[:, :, :n_columns])
+    stacked = sums[0][:, None] if len(sums) == 1 else np.stack(sums, axis=1)
+    return np.ascontiguousarray(stacked[:, :, :n_columns])
 
 
 def _grid_rates(settings: Settings, globals_: Globals, axis: str, index: range) -> np.ndarray:
@@ -307,5 +312,5 @@ def _grid_rates(settings: Settings, globals_: Globals, axis: str, index: range) 
             product = product * np.tensordot(
                 settings.grid_exposure(name), means(globals_.levels[name]), axes=1
             )
-    own = settings.grid_exposure(axis)[index.start : index.stop]
-    return np.asarray(own[:, None, None] * product)
+    exposure = settings.grid_exposure(axis)[index.start : index.stop]
+    return np.asarray(exposure[:, None, None] * product)

@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float64
 
 from factorflow.models.molten.rows import Rows
 
-__all__ = ["GroupSums", "group_sums", "squares_of_group", "updated_group"]
+__all__ = ["GroupSums", "group_sums", "squares_of_group", "update_group"]
 
 _ENTRIES = 2**20
 """Products of weights and factors held at a time, about."""
@@ -96,7 +96,7 @@ def _product(
     return np.asarray(out)
 
 
-def updated_group(
+def update_group(
     m: Float64[np.ndarray, "D S K"],
     h: Float64[np.ndarray, "D S K"],
     sums: GroupSums,

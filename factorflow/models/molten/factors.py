@@ -12,15 +12,15 @@ from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals
 
 __all__ = [
-    "finished",
-    "learned",
-    "lowest",
+    "complete_levels",
+    "update_levels",
+    "lowest_log",
     "means",
     "rows_of_levels",
-    "shifted",
+    "shift_logs",
     "table_of_logs",
     "table_of_means",
-    "weighed",
+    "sum_weighted_counts",
 ]
 
 _LOWEST = -600.0
@@ -35,7 +35,7 @@ def means(levels: Levels) -> Float64[np.ndarray, "D S K"]:
     return np.asarray(levels.one / levels.two)
 
 
-def finished(levels: Levels, free: Bool[np.ndarray, "D K"]) -> tuple[Levels, Totals]:
+def complete_levels(levels: Levels, free: Bool[np.ndarray, "D K"]) -> tuple[Levels, Totals]:
     """Return levels of given shapes and rates with their E log lambda, and the sums over them.
 
     Shape and rate are 1, and the logarithm is 0, where nothing is learned (``free``).
@@ -43,12 +43,12 @@ def finished(levels: Levels, free: Bool[np.ndarray, "D K"]) -> tuple[Levels, Tot
     from factorflow.models.molten.kernels import gammas
 
     one, two = np.ascontiguousarray(levels.one), np.ascontiguousarray(levels.two)
-    logs, entropies, sums = _room(one)
-    gammas.finish(one, two, levels.seen, free, logs, entropies, sums)
+    logs, entropies, sums = _allocate(one)
+    gammas.complete_levels(one, two, levels.seen, free, logs, entropies, sums)
     return replace(levels, log=logs), _totals(levels, free, sums)
 
 
-def learned(
+def update_levels(
     old: Levels,
     counts: Float64[np.ndarray, "D S K"],
     rates: Float64[np.ndarray, "D S K"],
@@ -62,14 +62,21 @@ def learned(
     """
     from factorflow.models.molten.kernels import gammas
 
-    logs, entropies, sums = _room(counts)
+    logs, entropies, sums = _allocate(counts)
     (one, two), (gain, mass) = np.empty((2, *counts.shape)), np.zeros((2, counts.shape[1]))
-    given = _frozen(counts), _frozen(rates), *prior, _frozen(before), _frozen(old.seen), free
-    gammas.learn(*given, one, two, logs, entropies, sums, gain, mass)
+    inputs = (
+        _as_read_only(counts),
+        _as_read_only(rates),
+        *prior,
+        _as_read_only(before),
+        _as_read_only(old.seen),
+        free,
+    )
+    gammas.update_levels(*inputs, one, two, logs, entropies, sums, gain, mass)
     return Levels(one, two, counts, old.seen, logs), _totals(old, free, sums), gain, mass
 
 
-def _frozen(array: np.ndarray | None) -> np.ndarray:
+def _as_read_only(array: np.ndarray | None) -> np.ndarray:
     """Return an array as the engine hands arrays out, read-only: loops are compiled for such alone."""
     assert array is not None
     if array.flags.writeable:
@@ -78,7 +85,7 @@ def _frozen(array: np.ndarray | None) -> np.ndarray:
     return array
 
 
-def _room(
+def _allocate(
     levels: Float64[np.ndarray, "D S K"],
 ) -> tuple[Float64[np.ndarray, "D S K"], Float64[np.ndarray, "D S K"], Float64[np.ndarray, "4 S K"]]:
     """Return where logarithms, entropies and sums of levels go."""
@@ -86,8 +93,8 @@ def _room(
 
 
 def _totals(levels: Levels, free: Bool[np.ndarray, "D K"], sums: Float64[np.ndarray, "4 S K"]) -> Totals:
-    there = (levels.seen > 0).astype(float)
-    return Totals(free.sum(axis=0, dtype=float), there @ free, sums)
+    has_rows = (levels.seen > 0).astype(float)
+    return Totals(free.sum(axis=0, dtype=float), has_rows @ free, sums)
 
 
 def rows_of_levels(levels: Levels, index: range) -> Levels:
@@ -103,42 +110,44 @@ def table_of_means(settings: Settings, globals_: Globals, bits: int) -> Float[np
 
     _, n_starts, k = globals_.scale.shape
     out, levels = blank_table(settings, n_starts, k, bits), globals_.levels
-    one, two = (tuple(_frozen(getattr(levels[name], x)) for name in settings.names) for x in ("one", "two"))
+    one, two = (
+        tuple(_as_read_only(getattr(levels[name], x)) for name in settings.names) for x in ("one", "two")
+    )
     gammas.write_means(one, two, out)
     return out
 
 
 def table_of_logs(settings: Settings, globals_: Globals, bits: int) -> Float[np.ndarray, "S D W"]:
-    """Return exp of what `shifted` gives of all variables, below each other."""
+    """Return exp of what `shift_logs` gives of all variables, below each other."""
     from factorflow.models.molten.kernels import gammas
 
     n_starts, k = globals_.scale.shape[1:]
     out = blank_table(settings, n_starts, k, bits)
-    logs = tuple(_frozen(globals_.levels[name].log) for name in settings.names)
-    gammas.write_logs(logs, lowest(settings), out)
+    logs = tuple(_as_read_only(globals_.levels[name].log) for name in settings.names)
+    gammas.write_logs(logs, lowest_log(settings), out)
     for name in settings.roles.linear:
-        out[:, settings.place(name), :k] = np.exp(shifted(settings, globals_, name)[0]).transpose(1, 0, 2)
+        out[:, settings.place(name), :k] = np.exp(shift_logs(settings, globals_, name)[0]).transpose(1, 0, 2)
     return out
 
 
-def weighed(
+def sum_weighted_counts(
     counts: Float64[np.ndarray, "D S K"], largest: Float64[np.ndarray, "D S"]
 ) -> tuple[Float64[np.ndarray, " S"], Float64[np.ndarray, "S K"]]:
     """Return the sums of counts, each times the largest of its level, and by column."""
     from factorflow.models.molten.kernels import gammas
 
     shift, strength = np.zeros(counts.shape[1]), np.zeros(counts.shape[1:])
-    gammas.weigh(counts, np.ascontiguousarray(largest), shift, strength)
+    gammas.sum_weighted_counts(counts, np.ascontiguousarray(largest), shift, strength)
     return shift, strength
 
 
-def lowest(settings: Settings) -> float:
+def lowest_log(settings: Settings) -> float:
     """Return how far below the largest of its level the logarithm of a factor may be in the tables."""
     each = _LOWEST / settings.n_variables
     return max(each, _LOWEST_SINGLE) if settings.choices.table_bits == 32 else each
 
 
-def shifted(
+def shift_logs(
     settings: Settings, globals_: Globals, name: str, index: range | None = None
 ) -> tuple[Float64[np.ndarray, "D S K"], Float64[np.ndarray, "D S"]]:
     """Return E log lambda less the largest of its level, not too far below, and the largest.
@@ -154,7 +163,9 @@ def shifted(
         some = np.ascontiguousarray(logs[run.start : run.stop])
         below, largest = np.empty(some.shape), np.empty(some.shape[:2])
         k = some.shape[2]
-        gammas.below_largest(some.reshape(-1, k), lowest(settings), below.reshape(-1, k), largest.reshape(-1))
+        gammas.subtract_largest(
+            some.reshape(-1, k), lowest_log(settings), below.reshape(-1, k), largest.reshape(-1)
+        )
         return below, largest
     top = np.broadcast_to(logs.max(axis=(0, 2)), (len(run), logs.shape[1]))
-    return np.maximum(logs[run.start : run.stop] - top[:, :, None], lowest(settings)), top
+    return np.maximum(logs[run.start : run.stop] - top[:, :, None], lowest_log(settings)), top

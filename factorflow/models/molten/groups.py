@@ -24,13 +24,20 @@ from factorflow.errors import InputError
 from factorflow.models.contract import Block
 from factorflow.models.molten.settings import Settings
 
-__all__ = ["by_level", "check_reached", "share_out", "stacked", "stacked_logs", "weights_of"]
+__all__ = [
+    "sum_by_level",
+    "check_counts_reachable",
+    "distribute_over_levels",
+    "append_group_factors",
+    "append_group_logs",
+    "group_weights",
+]
 
 Weights = Mapping[str, Float64[np.ndarray, "B D"]]
 Table = Float[np.ndarray, "D W"]
 
 
-def weights_of(settings: Settings, block: Block) -> dict[str, Float64[np.ndarray, "B D"]]:
+def group_weights(settings: Settings, block: Block) -> dict[str, Float64[np.ndarray, "B D"]]:
     """Return the weights of the levels of each linear group in the rows of a block; the missing level last.
 
     Raises
@@ -38,7 +45,7 @@ def weights_of(settings: Settings, block: Block) -> dict[str, Float64[np.ndarray
     InputError
         When one is negative where rates are to be positive, or infinite.
     """
-    found = {}
+    weights = {}
     for name in settings.roles.linear:
         x = np.asarray(block.data[name], dtype=np.float64)
         bad = np.asarray(np.isinf(x))
@@ -53,11 +60,11 @@ def weights_of(settings: Settings, block: Block) -> dict[str, Float64[np.ndarray
                 "Shift or rescale the column.",
             )
         missing = np.asarray(np.isnan(x).any(axis=1))
-        found[name] = np.column_stack([np.where(missing[:, None], 0.0, x), missing])
-    return found
+        weights[name] = np.column_stack([np.where(missing[:, None], 0.0, x), missing])
+    return weights
 
 
-def check_reached(block: Block, groups: Weights, y: Float64[np.ndarray, " B"]) -> None:
+def check_counts_reachable(block: Block, groups: Weights, y: Float64[np.ndarray, " B"]) -> None:
     """Refuse a count above 0 where all weights of a group are 0: its rate is 0, whatever the factors.
 
     Raises
@@ -78,30 +85,31 @@ def check_reached(block: Block, groups: Weights, y: Float64[np.ndarray, " B"]) -
             )
 
 
-def fixed(settings: Settings, name: str, n_columns: int) -> Bool[np.ndarray, " K"]:
+def find_constant_columns(settings: Settings, name: str, n_columns: int) -> Bool[np.ndarray, " K"]:
     """Return the columns in which nothing of a group is learned: the additive parts of other variables."""
     return np.asarray(~settings.free(name, range(1), n_columns)[0])
 
 
-def _of_rows(
+def _factors_of_rows(
     settings: Settings, name: str, x: Float64[np.ndarray, "B D"], table: Table, n_columns: int
 ) -> Float64[np.ndarray, "B W"]:
     """Return the factors of a group in the rows of a block, given the table of its levels."""
     out = x @ table
-    apart = np.flatnonzero(fixed(settings, name, n_columns))
-    out[:, apart] = table[0, apart]
+    constant = np.flatnonzero(find_constant_columns(settings, name, n_columns))
+    out[:, constant] = table[0, constant]
     return np.asarray(out)
 
 
-def stacked(settings: Settings, groups: Weights, table: Table, n_columns: int) -> Table:
+def append_group_factors(settings: Settings, groups: Weights, table: Table, n_columns: int) -> Table:
     """Return the tables of all variables with the factors of the rows in each linear group behind them."""
     parts = [
-        _of_rows(settings, name, x, table[settings.place(name)], n_columns) for name, x in groups.items()
+        _factors_of_rows(settings, name, x, table[settings.place(name)], n_columns)
+        for name, x in groups.items()
     ]
-    return _behind(table, parts)
+    return _append_rows(table, parts)
 
 
-def stacked_logs(
+def append_group_logs(
     settings: Settings, groups: Weights, table: Table, n_columns: int, lowest: float
 ) -> tuple[Table, Float64[np.ndarray, " B"]]:
     """Return the same of exp(E log lambda), each row over its largest, and the logarithms of those.
@@ -110,15 +118,15 @@ def stacked_logs(
     """
     parts, shift = [], np.zeros(len(next(iter(groups.values()), ())))
     for name, x in groups.items():
-        factors = _of_rows(settings, name, x, table[settings.place(name)], n_columns)
+        factors = _factors_of_rows(settings, name, x, table[settings.place(name)], n_columns)
         largest = factors.max(axis=1, keepdims=True)
         largest[largest == 0.0] = 1.0
         parts.append(np.where(factors > 0.0, np.maximum(factors / largest, np.exp(lowest)), 0.0))
         shift += np.log(largest[:, 0])
-    return _behind(table, parts), shift
+    return _append_rows(table, parts), shift
 
 
-def _behind(table: Table, parts: list[Float64[np.ndarray, "B W"]]) -> Table:
+def _append_rows(table: Table, parts: list[Float64[np.ndarray, "B W"]]) -> Table:
     """Return parts behind a table; of its type and as writable, so that loops are compiled once for both."""
     if not parts:
         return table
@@ -127,7 +135,7 @@ def _behind(table: Table, parts: list[Float64[np.ndarray, "B W"]]) -> Table:
     return out
 
 
-def by_level(
+def sum_by_level(
     settings: Settings, name: str, x: Float64[np.ndarray, "B D"], sums: Table, n_columns: int
 ) -> Table:
     """Return sums over rows, each counting for a level with its weight, given what is added up by row.
@@ -135,18 +143,23 @@ def by_level(
     Where nothing is learned all rows count, once, for the first level.
     """
     out = x.T @ sums
-    apart = np.flatnonzero(fixed(settings, name, n_columns))
-    out[:, apart] = 0.0
-    out[0, apart] = sums[:, apart].sum(axis=0)
+    constant = np.flatnonzero(find_constant_columns(settings, name, n_columns))
+    out[:, constant] = 0.0
+    out[0, constant] = sums[:, constant].sum(axis=0)
     return np.asarray(out)
 
 
-def share_out(settings: Settings, groups: Weights, table: Table, sums: Table, n_columns: int) -> None:
-    """Share sums of y p by row out over the levels of each linear group, in place; ``table`` as `stacked`."""
+def distribute_over_levels(
+    settings: Settings, groups: Weights, table: Table, sums: Table, n_columns: int
+) -> None:
+    """Distribute sums of y p by row over the levels of each linear group, in place.
+
+    ``table`` as for `append_group_factors`.
+    """
     first = settings.starts[-1] + 1
     for name, x in groups.items():
         place, part = settings.place(name), sums[first : first + len(x)]
-        factors = _of_rows(settings, name, x, table[place], n_columns)
+        factors = _factors_of_rows(settings, name, x, table[place], n_columns)
         ratio = np.divide(part, factors, out=np.zeros_like(part), where=factors > 0.0)
-        sums[place] = table[place] * by_level(settings, name, x, ratio, n_columns)
+        sums[place] = table[place] * sum_by_level(settings, name, x, ratio, n_columns)
         first += len(x)

@@ -22,10 +22,16 @@ from jaxtyping import Bool, Float64
 from factorflow.kernels.special import digamma, gamma_term
 from factorflow.models.contract import Block, Info, Step, wide
 from factorflow.models.molten import passes
-from factorflow.models.molten.coupled import GroupSums, group_sums, squares_of_group, updated_group
-from factorflow.models.molten.groups import stacked
-from factorflow.models.molten.rows import Rows, padded, rows_of
-from factorflow.models.molten.scales import precision, prior_bound, rescaled, seen_rows, update_scale
+from factorflow.models.molten.coupled import GroupSums, group_sums, squares_of_group, update_group
+from factorflow.models.molten.groups import append_group_factors
+from factorflow.models.molten.rows import Rows, padded, prepare_rows
+from factorflow.models.molten.scales import (
+    apply_scale_step,
+    precision,
+    prior_bound,
+    select_observed,
+    update_scale,
+)
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals, VariableSweep
 
@@ -85,7 +91,7 @@ class GaussianSweep(VariableSweep[Stats]):
 
     def axes(self) -> Mapping[str, int]:
         """Return the variable."""
-        return {self.own: self.settings.size(self.own)}
+        return {self.variable_name: self.settings.size(self.variable_name)}
 
     def prepare(self, globals_: Globals) -> Tables:
         """Return the tables."""
@@ -100,14 +106,17 @@ class GaussianSweep(VariableSweep[Stats]):
 
     def map(self, block: Block, local: None, globals_: Tables, step: Step) -> tuple[None, Stats]:
         """Return the sums of a block."""
-        rows, tables, k = rows_of(self.settings, block), globals_, globals_.n_columns
+        rows, tables, k = prepare_rows(self.settings, block), globals_, globals_.n_columns
         e = np.where(rows.weight > 0, rows.y - tables.reference, 0.0)
         means, seconds = tables.means, tables.squares
         if rows.groups:
-            found = [_stacked(self.settings, rows, m, s, k) for m, s in zip(means, seconds, strict=True)]
+            found = [
+                _append_group_moments(self.settings, rows, m, s, k)
+                for m, s in zip(means, seconds, strict=True)
+            ]
             means, seconds = (np.stack(each) for each in zip(*found, strict=True))
-        x = rows.groups.get(self.own)
-        levels = {self.own: self._level_sums(rows, e, means, seconds, k)} if x is None else {}
+        x = rows.groups.get(self.variable_name)
+        levels = {self.variable_name: self._level_sums(rows, e, means, seconds, k)} if x is None else {}
         group = None if x is None else group_sums(rows, self.variable, x, e, means, seconds, k)
         weighted = rows.weight * e
         total, own_squares = float(weighted.sum()), float(weighted @ e) + rows.within
@@ -148,16 +157,16 @@ class GaussianSweep(VariableSweep[Stats]):
         beta = 0.0 if globals_.intercept is None else globals_.intercept[0]
         tau, beta = precision(s, globals_.scale)[0], np.reshape(beta, (-1, 1))
         if sums is not None:  # each run finds all levels: they depend on each other
-            m, v = updated_group(levels.one, sums.linear - beta * sums.plain, sums, learned, tau, noise)
+            m, v = update_group(levels.one, sums.linear - beta * sums.plain, sums, learned, tau, noise)
             v = np.where(learned[:, None, :], v, levels.two)
             quadratic, strength = squares_of_group(m, v, sums, run)
             own, m, v = (sums.linear[run], sums.plain[run]), m[run], v[run]
         else:
             found = stats.levels[axis]
             own, h = (found.linear, found.plain), found.linear - beta * found.plain
-            m, v = _updated(levels.one[run], h, found, free, tau, noise)
+            m, v = _update_levels(levels.one[run], h, found, free, tau, noise)
             v = np.where(free[:, None, :], v, levels.two[run])
-            quadratic, strength = _squares(m, v, found)
+            quadratic, strength = _sum_of_squares(m, v, found)
         after = Levels(m, v, None, levels.seen[run])
         linear, plain = ((m * each).sum(axis=(0, 2)) for each in own)
         return after, FeatureSums(linear, plain, quadratic, strength, gaussian_totals(after, free))
@@ -171,31 +180,33 @@ class GaussianSweep(VariableSweep[Stats]):
         step: Step,
     ) -> tuple[Globals, Info]:
         """Return the globals with what the levels share, and the bound."""
-        s, own = self.settings, sums[self.own]
+        s, own = self.settings, sums[self.variable_name]
         a, b = s.choices.noise_prior
         strength = own.strength / np.maximum(stats.squares, 1e-300)
-        after = replace(
+        updated = replace(
             globals_,
             levels={**globals_.levels, **parts},
-            totals={**globals_.totals, self.own: own.totals},
+            totals={**globals_.totals, self.variable_name: own.totals},
             strength=strength,
         )
         noise = globals_.noise
         assert noise is not None
         if globals_.intercept is not None:
-            after = replace(after, intercept=self._intercept(globals_, stats, own, noise[0] / noise[1]))
-        residual = self._residual(after, stats, own)
+            updated = replace(updated, intercept=self._intercept(globals_, stats, own, noise[0] / noise[1]))
+        residual = self._residual(updated, stats, own)
         noise = np.stack([np.full_like(residual, a + 0.5 * stats.n), b + 0.5 * residual])
-        after = update_scale(s, replace(after, noise=noise))
+        updated = update_scale(s, replace(updated, noise=noise))
         if self.variable == s.n_variables - 1:
-            missing = [level.seen[-1] for level in after.levels.values()]
-            after = update_scale(s, rescaled(s, after, not s.choices.missing_level and max(missing) > 0))
+            missing = [level.seen[-1] for level in updated.levels.values()]
+            updated = update_scale(
+                s, apply_scale_step(s, updated, not s.choices.missing_level and max(missing) > 0)
+            )
         log_noise = digamma(noise[0]) - np.log(noise[1])
         bound = 0.5 * stats.n * (log_noise - np.log(2.0 * np.pi)) - 0.5 * noise[0] / noise[1] * residual
-        bound = bound + gamma_term(noise[0], noise[1], a, b) + prior_bound(s, after)
-        bound = bound + _intercept_bound(s, after)
-        after = replace(after, objective=np.asarray(bound))
-        return after, {"objective": float(after.objective.max()), "observed": stats.n}
+        bound = bound + gamma_term(noise[0], noise[1], a, b) + prior_bound(s, updated)
+        bound = bound + _intercept_bound(s, updated)
+        updated = replace(updated, objective=np.asarray(bound))
+        return updated, {"objective": float(updated.objective.max()), "observed": stats.n}
 
     def _intercept(
         self, globals_: Globals, stats: Stats, own: FeatureSums, noise: Float64[np.ndarray, " S"]
@@ -216,7 +227,7 @@ class GaussianSweep(VariableSweep[Stats]):
         return np.asarray(np.maximum(residual, 0.0))
 
 
-def _stacked(
+def _append_group_moments(
     settings: Settings,
     rows: Rows,
     means: Float64[np.ndarray, "D W"],
@@ -224,15 +235,17 @@ def _stacked(
     n_columns: int,
 ) -> tuple[Float64[np.ndarray, "A W"], Float64[np.ndarray, "A W"]]:
     """Return E mu and E mu^2 of all levels, and of the rows in linear groups behind them."""
-    first = stacked(settings, rows.groups, means, n_columns)
-    second = stacked(settings, {name: x**2 for name, x in rows.groups.items()}, seconds, n_columns)
+    first = append_group_factors(settings, rows.groups, means, n_columns)
+    second = append_group_factors(
+        settings, {name: x**2 for name, x in rows.groups.items()}, seconds, n_columns
+    )
     second = np.array(second)
     second[len(means) :] += first[len(means) :] ** 2
     second.flags.writeable = means.flags.writeable
     return first, second
 
 
-def _updated(
+def _update_levels(
     m: Float64[np.ndarray, "D S K"],
     h: Float64[np.ndarray, "D S K"],
     sums: LevelSums,
@@ -249,7 +262,7 @@ def _updated(
     return m, v
 
 
-def _squares(
+def _sum_of_squares(
     m: Float64[np.ndarray, "D S K"], v: Float64[np.ndarray, "D S K"], sums: LevelSums
 ) -> tuple[Float64[np.ndarray, " S"], Float64[np.ndarray, "S K"]]:
     """Return the sum over rows of E (sum_l mu F)^2, and by component that of (m F)^2."""
@@ -271,7 +284,7 @@ def _intercept_bound(settings: Settings, after: Globals) -> Float64[np.ndarray, 
 
 def gaussian_totals(levels: Levels, free: np.ndarray) -> Totals:
     """Return the sums over some levels."""
-    there, second = seen_rows(levels.seen, free), squares(levels)
+    there, second = select_observed(levels.seen, free), squares(levels)
     learned = np.where(free[:, None, :], second, 0.0)
     entropy = 0.5 * (np.log(np.where(free[:, None, :], levels.two, 1.0)) + free[:, None, :])
     return Totals(

@@ -13,12 +13,12 @@ from jaxtyping import Float, Float64
 
 from factorflow.kernels import device
 from factorflow.models.contract import Block
-from factorflow.models.molten.rows import Rows, room, zeros
+from factorflow.models.molten.rows import Rows, allocate, zeros
 
 __all__ = ["moments", "products", "shares", "totals"]
 
 Table = Float[np.ndarray, "A W"]
-Known = tuple[int, tuple[tuple[np.ndarray, ...], ...]]
+TableSource = tuple[int, tuple[tuple[np.ndarray, ...], ...]]
 
 _LONG = 8
 """Rows of a run on average, from which on sums of runs are kept: they are little beside the rows."""
@@ -34,9 +34,9 @@ def shares(rows: Rows, logs: Table) -> tuple[Float64[np.ndarray, "A W"], float]:
 
     runs, y = rows.counted, rows.counts
     assert runs is not None and y is not None  # noqa: PT018
-    added, place = zeros(logs.shape), runs.places[0]
-    given = runs.start, tuple(runs.outer.values()), tuple(runs.inner.values()), y, logs, _lanes(logs)
-    return added, float(loops.add_shares(*given, place.start, place.stop, added))
+    counts, place = zeros(logs.shape), runs.places[0]
+    arguments = runs.start, tuple(runs.outer.values()), tuple(runs.inner.values()), y, logs, lane_tuple(logs)
+    return counts, float(loops.add_shares(*arguments, place.start, place.stop, counts))
 
 
 def products(
@@ -44,13 +44,13 @@ def products(
     rows: Rows,
     weight: Float64[np.ndarray, " B"],
     table: Table,
-    known: Known,
+    source: TableSource,
     variable: int,
     levels: range,
 ) -> Float64[np.ndarray, "D W"]:
     """Return the sums of weight F by level of a variable, F the product of a table over all others.
 
-    ``levels`` are the rows of the table that are the variable's; ``known`` is what the table is made of: the
+    ``levels`` are the rows of the table of the variable; ``source`` is what the table is computed from: the
     number of a start, and arrays for each variable.
     """
     if rows.placed is not None:
@@ -62,18 +62,18 @@ def products(
     runs = rows.runs
     assert runs is not None
     out = zeros((len(levels), table.shape[1]))
-    outer, lanes = _own_first(runs.outer, variable), _lanes(table)
+    outer, lanes = _codes_from(runs.outer, variable), lane_tuple(table)
     if variable in runs.inner:
-        inner, each = _own_first(runs.inner, variable), _of_loops(rows, weight)
+        inner, each = _codes_from(runs.inner, variable), _loop_weight(rows, weight)
         loops.add_products_of_rows(runs.start, outer, inner, each, table, lanes, levels.start, out)
     else:
-        sums = _sums_of_runs(block, rows, weight, table, known)
+        sums = _sums_of_runs(block, rows, weight, table, source)
         loops.add_products_of_runs(outer, sums, table, lanes, levels.start, out)
     return out
 
 
 def _sums_of_runs(
-    block: Block, rows: Rows, weight: Float64[np.ndarray, " B"], table: Table, known: Known
+    block: Block, rows: Rows, weight: Float64[np.ndarray, " B"], table: Table, source: TableSource
 ) -> Float64[np.ndarray, "R W"]:
     """Return the sums of weight f by run, f the product of a table over the inner variables.
 
@@ -85,20 +85,20 @@ def _sums_of_runs(
     assert runs is not None
 
     def make() -> Float64[np.ndarray, "R W"]:
-        out = room((len(runs.start) - 1, table.shape[1]))
-        inner, each = tuple(runs.inner.values()), _of_loops(rows, weight)
-        loops.write_sums_of_runs(runs.start, inner, each, table, _lanes(table), out)
+        out = allocate((len(runs.start) - 1, table.shape[1]))
+        inner, each = tuple(runs.inner.values()), _loop_weight(rows, weight)
+        loops.write_sums_of_runs(runs.start, inner, each, table, lane_tuple(table), out)
         return out
 
-    again = len(runs.outer) > 1 and not rows.groups and weight is rows.weight
-    if not again or len(runs.start) * _LONG > len(rows.y):
+    is_repeated = len(runs.outer) > 1 and not rows.groups and weight is rows.weight
+    if not is_repeated or len(runs.start) * _LONG > len(rows.y):
         return make()
-    start, arrays = known
+    start, arrays = source
     inner = tuple(array for variable in runs.inner for array in arrays[variable])
     return block.once("molten sums of runs", (rows.codes, rows.weight, start, *inner), make)
 
 
-def _of_loops(rows: Rows, weight: Float64[np.ndarray, " B"]) -> Float64[np.ndarray, " B"] | float:
+def _loop_weight(rows: Rows, weight: Float64[np.ndarray, " B"]) -> Float64[np.ndarray, " B"] | float:
     """Return weights as the loops take them: a number where all rows have the same, which is not read."""
     return float(weight[0]) if rows.alike and weight is rows.weight else weight
 
@@ -108,12 +108,12 @@ def totals(rows: Rows, table: Table) -> Float64[np.ndarray, " B"]:
     if rows.placed is not None:
         from factorflow.models.molten.kernels import cuda
 
-        found: Float64[np.ndarray, " B"] = device.on_host(cuda.totals(rows.placed, table))
-        return found
+        out_of_device: Float64[np.ndarray, " B"] = device.on_host(cuda.totals(rows.placed, table))
+        return out_of_device
     from factorflow.models.molten.kernels import loops
 
     out = np.empty(len(rows.y))
-    loops.write_totals(rows.codes, table, _lanes(table), (0,) * rows.codes.shape[1], out)
+    loops.write_totals(rows.codes, table, lane_tuple(table), (0,) * rows.codes.shape[1], out)
     return out
 
 
@@ -132,17 +132,17 @@ def moments(
 
     size, width = len(levels), means.shape[1]
     vectors, cross = np.zeros((3, size, width)), np.zeros((size * width, width))
-    lanes, variables = _lanes(means), (0,) * rows.codes.shape[1]
-    given = rows.codes, rows.weight, e, means, squares, lanes, variables, variable, levels.start
-    loops.add_moments(*given, *vectors, cross)
+    lanes, variables = lane_tuple(means), (0,) * rows.codes.shape[1]
+    arguments = rows.codes, rows.weight, e, means, squares, lanes, variables, variable, levels.start
+    loops.add_moments(*arguments, *vectors, cross)
     return vectors, cross.reshape(size, width, width)
 
 
-def _lanes(table: Table) -> tuple[int, ...]:
+def lane_tuple(table: Table) -> tuple[int, ...]:
     """Return what tells the loops how wide a table is."""
     return (0,) * int(table.shape[1])
 
 
-def _own_first(codes: Mapping[int, np.ndarray], variable: int) -> tuple[np.ndarray, ...]:
+def _codes_from(codes: Mapping[int, np.ndarray], variable: int) -> tuple[np.ndarray, ...]:
     """Return the codes of some variables, those of the one in hand first, if it is among them."""
     return tuple(codes[place] for place in sorted(codes, key=lambda place: place != variable))

@@ -11,21 +11,21 @@ from jaxtyping import Float64
 from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
 from factorflow.models.contract import Array, Block, Variable
 from factorflow.models.molten.factors import means
-from factorflow.models.molten.groups import weights_of
-from factorflow.models.molten.rows import codes_of, covariate
+from factorflow.models.molten.groups import group_weights
+from factorflow.models.molten.rows import covariate, level_codes
 from factorflow.models.molten.scales import precision
 from factorflow.models.molten.settings import Settings
-from factorflow.models.molten.state import Globals, best
+from factorflow.models.molten.state import Globals, best_start
 
-__all__ = ["row_roles", "order", "predict", "products", "variables"]
+__all__ = ["row_roles", "component_order", "predict", "products", "variables"]
 
 MOMENTS = {"loadings": 0, "loadings_variance": 1}
 """Variables of the factors of levels, and which of their moments they are."""
 
 
-def order(settings: Settings, globals_: Globals) -> np.ndarray:
+def component_order(settings: Settings, globals_: Globals) -> np.ndarray:
     """Return the components of the best start, strongest first."""
-    strength = best(globals_).strength[0]
+    strength = best_start(globals_).strength[0]
     multiplied = settings.multiplied(len(strength))
     return np.argsort(-strength[multiplied], kind="stable")
 
@@ -45,9 +45,9 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
             "scale",
             ("factor",),
             "b_l, mean: rate of the prior of lambda" if counts else "tau_l, mean: precision of mu",
-            lambda g: precision(settings, best(g).scale)[0][0, order(settings, g)],
+            lambda g: precision(settings, best_start(g).scale)[0][0, component_order(settings, g)],
         ),
-        Variable("start_objective", ("start",), "bound that each start reached", _tried),
+        Variable("start_objective", ("start",), "bound that each start reached", _start_objectives),
     ]
     for name in settings.names:
         for word, moment in MOMENTS.items():
@@ -78,24 +78,33 @@ def _shared(settings: Settings) -> list[Variable]:
     if settings.likelihood == "gaussian":
 
         def noise(g: Globals) -> Float64[np.ndarray, 2]:
-            found = best(g).noise
-            assert found is not None
-            return found[:, 0]
+            shape_rate = best_start(g).noise
+            assert shape_rate is not None
+            return shape_rate[:, 0]
 
         doc = "E 1 / lambda: variance of a row"
         out.append(Variable("noise_variance", (), doc, lambda g: noise(g)[1] / max(noise(g)[0] - 1.0, 1e-9)))
         out.append(Variable("intercept", (), "beta_0, mean", lambda g: _intercept(g)[0]))
         out.append(Variable("intercept_variance", (), "beta_0, variance", lambda g: _intercept(g)[1]))
         return out
-    out.append(Variable("prior_shape", (), "a: shape of the prior of lambda", lambda g: _only(best(g).shape)))
+    out.append(
+        Variable(
+            "prior_shape", (), "a: shape of the prior of lambda", lambda g: _single_value(best_start(g).shape)
+        )
+    )
     if settings.choices.overdispersed:
         out.append(
-            Variable("dispersion", (), "c: variance of xi_n is 1 / c", lambda g: _only(best(g).dispersion))
+            Variable(
+                "dispersion",
+                (),
+                "c: variance of xi_n is 1 / c",
+                lambda g: _single_value(best_start(g).dispersion),
+            )
         )
     return out
 
 
-def _only(values: Float64[np.ndarray, " S"] | None) -> float:
+def _single_value(values: Float64[np.ndarray, " S"] | None) -> float:
     """Return what the one start that is left has."""
     assert values is not None
     return float(values[0])
@@ -103,17 +112,17 @@ def _only(values: Float64[np.ndarray, " S"] | None) -> float:
 
 def _intercept(g: Globals) -> tuple[float, float]:
     """Return mean and variance of the intercept, on the scale of the data."""
-    chosen = best(g)
-    if chosen.intercept is None:
+    globals_ = best_start(g)
+    if globals_.intercept is None:
         return 0.0, 0.0
-    return float(chosen.intercept[0, 0] + chosen.reference), float(chosen.intercept[1, 0])
+    return float(globals_.intercept[0, 0] + globals_.reference), float(globals_.intercept[1, 0])
 
 
 def _by_component(g: Globals, name: str, settings: Settings) -> Float64[np.ndarray, " K"]:
-    return np.asarray(getattr(best(g), name)[0, order(settings, g)])
+    return np.asarray(getattr(best_start(g), name)[0, component_order(settings, g)])
 
 
-def _tried(g: Globals) -> Float64[np.ndarray, " T"]:
+def _start_objectives(g: Globals) -> Float64[np.ndarray, " T"]:
     return g.tried if g.tried.size else g.objective
 
 
@@ -121,7 +130,7 @@ def _of_levels(settings: Settings, name: str, moment: int, rows: slice | int) ->
     """Return what finds mean or variance of the factors of a variable, columns by component."""
 
     def find(g: Globals) -> Array:
-        return _moment(settings, g, name, moment)[rows][..., order(settings, g)]
+        return _moment(settings, g, name, moment)[rows][..., component_order(settings, g)]
 
     return find
 
@@ -138,7 +147,7 @@ def _additive(settings: Settings, name: str, moment: int, rows: slice | int) -> 
 
 def _moment(settings: Settings, g: Globals, name: str, moment: int) -> Float64[np.ndarray, "D K"]:
     """Return mean (0) or variance (1) of q."""
-    levels = best(g).levels[name]
+    levels = best_start(g).levels[name]
     if settings.likelihood == "poisson":
         free = settings.free(name, range(len(levels.seen)), levels.one.shape[2])
         variance = np.where(free[:, None, :], levels.one / levels.two**2, 0.0)
@@ -150,7 +159,7 @@ def products(
     settings: Settings, block: Block, record: Mapping[str, Array]
 ) -> tuple[Float64[np.ndarray, "B K"], Float64[np.ndarray, "B K"]]:
     """Return mean and mean square of the product of every component in every row."""
-    codes, groups = codes_of(settings, block), weights_of(settings, block)
+    codes, groups = level_codes(settings, block), group_weights(settings, block)
     first, second = 1.0, 1.0
     for g, (start, name) in enumerate(zip(settings.starts, settings.names, strict=False)):
         m = np.vstack([record[f"loadings_{name}"], record[f"missing_{name}"]])
@@ -179,7 +188,7 @@ def predict(
         mean = mean + record["intercept"] + offset
         variance = variance + record["intercept_variance"] + record["noise_variance"]
         return mean[:, None], np.sqrt(variance)[:, None]
-    groups = weights_of(settings, block)
+    groups = group_weights(settings, block)
     for name in settings.names if settings.n_additive else ():
         w, v = (
             np.append(record[f"{word}_{name}"], record[f"{word}_missing_{name}"])

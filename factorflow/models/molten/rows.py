@@ -13,22 +13,22 @@ from jaxtyping import Float, Float32, Float64, Int32, Int64, Integer
 from factorflow.kernels import device
 from factorflow.kernels.special import gammaln
 from factorflow.models.contract import Array, Block
-from factorflow.models.molten.groups import check_reached, weights_of
+from factorflow.models.molten.groups import check_counts_reachable, group_weights
 from factorflow.models.molten.settings import LANES, MOST_RUNS, Settings
 
 if TYPE_CHECKING:
-    from factorflow.models.molten.kernels.cuda import Placed
+    from factorflow.models.molten.kernels.cuda import DeviceRows
 
 __all__ = [
     "Rows",
     "Runs",
     "blank_table",
-    "codes_of",
+    "level_codes",
     "covariate",
     "on_host",
     "padded",
-    "room",
-    "rows_of",
+    "allocate",
+    "prepare_rows",
     "zeros",
 ]
 
@@ -105,10 +105,10 @@ class Rows:
     counts: Float32[np.ndarray, " C8"] | None = None
     alike: bool = False
     groups: Mapping[str, Float64[np.ndarray, "B D"]] = field(default_factory=dict)
-    placed: Placed | None = None
+    placed: DeviceRows | None = None
 
 
-def rows_of(settings: Settings, block: Block) -> Rows:
+def prepare_rows(settings: Settings, block: Block) -> Rows:
     """Return the rows of a block; kept as long as the block."""
     return block.once("molten rows", (repr(settings),), lambda: _rows(settings, block))
 
@@ -178,7 +178,7 @@ def _place(settings: Settings, variable: int, codes: Int32[np.ndarray, " B"]) ->
 
 def _in_order(settings: Settings, block: Block) -> Rows:
     """Return the rows as the block has them."""
-    roles, codes, groups = settings.roles, codes_of(settings, block), weights_of(settings, block)
+    roles, codes, groups = settings.roles, level_codes(settings, block), group_weights(settings, block)
     y = block.data[roles.response][:, 0].astype(np.float64)
     if settings.likelihood == "poisson":
         weight = covariate(block, roles.exposure, 1.0) * _grid_exposure(settings, block)
@@ -186,7 +186,7 @@ def _in_order(settings: Settings, block: Block) -> Rows:
         y, weight = np.where(used, y, 0.0), np.where(used, weight, 0.0)
         constant = float((y * np.log(np.where(used, weight, 1.0)) - gammaln(y + 1.0)).sum())
         if not settings.n_additive:
-            check_reached(block, groups, y)
+            check_counts_reachable(block, groups, y)
         return Rows(codes, y, weight, float(used.sum()), 0.0, constant, groups=groups)
     weight = covariate(block, roles.weight, 1.0)
     y = y - covariate(block, roles.offset, 0.0)
@@ -196,7 +196,7 @@ def _in_order(settings: Settings, block: Block) -> Rows:
     return Rows(codes, y, weight, float(weight.sum()), within, 0.0, groups=groups)
 
 
-def codes_of(settings: Settings, block: Block) -> Int32[np.ndarray, "B G"]:
+def level_codes(settings: Settings, block: Block) -> Int32[np.ndarray, "B G"]:
     """Return the rows of the stacked tables that every row of a block looks up; 0 of linear groups."""
     starts = settings.starts
     columns = []
@@ -221,7 +221,7 @@ def zeros(shape: tuple[int, ...], bits: int = 64) -> Float[np.ndarray, ...]:
     return _aligned(np.zeros, shape, bits)
 
 
-def room(shape: tuple[int, ...]) -> Float64[np.ndarray, ...]:
+def allocate(shape: tuple[int, ...]) -> Float64[np.ndarray, ...]:
     """Return an array to be written that begins with a cache line."""
     return _aligned(np.empty, shape, 64)
 

@@ -24,10 +24,10 @@ __all__ = [
     "best_scales",
     "precision",
     "prior_bound",
-    "rescaled",
+    "apply_scale_step",
     "update_scale",
     "update_shape",
-    "with_scales",
+    "multiply_factors",
 ]
 
 SHAPES = (0.01, 1e3)
@@ -45,12 +45,12 @@ def precision(settings: Settings, scale: Float64[np.ndarray, "2 S K"]) -> Float6
     else:
         out[0], out[1] = choices.rate, np.log(choices.rate)
     if choices.additive is not None:
-        apart = ~settings.multiplied(k)
-        out[0, :, apart], out[1, :, apart] = choices.additive[1], np.log(choices.additive[1])
+        columns = ~settings.multiplied(k)
+        out[0, :, columns], out[1, :, columns] = choices.additive[1], np.log(choices.additive[1])
     return out
 
 
-def shapes(settings: Settings, globals_: Globals) -> Float64[np.ndarray, "S K"]:
+def prior_shapes(settings: Settings, globals_: Globals) -> Float64[np.ndarray, "S K"]:
     """Return the prior shapes of the columns: a, of the additive part a_w."""
     assert globals_.shape is not None
     _, n_starts, k = globals_.scale.shape
@@ -61,7 +61,7 @@ def shapes(settings: Settings, globals_: Globals) -> Float64[np.ndarray, "S K"]:
     return out
 
 
-def _together(globals_: Globals) -> tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, "4 S K"]]:
+def _sum_totals(globals_: Globals) -> tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, "4 S K"]]:
     """Return `Totals.size` and `Totals.sums` of all variables together."""
     totals = list(globals_.totals.values())
     size, sums = totals[0].size.copy(), totals[0].sums.copy()
@@ -80,7 +80,7 @@ def update_scale(settings: Settings, globals_: Globals) -> Globals:
         return globals_
     counts = globals_.shape is not None
     each = globals_.shape if counts else np.full(globals_.scale.shape[1], 0.5)
-    priors.write_scale(*_together(globals_), each, 1.0 if counts else 0.5, *choices.rate_prior, scale)
+    priors.write_scale(*_sum_totals(globals_), each, 1.0 if counts else 0.5, *choices.rate_prior, scale)
     return replace(globals_, scale=scale)
 
 
@@ -110,11 +110,14 @@ def prior_bound(settings: Settings, globals_: Globals) -> Float64[np.ndarray, " 
     from factorflow.models.molten.kernels import priors
 
     choices, k = settings.choices, globals_.scale.shape[2]
-    rate, (size, sums) = precision(settings, globals_.scale), _together(globals_)
+    rate, (size, sums) = precision(settings, globals_.scale), _sum_totals(globals_)
     if settings.likelihood == "poisson":
         learned = settings.multiplied(k) & (choices.rate is None)
-        out, given = np.zeros(rate.shape[1]), (shapes(settings, globals_), rate, globals_.scale, learned)
-        priors.add_prior_terms(size, sums, *given, *choices.rate_prior, out)
+        out, prior = (
+            np.zeros(rate.shape[1]),
+            (prior_shapes(settings, globals_), rate, globals_.scale, learned),
+        )
+        priors.add_prior_terms(size, sums, *prior, *choices.rate_prior, out)
         return out + _shape_term(settings, globals_)
     out = np.asarray(sums[3] + 0.5 * (size * rate[1] - rate[0] * sums[0]))
     if choices.rate is None:
@@ -130,19 +133,19 @@ def _shape_term(settings: Settings, globals_: Globals) -> Float64[np.ndarray, " 
     return np.asarray(-np.log(choices.shape_mean) - globals_.shape / choices.shape_mean)
 
 
-def rescaled(settings: Settings, globals_: Globals, any_fixed: bool) -> Globals:
+def apply_scale_step(settings: Settings, globals_: Globals, any_fixed: bool) -> Globals:
     """Return globals after the scale step, which is left out where a row may miss a variable."""
     if not settings.choices.scale_step or settings.n_variables < 2 or any_fixed:
         return globals_
     k, mean = globals_.scale.shape[2], precision(settings, globals_.scale)[0]
-    shape = shapes(settings, globals_) if settings.likelihood == "poisson" else np.ones(mean.shape)
+    shape = prior_shapes(settings, globals_) if settings.likelihood == "poisson" else np.ones(mean.shape)
     totals = [globals_.totals[name] for name in settings.names]
     counts = np.stack([shape * t.n_seen for t in totals])
     sums = np.stack([mean * t.seen_mean for t in totals])
     usable = settings.multiplied(k) & (counts > 0).all(axis=0) & (sums > 0).all(axis=0)
     safe = np.where(usable, counts, 1.0), np.where(usable, sums, 1.0)
     c = np.where(usable, best_scales(*safe), 1.0)
-    return with_scales(settings, globals_, dict(zip(settings.names, c, strict=True)))
+    return multiply_factors(settings, globals_, dict(zip(settings.names, c, strict=True)))
 
 
 def best_scales(
@@ -161,7 +164,7 @@ def best_scales(
     return out
 
 
-def with_scales(
+def multiply_factors(
     settings: Settings, globals_: Globals, factors: Mapping[str, Float64[np.ndarray, "S K"]]
 ) -> Globals:
     """Return globals with the factors of seen levels multiplied; of Gaussian ones c is c^2.
@@ -172,16 +175,16 @@ def with_scales(
     for name, c in factors.items():
         old, t = globals_.levels[name], globals_.totals[name]
         free = settings.free(name, range(len(old.seen)), c.shape[1])
-        levels[name] = _multiplied(settings, old, c, free)
+        levels[name] = _multiply_levels(settings, old, c, free)
         log = t.n_seen * np.log(c)
         gaussian = settings.likelihood == "gaussian"
-        more = (c - 1.0) * t.seen_mean
-        moved = np.stack([more, more, *((0.0 * log, 0.5 * log) if gaussian else (log, log))])
-        totals[name] = Totals(t.size, t.n_seen, t.sums + moved)
+        gain = (c - 1.0) * t.seen_mean
+        change = np.stack([gain, gain, *((0.0 * log, 0.5 * log) if gaussian else (log, log))])
+        totals[name] = Totals(t.size, t.n_seen, t.sums + change)
     return replace(globals_, levels=levels, totals=totals)
 
 
-def _multiplied(
+def _multiply_levels(
     settings: Settings, old: Levels, c: Float64[np.ndarray, "S K"], free: Bool[np.ndarray, "D K"]
 ) -> Levels:
     if settings.likelihood == "poisson":
@@ -191,10 +194,12 @@ def _multiplied(
         two, log = np.empty((2, *old.two.shape))
         gammas.multiply_levels(old.two, old.log, old.seen, free, c, two, log)
         return replace(old, two=two, log=log)
-    by = np.where(seen_rows(old.seen, free)[:, None, :], c, 1.0)
-    return replace(old, one=old.one * np.sqrt(by), two=old.two * by)
+    factor = np.where(select_observed(old.seen, free)[:, None, :], c, 1.0)
+    return replace(old, one=old.one * np.sqrt(factor), two=old.two * factor)
 
 
-def seen_rows(seen: Float64[np.ndarray, " D"], free: Bool[np.ndarray, "D K"]) -> Bool[np.ndarray, "D K"]:
+def select_observed(
+    seen: Float64[np.ndarray, " D"], free: Bool[np.ndarray, "D K"]
+) -> Bool[np.ndarray, "D K"]:
     """Return which learned entries belong to levels that have shown rows."""
     return np.asarray(free & (seen > 0)[:, None])

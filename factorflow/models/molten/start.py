@@ -16,14 +16,14 @@ from jaxtyping import Float64
 
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, Info, Step, Sweep, wide
-from factorflow.models.molten.factors import finished
+from factorflow.models.molten.factors import complete_levels
 from factorflow.models.molten.measurements import gaussian_totals
-from factorflow.models.molten.rows import rows_of
+from factorflow.models.molten.rows import prepare_rows
 from factorflow.models.molten.scales import update_scale
 from factorflow.models.molten.settings import Settings
-from factorflow.models.molten.state import Globals, Levels, Moments, Totals, best, columns_kept
+from factorflow.models.molten.state import Globals, Levels, Moments, Totals, best_start, select_columns
 
-__all__ = ["StartSweep", "blank", "choose", "prune"]
+__all__ = ["StartSweep", "empty_globals", "choose", "prune"]
 
 START = MODELS[0]
 
@@ -65,7 +65,7 @@ class StartSweep(Sweep[Globals, None, Stats]):
 
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, Stats]:
         """Return the sums of a block."""
-        s, rows = self.settings, rows_of(self.settings, block)
+        s, rows = self.settings, prepare_rows(self.settings, block)
         counts, t = s.likelihood == "poisson", rows.weight
         response = rows.y if counts else t * rows.y
         levels, shown = {}, (t > 0).astype(float)
@@ -102,14 +102,14 @@ class StartSweep(Sweep[Globals, None, Stats]):
         make = self._rates if s.likelihood == "poisson" else self._effects
         levels = make(axis, index, free, sums, moments, step)
         if axis in stats.groups:
-            levels = self._divided(levels, free, _typical(stats.groups[axis], moments.n, index))
+            levels = self._divide(levels, free, _typical_divisor(stats.groups[axis], moments.n, index))
         levels = replace(levels, seen=seen)
         unseen = (seen == 0)[:, None, None] & free[:, None, :]
         one, two = self._prior()
         levels = replace(levels, one=np.where(unseen, one, levels.one), two=np.where(unseen, two, levels.two))
         if s.likelihood == "gaussian":
             return levels, gaussian_totals(levels, free)
-        return finished(levels, free)
+        return complete_levels(levels, free)
 
     def assemble(
         self,
@@ -127,7 +127,7 @@ class StartSweep(Sweep[Globals, None, Stats]):
             after = replace(after, noise=np.stack([np.ones(n_starts), np.full(n_starts, variance)]))
         return update_scale(s, after), {"observed": moments.n}
 
-    def _divided(self, levels: Levels, free: np.ndarray, typical: Float64[np.ndarray, "D 1 1"]) -> Levels:
+    def _divide(self, levels: Levels, free: np.ndarray, typical: Float64[np.ndarray, "D 1 1"]) -> Levels:
         """Return levels with factors divided by numbers."""
         by = np.where(free[:, None, :], typical, 1.0)
         if self.settings.likelihood == "poisson":
@@ -189,7 +189,9 @@ class StartSweep(Sweep[Globals, None, Stats]):
         return Levels(m, np.where(learned, 0.01 * size**2, 0.0) * np.ones(m.shape), None, sums.n)
 
 
-def _typical(sums: Float64[np.ndarray, "2 A"], n: float, index: range) -> Float64[np.ndarray, "D 1 1"]:
+def _typical_divisor(
+    sums: Float64[np.ndarray, "2 A"], n: float, index: range
+) -> Float64[np.ndarray, "D 1 1"]:
     """Return what factors of a linear group are divided by, so that their weighted sum has their size.
 
     The weight of a level where it has one, times the number of levels that a row has at once; for one-hot
@@ -201,7 +203,7 @@ def _typical(sums: Float64[np.ndarray, "2 A"], n: float, index: range) -> Float6
     return np.asarray(weight[index.start : index.stop, None, None] * together)
 
 
-def blank(settings: Settings) -> Globals:
+def empty_globals(settings: Settings) -> Globals:
     """Return globals before any data are seen."""
     choices, counts = settings.choices, settings.likelihood == "poisson"
     n, k = choices.n_starts, choices.n_components + settings.n_additive
@@ -224,13 +226,13 @@ def blank(settings: Settings) -> Globals:
 
 def choose(globals_: Globals) -> Globals:
     """Return the best start alone."""
-    return best(globals_)
+    return best_start(globals_)
 
 
 def prune(settings: Settings, globals_: Globals) -> Globals:
     """Return globals without components whose share in the response is below `Choices.drop`; one is left."""
-    chosen = best(globals_)
+    chosen = best_start(globals_)
     strength, multiplied = chosen.strength[0], settings.multiplied(chosen.strength.shape[1])
     kept = (strength >= settings.choices.drop) | ~multiplied
     kept[int(np.argmax(np.where(multiplied, strength, -1.0)))] = True
-    return chosen if kept.all() else columns_kept(chosen, kept)
+    return chosen if kept.all() else select_columns(chosen, kept)

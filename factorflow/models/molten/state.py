@@ -16,7 +16,7 @@ from jaxtyping import Float64
 from factorflow.models.contract import Sweep, wide
 from factorflow.models.molten.settings import Settings
 
-__all__ = ["Globals", "Levels", "Moments", "Totals", "VariableSweep", "best", "columns_kept"]
+__all__ = ["Globals", "Levels", "Moments", "Totals", "VariableSweep", "best_start", "select_columns"]
 
 Stats = TypeVar("Stats")
 
@@ -171,26 +171,26 @@ class VariableSweep(Sweep[Globals, None, Stats]):
     name: ClassVar[str] = "levels"
 
     @property
-    def own(self) -> str:
+    def variable_name(self) -> str:
         """Name of the variable."""
         return self.settings.names[self.variable]
 
 
-def best(globals_: Globals) -> Globals:
+def best_start(globals_: Globals) -> Globals:
     """Return the start with the highest bound alone; the first where several are equal."""
-    now = globals_.objective
-    if now.size == 1:
+    bounds = globals_.objective
+    if bounds.size == 1:
         return globals_
-    s = slice(int(np.argmax(now)), int(np.argmax(now)) + 1)
-    return replace(_picked(globals_, s, slice(None)), tried=now)
+    s = slice(int(np.argmax(bounds)), int(np.argmax(bounds)) + 1)
+    return replace(_select(globals_, s, slice(None)), tried=bounds)
 
 
-def columns_kept(globals_: Globals, kept: np.ndarray) -> Globals:
+def select_columns(globals_: Globals, columns: np.ndarray) -> Globals:
     """Return globals with some of the columns."""
-    return _picked(globals_, slice(None), kept)
+    return _select(globals_, slice(None), columns)
 
 
-def _picked(g: Globals, s: Any, k: Any) -> Globals:
+def _select(g: Globals, s: Any, k: Any) -> Globals:
     """Return globals of some starts and columns."""
 
     def of(array: Any, first: int = 0) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from scipy.special import digamma, gammaln
 
 from factorflow.models import MoltenPoisson
-from factorflow.models.molten.factors import finished
+from factorflow.models.molten.factors import complete_levels
 from factorflow.models.molten.kernels import gammas
 from factorflow.models.molten.rows import CACHE_LINE, zeros
 from factorflow.models.molten.scales import SHAPES, prior_bound, update_shape
@@ -36,7 +36,7 @@ def test_sums_count_learned_factors_and_levels_with_rows() -> None:
     free[-1, 1] = False
     one[-1, :, 1] = two[-1, :, 1] = 1.0
     seen = np.array([1.0, 0.0, 3.0, 2.0, 0.0, 1.0])
-    levels, totals = finished(Levels(one, two, None, seen), free)
+    levels, totals = complete_levels(Levels(one, two, None, seen), free)
     learned = np.broadcast_to(free[:, None, :], one.shape)
     logs = np.where(learned, digamma(one) - np.log(two), 0.0)
     mean = np.where(learned, one / two, 0.0)

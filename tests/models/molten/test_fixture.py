@@ -14,7 +14,7 @@ import pytest
 
 from factorflow.kernels.random import Step
 from factorflow.models import MoltenPoisson
-from factorflow.models.molten.factors import finished
+from factorflow.models.molten.factors import complete_levels
 from factorflow.models.molten.state import Levels
 
 SHARED = Path(os.environ.get("FACTORFLOW_DATA", "data"))
@@ -41,7 +41,7 @@ def point_mass(model: Any, start: Any, blank: Any) -> Any:
         shape = np.vstack([np.full(mean.shape, 1e13), [2 * [choices.shape]]])[:, None]
         rate = np.vstack([1e13 / mean, [2 * [choices.rate]]])[:, None]
         given = Levels(shape, rate, np.zeros(shape.shape), np.append(np.ones(size), 0.0))
-        levels[name], totals[name] = finished(given, np.ones((size + 1, 2), dtype=bool))
+        levels[name], totals[name] = complete_levels(given, np.ones((size + 1, 2), dtype=bool))
         first += size
     return replace(blank, levels=levels, totals=totals)
 

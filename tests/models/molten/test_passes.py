@@ -11,7 +11,7 @@ from numba import njit
 from factorflow.models import MoltenPoisson
 from factorflow.models.molten import passes
 from factorflow.models.molten.kernels import priors, row_scalars
-from factorflow.models.molten.rows import blank_table, rows_of
+from factorflow.models.molten.rows import blank_table, prepare_rows
 from factorflow.models.molten.scales import best_scales
 
 TABLES = {
@@ -35,7 +35,7 @@ def test_sums_of_a_block(levels: tuple[int, ...], n_components: int, alike: bool
     weight = np.ones(n) if alike else rng.gamma(2.0, 1.0, n)
     meta, (block,) = tools.table(codes, y, "poisson", **({} if alike else {"exposure": weight}))
     settings = MoltenPoisson(n_components=n_components).build(meta).settings
-    rows, table = rows_of(settings, block), blank_table(settings, 1, n_components)[0]
+    rows, table = prepare_rows(settings, block), blank_table(settings, 1, n_components)[0]
     assert rows.runs is not None
     kinds = {x.dtype for x in rows.runs.inner.values()}
     assert kinds == {np.dtype(np.int32 if sum(levels) > 2**16 else np.uint16)}

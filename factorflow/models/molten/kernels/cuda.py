@@ -22,7 +22,7 @@ from factorflow.kernels import device
 from factorflow.kernels.cuda import cuda
 from factorflow.shape import Array
 
-__all__ = ["Placed", "Sorted", "moments", "place", "products", "shares", "totals"]
+__all__ = ["DeviceRows", "SortedRows", "moments", "place", "products", "shares", "totals"]
 
 THREADS = 128
 """Threads in a block."""
@@ -31,7 +31,7 @@ PIECE = 256
 
 
 @dataclass(frozen=True)
-class Sorted:
+class SortedRows:
     """The rows in the order of a variable, in P pieces of one level each.
 
     Parameters
@@ -48,7 +48,7 @@ class Sorted:
 
 
 @dataclass(frozen=True)
-class Placed:
+class DeviceRows:
     """The rows of a block on a device.
 
     Parameters
@@ -57,14 +57,14 @@ class Placed:
         As of `molten.rows.Rows`, by variable.
     y, weight : array
         As there.
-    by : tuple of Sorted
+    by : tuple of SortedRows
         For every variable.
     """
 
     codes: Int32[Array, "G B"]
     y: Float64[Array, " B"]
     weight: Float64[Array, " B"]
-    by: tuple[Sorted, ...]
+    by: tuple[SortedRows, ...]
 
 
 def place(
@@ -73,7 +73,7 @@ def place(
     weight: Float64[np.ndarray, " B"],
     n_variables: int,
     other: Array,
-) -> Placed:
+) -> DeviceRows:
     """Return rows where ``other`` lies."""
     by = []
     for g in range(n_variables):
@@ -83,9 +83,9 @@ def place(
         within = np.arange(len(level)) - np.repeat(first, np.diff(np.append(first, len(level))))
         start = np.flatnonzero(within % PIECE == 0)
         ends = np.append(start, len(level)).astype(np.int64)
-        by.append(Sorted(device.beside(order, other), device.beside(ends, other), level[start]))
+        by.append(SortedRows(device.beside(order, other), device.beside(ends, other), level[start]))
     columns = device.beside(np.ascontiguousarray(codes.T), other)
-    return Placed(columns, device.beside(y, other), device.beside(weight, other), tuple(by))
+    return DeviceRows(columns, device.beside(y, other), device.beside(weight, other), tuple(by))
 
 
 @cache
@@ -152,7 +152,7 @@ def pairs_kernel() -> Any:
     return kernel
 
 
-def totals(rows: Placed, table: Float[np.ndarray, "A W"]) -> Float64[Array, " B"]:
+def totals(rows: DeviceRows, table: Float[np.ndarray, "A W"]) -> Float64[Array, " B"]:
     """See `factorflow.models.molten.passes.totals`; on the device."""
     out = device.namespace(rows.y).empty(rows.y.shape)
     totals_kernel()[_blocks(rows.y.size), THREADS](rows.codes, device.beside(table, rows.y), out)
@@ -160,13 +160,13 @@ def totals(rows: Placed, table: Float[np.ndarray, "A W"]) -> Float64[Array, " B"
 
 
 def products(
-    rows: Placed, weight: Float64[Array, " B"], table: Float[np.ndarray, "A W"], own: int, levels: range
+    rows: DeviceRows, weight: Float64[Array, " B"], table: Float[np.ndarray, "A W"], own: int, levels: range
 ) -> Float64[np.ndarray, "D W"]:
     """See `factorflow.models.molten.passes.products`."""
     return _by_level(products_kernel(), rows, weight, table, own, levels, table.shape[1:])
 
 
-def shares(rows: Placed, logs: Float[np.ndarray, "A W"]) -> tuple[Float64[np.ndarray, "A W"], float]:
+def shares(rows: DeviceRows, logs: Float[np.ndarray, "A W"]) -> tuple[Float64[np.ndarray, "A W"], float]:
     """See `factorflow.models.molten.passes.shares`."""
     xp = device.namespace(rows.y)
     above, total = rows.y > 0, totals(rows, logs)
@@ -178,7 +178,7 @@ def shares(rows: Placed, logs: Float[np.ndarray, "A W"]) -> tuple[Float64[np.nda
 
 
 def moments(
-    rows: Placed,
+    rows: DeviceRows,
     e: Float64[np.ndarray, " B"],
     means: Float64[np.ndarray, "A W"],
     squares: Float64[np.ndarray, "A W"],
@@ -196,7 +196,7 @@ def moments(
 
 def _by_level(
     kernel: Any,
-    rows: Placed,
+    rows: DeviceRows,
     weight: Float64[Array, " B"],
     table: Float[np.ndarray, "A W"],
     own: int,

@@ -17,12 +17,12 @@ from factorflow.kernels.vectors import compile_loop, exp, inlined, inner, log
 
 __all__ = [
     "add_levels",
-    "below_largest",
-    "finish",
-    "learn",
+    "subtract_largest",
+    "complete_levels",
+    "update_levels",
     "logs_and_entropies",
     "multiply_levels",
-    "weigh",
+    "sum_weighted_counts",
     "write_logs",
     "write_means",
 ]
@@ -97,7 +97,7 @@ def add_levels(
 
 
 @compiled
-def finish(
+def complete_levels(
     one: Array, two: Array, seen: Array, learned: Array, logs: Array, entropies: Array, sums: Array
 ) -> None:
     """Write E log x of Gammas (D, S, K), 0 where nothing is ``learned``, and add up as `add_levels`."""
@@ -106,11 +106,11 @@ def finish(
 
 
 @compiled
-def learn(
+def update_levels(
     counts: Array, rates: Array, shape: Array, rate: Array, before: Array, seen: Array, learned: Array,
     one: Array, two: Array, logs: Array, entropies: Array, sums: Array, gain: Array, mass: Array,
 ) -> None:  # fmt: skip
-    """Write q(lambda) of levels (D, S, K) given their sums and the prior (S, K), and what `finish` does.
+    """Write q(lambda) of levels (D, S, K) given their sums and the prior (S, K); then as `complete_levels`.
 
     To gain (S,) is added sum counts (E log lambda - before), to mass sum E lambda rates.
     """
@@ -135,7 +135,7 @@ def learn(
 
 
 @compiled
-def below_largest(logs: Array, lowest: float, below: Array, largest: Array) -> None:
+def subtract_largest(logs: Array, lowest: float, below: Array, largest: Array) -> None:
     """Write the largest of each row of (N, K) logarithms, and by how much others are below it, at most so."""
     for n in range(logs.shape[0]):
         top = logs[n, 0]
@@ -147,7 +147,7 @@ def below_largest(logs: Array, lowest: float, below: Array, largest: Array) -> N
 
 
 @compiled
-def weigh(counts: Array, largest: Array, shift: Array, strength: Array) -> None:
+def sum_weighted_counts(counts: Array, largest: Array, shift: Array, strength: Array) -> None:
     """Add counts (D, S, K) times ``largest`` (D, S) to shift (S,), and counts to strength (S, K)."""
     for d in range(counts.shape[0]):
         for s in range(counts.shape[1]):
@@ -172,7 +172,7 @@ def write_means(one: Array, two: Array, table: Array) -> None:
 
 @compiled
 def write_logs(logs: Array, lowest: float, table: Array) -> None:
-    """Write exp of what `below_largest` makes of tuples of logarithms into a table, as `write_means`."""
+    """Write exp of what `subtract_largest` makes of tuples of logarithms into a table, as `write_means`."""
     first = 0
     for g in range(len(logs)):
         for d in range(logs[g].shape[0]):
