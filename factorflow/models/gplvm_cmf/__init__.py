@@ -65,7 +65,7 @@ from factorflow.models.contract import (
 )
 from factorflow.models.gplvm_cmf import results
 from factorflow.models.gplvm_cmf.compare import Compare, Scored, ScoreRows, moments
-from factorflow.models.gplvm_cmf.rows import covariance_of_inputs, local_of
+from factorflow.models.gplvm_cmf.rows import convert_rows, covariance_of_inputs
 from factorflow.models.gplvm_cmf.settings import Family, Settings, check_meta, check_torch
 from factorflow.models.gplvm_cmf.start import (
     CoupleSweep,
@@ -145,7 +145,7 @@ class GPLVMCMFModel(Model[Globals, Local]):
         mean, variance = moments(settings, block, local, globals_, step)
         if settings.coupling != "gp" or not globals_.coupled:
             return results.Row(mean, variance, blank, blank)
-        rows = local_of(settings, "gp", block, local, globals_, step)
+        rows = convert_rows(settings, "gp", block, local, globals_, step)
         phi = inputs_of(settings, block, rows, globals_)
         spread = np.diagonal(covariance_of_inputs(rows, phi), axis1=1, axis2=2)
         return results.Row(mean, variance, phi, spread)
@@ -210,17 +210,17 @@ def _stages(settings: Settings, s: Schedule, block_rows: int, n_blocks: int) -> 
     ]
     if settings.coupling == "gp":
         before = s.warmup_iter
-        first.append(_climb("warm-up", settings, settings.alone, s, before))
+        first.append(_ascent_stage("warm-up", settings, settings.alone, s, before))
         couple = (DirectionsSweep(settings), CoupleSweep(settings))
         first.append(Stage("inputs", couple, 1, counts=False))
-    first.append(_climb("bound", settings, settings.coupling, s, s.max_iter, before))
+    first.append(_ascent_stage("bound", settings, settings.coupling, s, s.max_iter, before))
     if s.compare_rows:
         compare = Compare(settings, s.compare_rows, s.compare_steps, block_rows, n_blocks)
         first.append(Stage("comparison", (compare,), 1, counts=False, closing=True))
     return tuple(first)
 
 
-def _climb(
+def _ascent_stage(
     name: str, settings: Settings, family: Family, s: Schedule, n_steps: int, before: int = 0
 ) -> Stage[Globals]:
     """Return a stage of Adam's steps; of all rows where u is drawn."""

@@ -13,18 +13,18 @@ from factorflow.models.contract import Block, Info, Step, Sweep
 from factorflow.models.gplvm_cmf.psi import moments_of_z
 from factorflow.models.gplvm_cmf.rows import (
     EVALUATION,
+    convert_rows,
     covariance_of_inputs,
-    local_of,
     new_local,
     noise_of,
-    packed_diagonal,
+    pack_diagonal,
     step_at,
     unpacked,
 )
 from factorflow.models.gplvm_cmf.settings import Family, Settings
 from factorflow.models.gplvm_cmf.start import inputs_of
 from factorflow.models.gplvm_cmf.state import Globals, Local, Values
-from factorflow.models.gplvm_cmf.steps import fitted, given, rest_of_bound
+from factorflow.models.gplvm_cmf.steps import fit_local, pass_inputs, rest_of_bound
 from factorflow.shape import Array
 
 __all__ = ["FAMILIES", "Compare", "Scored", "ScoreRows", "moments"]
@@ -42,7 +42,7 @@ def moments(
     family: Family = settings.coupling
     if family == "gp" and not globals_.coupled:
         family = settings.alone
-    rows = local_of(settings, family, block, local, globals_, step)
+    rows = convert_rows(settings, family, block, local, globals_, step)
     if family == "gp":
         phi = inputs_of(settings, block, rows, globals_)
         return moments_of_z(settings, globals_.values, phi, covariance_of_inputs(rows, phi))
@@ -54,7 +54,7 @@ def moments(
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparisonStats:
     """Sums over the rows compared, by family: the bound, its excess over the model's own, and squares.
 
     ``own`` is what G and h of all rows add, where u is drawn.
@@ -68,7 +68,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Compare(Sweep[Globals, Local, Compared]):
+class Compare(Sweep[Globals, Local, ComparisonStats]):
     """The bound of some rows under each family of q(z), the decoders being those that were learned."""
 
     settings: Settings
@@ -80,21 +80,25 @@ class Compare(Sweep[Globals, Local, Compared]):
 
     def map(
         self, block: Block, local: Local | None, globals_: Globals, step: Step
-    ) -> tuple[Local | None, Compared | None]:
+    ) -> tuple[Local | None, ComparisonStats | None]:
         """Fit the rows that are compared."""
-        settings, chosen = self.settings, self._chosen(block.number)
+        settings, chosen = self.settings, self._is_compared(block.number)
         if not globals_.values or (not chosen and not settings.draws_u):
             return local, None
-        own, sums = self._bound(settings.coupling, block, local, globals_, step)
+        bounds_of_model, sums = self._bound(settings.coupling, block, local, globals_, step)
         nothing = np.zeros(len(FAMILIES))
         if not chosen:
-            return local, Compared(0.0, nothing, nothing, nothing, sums)
-        few = own[: self.n_rows]
-        bounds = np.stack([self._of(family, block, local, globals_, step, few) for family in FAMILIES])
-        excess = bounds - few
-        return local, Compared(float(len(few)), bounds.sum(1), excess.sum(1), (excess**2).sum(1), sums)
+            return local, ComparisonStats(0.0, nothing, nothing, nothing, sums)
+        first = bounds_of_model[: self.n_rows]
+        bounds = np.stack(
+            [self._bound_under(family, block, local, globals_, step, first) for family in FAMILIES]
+        )
+        excess = bounds - first
+        return local, ComparisonStats(
+            float(len(first)), bounds.sum(1), excess.sum(1), (excess**2).sum(1), sums
+        )
 
-    def _of(
+    def _bound_under(
         self,
         family: Family,
         block: Block,
@@ -112,7 +116,7 @@ class Compare(Sweep[Globals, Local, Compared]):
         mean, variance = moments(settings, block, local, globals_, step)
         piece, few = _first_rows(block, self.n_rows), slice(0, self.n_rows)
         begun = _gaussians(family, mean[few], variance[few])
-        rows = fitted(settings, family, self.n_steps, piece, begun, globals_, replace(step, count=0))
+        rows = fit_local(settings, family, self.n_steps, piece, begun, globals_, replace(step, count=0))
         return self._bound(family, piece, rows, globals_, step)[0]
 
     def _bound(
@@ -123,17 +127,17 @@ class Compare(Sweep[Globals, Local, Compared]):
         settings = self.settings
         if family == "gp" and not globals_.coupled:
             return np.full(block.n_rows, np.nan), Values(0.0, 0.0)
-        rows = local_of(settings, family, block, local, globals_, step)
+        rows = convert_rows(settings, family, block, local, globals_, step)
         noise = noise_of(settings, family, block, step_at(step, EVALUATION), settings.evaluation_draws)
-        bound, gram, shift = passes.evaluate(given(settings, family, block, rows, globals_), noise)
+        bound, gram, shift = passes.evaluate(pass_inputs(settings, family, block, rows, globals_), noise)
         return bound, Values(0.0, 0.0, gram, shift)
 
-    def _chosen(self, number: int) -> bool:
+    def _is_compared(self, number: int) -> bool:
         """Return whether rows of a block are compared: of blocks spread evenly over all."""
         n = max(1, min(self.n_blocks, self.n_rows // self.block_rows))
         return number in {(2 * i + 1) * self.n_blocks // (2 * n) for i in range(n)}
 
-    def update(self, globals_: Globals, stats: Compared | None, step: Step) -> tuple[Globals, Info]:
+    def update(self, globals_: Globals, stats: ComparisonStats | None, step: Step) -> tuple[Globals, Info]:
         """Keep the means and the standard errors of the differences."""
         if stats is None or not stats.n_rows:
             return globals_, {}
@@ -158,7 +162,7 @@ def _gaussians(family: Family, mean: Array, variance: Array) -> Local:
     log_sd = 0.5 * np.log(variance)
     if family == "mean_field":
         return new_local({"mean": mean, "log_sd": log_sd})
-    return new_local({"mean": mean, "factor": packed_diagonal(log_sd)})
+    return new_local({"mean": mean, "factor": pack_diagonal(log_sd)})
 
 
 @dataclass(frozen=True)
@@ -186,16 +190,16 @@ class ScoreRows(Sweep[Globals, Scored, None]):
         from factorflow.models.gplvm_cmf.autodiff import passes
 
         settings = self.settings
-        rows = fitted(settings, "mean_field", self.n_steps, block, None, globals_, replace(step, count=0))
-        rows = fitted(settings, "full", self.n_steps, block, rows, globals_, replace(step, count=0))
-        found, about = [], given(settings, "full", block, rows, globals_)
+        rows = fit_local(settings, "mean_field", self.n_steps, block, None, globals_, replace(step, count=0))
+        rows = fit_local(settings, "full", self.n_steps, block, rows, globals_, replace(step, count=0))
+        estimates, about = [], pass_inputs(settings, "full", block, rows, globals_)
         for repeat in range(self.n_repeats):
 
             def noise(call: int, words: int, repeat: int = repeat) -> Float64[np.ndarray, "B W"]:
                 return np.asarray(step_at(step, (repeat << 20) + call).normal(IMPORTANCE, block.rows, words))
 
-            found.append(passes.importance(about, noise, self.n_draws))
-        each = np.stack(found)
+            estimates.append(passes.importance(about, noise, self.n_draws))
+        each = np.stack(estimates)
         top = each.max(0)
         pooled = np.log(np.exp(each - top).mean(0)) + top
         spread = each.std(0, ddof=1) if self.n_repeats > 1 else np.full(block.n_rows, np.nan)

@@ -25,7 +25,7 @@ def expected_rbf(
     values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R R"]
 ) -> Float64[np.ndarray, "B M"]:
     """Return Psi1 of the kernel of some parameters; where the covariance is 0, the kernel itself."""
-    apart, log_ratio = _whitened(values, phi, spread)
+    apart, log_ratio = _whiten(values, phi, spread)
     scale = values["log_variance"] + 0.5 * log_ratio
     return np.asarray(np.exp(scale[:, None] - 0.5 * (apart**2).sum(2)))
 
@@ -36,14 +36,14 @@ def expected_products(
     """Return Psi2 of each row."""
     square, z = np.exp(2.0 * values["log_length"]), values["inducing"]
     between = ((z[:, None] - z[None]) ** 2 / (4.0 * square)).sum(2)
-    apart, log_ratio = _whitened(values, phi, 2.0 * spread)
+    apart, log_ratio = _whiten(values, phi, 2.0 * spread)
     own = (apart**2).sum(2)
     far = 0.25 * (own[:, :, None] + own[:, None, :] + 2.0 * apart @ apart.swapaxes(1, 2))
     scale = 2.0 * values["log_variance"] + 0.5 * log_ratio
     return np.asarray(np.exp(scale[:, None, None] - between - far))
 
 
-def _whitened(
+def _whiten(
     values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R R"]
 ) -> tuple[Float64[np.ndarray, "B M R"], Float64[np.ndarray, " B"]]:
     """Return phi - Z in units of Lambda + a covariance, and log |Lambda| - log |Lambda + the covariance|."""
@@ -61,7 +61,7 @@ def inducing_factor(settings: Settings, values: Arrays) -> Float64[np.ndarray, "
     return np.linalg.cholesky(gram + settings.jitter * np.exp(values["log_variance"]) * np.eye(len(z)))
 
 
-def _pieces(
+def _expectations_in_chunks(
     settings: Settings, values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R R"]
 ) -> list[tuple[Float64[np.ndarray, "_ M"], Float64[np.ndarray, "_ M M"]]]:
     """Return E a and E a a' of the rows, some at a time."""
@@ -83,7 +83,7 @@ def moments_of_z(
 ) -> tuple[Float64[np.ndarray, "B Q"], Float64[np.ndarray, "B Q"]]:
     """Return mean and variance of z of rows under the coupled q, all else integrated out."""
     means, variances = [], []
-    for a, aa in _pieces(settings, values, phi, spread):
+    for a, aa in _expectations_in_chunks(settings, values, phi, spread):
         mean = a @ values["w"]
         left = np.exp(values["log_variance"]) - np.trace(aa, axis1=1, axis2=2)
         second = np.einsum("bmn,mnq->bq", aa, _second_moment(settings, values))
@@ -115,7 +115,7 @@ def negative_kl(
     with T = L^-1 Psi2 L^-T. For tests: the bound integrates f out, which is tighter.
     """
     log_noise, n = values["log_noise"], len(phi)
-    t = sum(aa.sum(0) for _, aa in _pieces(settings, values, phi, spread))
+    t = sum(aa.sum(0) for _, aa in _expectations_in_chunks(settings, values, phi, spread))
     q, psi0 = len(log_noise), n * np.exp(values["log_variance"])
     moved = np.einsum("mn,mnq->", t, _second_moment(settings, values))
     own = 0.5 * n * (1.0 + log_noise - np.exp(log_noise)).sum()

@@ -84,7 +84,7 @@ def _of_process(settings: Settings) -> list[Variable]:
     """Return the variables of the process; NaN where a run was stopped before it was there."""
     q, r, m = settings.n_factors, settings.n_inputs, settings.n_inducing
 
-    def found(name: str, shape: tuple[int, ...], *, log: bool = False) -> Callable[[Globals], Array]:
+    def process_value(name: str, shape: tuple[int, ...], *, log: bool = False) -> Callable[[Globals], Array]:
         def find(g: Globals) -> Array:
             if not g.coupled:
                 return np.full(shape, np.nan)
@@ -97,11 +97,13 @@ def _of_process(settings: Settings) -> list[Variable]:
         Variable(
             "inputs_variance", ("obs", "input"), "Phi, variance of X", lambda row: row.spread, rows=True
         ),
-        Variable("kernel_length", ("input",), "l_r", found("log_length", (r,), log=True)),
-        Variable("kernel_variance", (), "s2", found("log_variance", (), log=True)),
-        Variable("inducing_inputs", ("inducing", "input"), "Z", found("inducing", (m, r))),
-        Variable("inducing_values", ("inducing", "factor"), "kappa, mean of w = L^-1 u", found("w", (m, q))),
-        Variable("coupling_noise", ("factor",), "s_q^2", found("log_noise", (q,), log=True)),
+        Variable("kernel_length", ("input",), "l_r", process_value("log_length", (r,), log=True)),
+        Variable("kernel_variance", (), "s2", process_value("log_variance", (), log=True)),
+        Variable("inducing_inputs", ("inducing", "input"), "Z", process_value("inducing", (m, r))),
+        Variable(
+            "inducing_values", ("inducing", "factor"), "kappa, mean of w = L^-1 u", process_value("w", (m, q))
+        ),
+        Variable("coupling_noise", ("factor",), "s_q^2", process_value("log_noise", (q,), log=True)),
     ]
     for name in settings.given:
         for word, doc in FIXED.items():
@@ -133,14 +135,14 @@ def _fixed(word: str, view: str) -> Callable[[Globals], Array]:
 
 def coords(settings: Settings) -> dict[str, list[str]]:
     """Return the labels of the dims that are the model's own."""
-    found: dict[str, list[str]] = {
+    labels: dict[str, list[str]] = {
         "unit": [f"unit{i + 1}" for i in range(settings.hidden)],
         "coupling": list(FAMILIES),
     }
     if settings.coupling == "gp":
-        found["input"] = [f"Input{i + 1}" for i in range(settings.n_inputs)]
-        found["inducing"] = [f"point{i + 1}" for i in range(settings.n_inducing)]
-    return found
+        labels["input"] = [f"Input{i + 1}" for i in range(settings.n_inputs)]
+        labels["inducing"] = [f"point{i + 1}" for i in range(settings.n_inducing)]
+    return labels
 
 
 def predict(
@@ -163,16 +165,16 @@ def generate(
     """Return samples of the decoders, by view; ``scores`` are the z ~ N(0, I) that they were made of."""
     step, index = Step(seed), np.arange(n_samples)
     z = step.normal(PRIOR, index, settings.n_factors)
-    found: dict[str, Float64[np.ndarray, "N D"]] = {"scores": z}
+    samples: dict[str, Float64[np.ndarray, "N D"]] = {"scores": z}
     for v, view in enumerate(settings.views):
         mean, variance = _observe(settings, record, view, z)
         if view.likelihood == "bernoulli":
             noise = step.uniform(OBSERVED, index + (v << 40), view.n_features)
-            found[view.name] = (noise < mean).astype(float)
+            samples[view.name] = (noise < mean).astype(float)
         else:
             noise = step.normal(OBSERVED, index + (v << 40), view.n_features)
-            found[view.name] = mean + np.sqrt(variance) * noise
-    return found
+            samples[view.name] = mean + np.sqrt(variance) * noise
+    return samples
 
 
 def _observe(

@@ -12,22 +12,22 @@ from factorflow.kernels.device import on_host
 from factorflow.kernels.random import Step
 from factorflow.kernels.sites import MODELS
 from factorflow.models.gplvm_cmf.settings import Family, Settings
-from factorflow.models.gplvm_cmf.state import Arrays, Fixed, Globals, Local, start_of_moments
+from factorflow.models.gplvm_cmf.state import Arrays, Fixed, Globals, Local, initial_moments
 from factorflow.shape import Array, Block
 
 __all__ = [
     "EVALUATION",
     "FITTING",
     "covariance_of_inputs",
-    "given_inputs",
-    "local_of",
+    "standardised_inputs",
+    "convert_rows",
     "new_local",
     "noise_of",
     "noise_of_inducing",
-    "packed",
-    "packed_diagonal",
-    "standardised",
-    "start_of_rows",
+    "pack_factors",
+    "pack_diagonal",
+    "standardise",
+    "initialize_rows",
     "step_at",
     "unpacked",
 ]
@@ -52,7 +52,7 @@ UNEVEN = 0.01
 """Noise of where rows begin, so that no two features of z, or inputs, begin alike."""
 
 
-def standardised(settings: Settings, fixed: Fixed, block: Block, view: str) -> Float64[np.ndarray, "B D"]:
+def standardise(settings: Settings, fixed: Fixed, block: Block, view: str) -> Float64[np.ndarray, "B D"]:
     """Return the values of a view less their mean, over their standard deviation; 0 where missing."""
     values = on_host(block.data[view])
     gaussian = next(v for v in settings.views if v.name == view).likelihood == "gaussian"
@@ -60,7 +60,7 @@ def standardised(settings: Settings, fixed: Fixed, block: Block, view: str) -> F
     return np.where(seen, (np.where(seen, values, 0.0) - fixed.location[view]) / fixed.scale[view], 0.0)
 
 
-def given_inputs(settings: Settings, block: Block, fixed: Fixed) -> Float64[np.ndarray, "B R"]:
+def standardised_inputs(settings: Settings, block: Block, fixed: Fixed) -> Float64[np.ndarray, "B R"]:
     """Return X where it is given, standardised.
 
     Raises
@@ -73,7 +73,7 @@ def given_inputs(settings: Settings, block: Block, fixed: Fixed) -> Float64[np.n
         x = on_host(block.data[name])
         if np.isnan(x).all():
             raise InputError(
-                "given",
+                "pass_inputs",
                 f"{name}, of which samples have no entry",
                 f"the covariate view {name}, known of every sample",
                 f"Write the samples with a view {name}, a covariate, its features named as in the fit.",
@@ -89,12 +89,12 @@ def given_inputs(settings: Settings, block: Block, fixed: Fixed) -> Float64[np.n
     return np.concatenate(parts, axis=1)
 
 
-def start_of_rows(settings: Settings, block: Block, fixed: Fixed, step: Step) -> Local:
+def initialize_rows(settings: Settings, block: Block, fixed: Fixed, step: Step) -> Local:
     """Return rows that no step has visited: Gaussians around the principal components of their values."""
     mean = UNEVEN * step_at(step, 0).normal(START, block.rows, settings.n_factors)
     for view in settings.views:
         basis = fixed.basis[view.name]
-        mean[:, : basis.shape[1]] += standardised(settings, fixed, block, view.name) @ basis
+        mean[:, : basis.shape[1]] += standardise(settings, fixed, block, view.name) @ basis
     return new_local({"mean": mean, "log_sd": np.full(mean.shape, np.log(START_SD))})
 
 
@@ -106,10 +106,10 @@ def step_at(step: Step, iteration: int) -> Step:
 def new_local(values: Arrays) -> Local:
     """Return rows with these parameters, before their first step."""
     n_rows = len(next(iter(values.values())))
-    return Local(dict(values), start_of_moments(values), start_of_moments(values), np.zeros(n_rows))
+    return Local(dict(values), initial_moments(values), initial_moments(values), np.zeros(n_rows))
 
 
-def local_of(
+def convert_rows(
     settings: Settings, family: Family, block: Block, local: Local | None, globals_: Globals, step: Step
 ) -> Local | None:
     """Return the rows as a family of q(z) has them: those there are, or the same made anew; None: nothing.
@@ -122,16 +122,16 @@ def local_of(
     if local is not None and wanted in local.values:
         return local
     if local is None or "mean" not in local.values:
-        local = start_of_rows(settings, block, globals_.fixed, step)
+        local = initialize_rows(settings, block, globals_.fixed, step)
     mean = local.values["mean"]
     if family == "gp":
-        return new_local(_inputs_at(settings, globals_.fixed, mean, factor_of(local), block, step))
+        return new_local(initial_inputs(settings, globals_.fixed, mean, factor_of(local), block, step))
     if "factor" in local.values:
         covariance = (factor_of(local) ** 2).sum(2)
         return new_local({"mean": mean, "log_sd": 0.5 * np.log(covariance)})
     if family == "mean_field":
         return local
-    return new_local({"mean": mean, "factor": packed_diagonal(local.values["log_sd"])})
+    return new_local({"mean": mean, "factor": pack_diagonal(local.values["log_sd"])})
 
 
 def factor_of(local: Local) -> Float64[np.ndarray, "B Q Q"]:
@@ -142,7 +142,7 @@ def factor_of(local: Local) -> Float64[np.ndarray, "B Q Q"]:
     return np.asarray(np.exp(log_sd)[:, :, None] * np.eye(log_sd.shape[1]))
 
 
-def _inputs_at(
+def initial_inputs(
     settings: Settings,
     fixed: Fixed,
     mean: Float64[np.ndarray, "B Q"],
@@ -160,13 +160,13 @@ def _inputs_at(
     spread = np.where(fixed.turn.any(axis=0), UNEVEN, START_SD)
     turned = factor.swapaxes(1, 2) @ fixed.turn * float(settings.spreads_inputs)
     covariance = turned.swapaxes(1, 2) @ turned + START_SPREAD * np.eye(turned.shape[2])
-    found = {"inputs": np.asarray((mean - fixed.centre) @ fixed.turn + spread * noise)}
+    inputs = {"inputs": np.asarray((mean - fixed.centre) @ fixed.turn + spread * noise)}
     if settings.q_x == "diagonal":
-        return found | {"log_spread": np.log(np.diagonal(covariance, axis1=1, axis2=2))}
-    return found | {"spread": packed(np.linalg.cholesky(covariance))}
+        return inputs | {"log_spread": np.log(np.diagonal(covariance, axis1=1, axis2=2))}
+    return inputs | {"spread": pack_factors(np.linalg.cholesky(covariance))}
 
 
-def packed(factors: Float64[np.ndarray, "B Q Q"]) -> Float64[np.ndarray, "B P"]:
+def pack_factors(factors: Float64[np.ndarray, "B Q Q"]) -> Float64[np.ndarray, "B P"]:
     """Return Cholesky factors packed by rows, the diagonal in logarithms."""
     q = factors.shape[1]
     out = factors[:, *np.tril_indices(q)]
@@ -175,7 +175,7 @@ def packed(factors: Float64[np.ndarray, "B Q Q"]) -> Float64[np.ndarray, "B P"]:
     return np.asarray(out)
 
 
-def packed_diagonal(log_diagonal: Float64[np.ndarray, "B Q"]) -> Float64[np.ndarray, "B P"]:
+def pack_diagonal(log_diagonal: Float64[np.ndarray, "B Q"]) -> Float64[np.ndarray, "B P"]:
     """Return diagonal Cholesky factors, packed."""
     q = log_diagonal.shape[1]
     out = np.zeros((len(log_diagonal), q * (q + 1) // 2))
@@ -225,8 +225,8 @@ def _noise_of_inducing(settings: Settings, step: Step, n_draws: int) -> Arrays:
 
     if not settings.draws_u:
         return {"w": np.zeros((m, n_draws, q))}
-    found = {"w": draw(INDUCING)}
-    return found | {"w_again": draw(AGAIN)} if settings.bound == "product" else found
+    noise = {"w": draw(INDUCING)}
+    return noise | {"w_again": draw(AGAIN)} if settings.bound == "product" else noise
 
 
 def noise_of_inducing(settings: Settings, step: Step, n_draws: int) -> list[Arrays]:

@@ -15,9 +15,15 @@ from factorflow.kernels.linalg import orthonormal
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, Info, Step, Sweep, wide
 from factorflow.models.gplvm_cmf import decoders
-from factorflow.models.gplvm_cmf.rows import factor_of, given_inputs, local_of, noise_of, standardised
+from factorflow.models.gplvm_cmf.rows import (
+    convert_rows,
+    factor_of,
+    noise_of,
+    standardise,
+    standardised_inputs,
+)
 from factorflow.models.gplvm_cmf.settings import Settings
-from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, start_of_moments, start_of_steps
+from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, initial_moments, initial_steps
 from factorflow.shape import Array
 
 __all__ = ["CoupleSweep", "DirectionsSweep", "MomentsSweep", "SketchSweep", "empty_globals"]
@@ -82,18 +88,18 @@ class MomentsSweep(Sweep[Globals, None, Moments]):
 
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, Moments]:
         """Add up moments of the block."""
-        settings, found = self.settings, []
+        settings, sums = self.settings, []
         zeros = {name: np.zeros(x.shape[1]) for name, x in _as_floats(settings, block)}
         blank = Fixed(zeros, {name: x + 1.0 for name, x in zeros.items()}, {})
         if settings.given:
-            given_inputs(settings, block, blank)  # refuses what is missing
+            standardised_inputs(settings, block, blank)  # refuses what is missing
         kinds = {view.name: view.likelihood for view in settings.views}
         about = _locations(settings)
         for name, x in _as_floats(settings, block):
             seen = (x >= 0) if kinds.get(name) == "bernoulli" else (x == x)
             x = np.where(seen, x - about.get(name, 0.0), 0.0)
-            found.append((name, seen.sum(0).astype(float), x.sum(0), (x * x).sum(0)))
-        return None, Moments(*({name: parts[i] for name, *parts in found} for i in range(3)))
+            sums.append((name, seen.sum(0).astype(float), x.sum(0), (x * x).sum(0)))
+        return None, Moments(*({name: parts[i] for name, *parts in sums} for i in range(3)))
 
     def update(self, globals_: Globals, stats: Moments, step: Step) -> tuple[Globals, Info]:
         """Fix location and scale; lay out a sketch of the features."""
@@ -143,7 +149,7 @@ class SketchSweep(Sweep[Globals, None, Sketch]):
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, Sketch]:
         """Multiply the sketch with the block and with its transpose."""
         fixed = globals_.fixed
-        values = {v.name: standardised(self.settings, fixed, block, v.name) for v in self.settings.views}
+        values = {v.name: standardise(self.settings, fixed, block, v.name) for v in self.settings.views}
         scores = sum(y @ fixed.basis[name] for name, y in values.items())
         return None, Sketch({name: y.T @ scores for name, y in values.items()}, scores.T @ scores)
 
@@ -160,19 +166,19 @@ class SketchSweep(Sweep[Globals, None, Sketch]):
         size = np.sqrt(np.maximum(variances[order], 0.0) / settings.n_rows)
         turned = np.where(size > 1e-9, vectors[:, order] / np.maximum(size, 1e-9), 0.0)
         basis = {name: part @ turned for name, part in fixed.basis.items()}
-        values = _first_decoders(settings, fixed, step)
-        moments = start_of_moments(values), start_of_moments(values)
+        values = _initial_decoders(settings, fixed, step)
+        moments = initial_moments(values), initial_moments(values)
         return replace(
             globals_,
             values=values,
             first=moments[0],
             second=moments[1],
-            steps=start_of_steps(values),
+            steps=initial_steps(values),
             fixed=replace(fixed, basis=basis),
         ), {}
 
 
-def _first_decoders(settings: Settings, fixed: Fixed, step: Step) -> dict[str, Array]:
+def _initial_decoders(settings: Settings, fixed: Fixed, step: Step) -> dict[str, Array]:
     values: dict[str, Array] = {}
     for v, view in enumerate(settings.views):
         units = step.normal(WEIGHTS, np.arange(settings.hidden) + (v << 40), settings.n_factors).T
@@ -203,12 +209,12 @@ class DirectionsSweep(Sweep[Globals, Local, Directions]):
     ) -> tuple[Local | None, Directions]:
         """Add up moments of the means of z."""
         settings = self.settings
-        rows = local_of(settings, settings.alone, block, local, globals_, step)
+        rows = convert_rows(settings, settings.alone, block, local, globals_, step)
         assert rows is not None
         m, variance = rows.values["mean"], (factor_of(rows) ** 2).sum(2)
-        z = _drawn(settings, block, rows, step)
-        at = z if settings.learns_inputs else given_inputs(settings, block, globals_.fixed)
-        wanted = _evenly(settings.n_inducing, settings.n_rows) - block.start
+        z = _draw_scores(settings, block, rows, step)
+        at = z if settings.learns_inputs else standardised_inputs(settings, block, globals_.fixed)
+        wanted = spread_rows(settings.n_inducing, settings.n_rows) - block.start
         mine = (wanted >= 0) & (wanted < block.n_rows)
         chosen = np.zeros((settings.n_inducing, at.shape[1]))
         chosen[mine] = at[wanted[mine]]
@@ -229,16 +235,18 @@ class DirectionsSweep(Sweep[Globals, Local, Directions]):
             fixed = replace(fixed, turn=turn, centre=centre)
             noise = step.normal(REVERSE, np.arange(settings.n_inducing), settings.n_inputs)
             inducing = (stats.chosen - centre) @ turn + np.where(turn.any(axis=0), 0.0, 0.5) * noise
-        values = dict(globals_.values) | _first_process(settings, inducing, step)
+        values = dict(globals_.values) | _initial_process(settings, inducing, step)
         return replace(globals_, values=values, fixed=fixed), {}
 
 
-def _evenly(n: int, n_rows: int) -> np.ndarray:
+def spread_rows(n: int, n_rows: int) -> np.ndarray:
     """Return ``n`` rows spread evenly over all."""
     return (np.arange(n) * n_rows + n_rows // 2) // n
 
 
-def _first_process(settings: Settings, inducing: Float64[np.ndarray, "M R"], step: Step) -> dict[str, Array]:
+def _initial_process(
+    settings: Settings, inducing: Float64[np.ndarray, "M R"], step: Step
+) -> dict[str, Array]:
     """Return the parameters of the process, and of the network of r(X|z)."""
     q, r, m = settings.n_factors, settings.n_inputs, settings.n_inducing
     length = START_LENGTH if settings.learns_inputs else START_LENGTH_GIVEN
@@ -260,7 +268,7 @@ def _first_process(settings: Settings, inducing: Float64[np.ndarray, "M R"], ste
 
 
 @dataclass(frozen=True)
-class Couple:
+class CoupleStats:
     """Sums over rows of a a', a z' and z^2: the normal equations of z on a(x)."""
 
     gram: Float64[np.ndarray, "M M"]
@@ -269,7 +277,7 @@ class Couple:
 
 
 @dataclass(frozen=True)
-class CoupleSweep(Sweep[Globals, Local, Couple]):
+class CoupleSweep(Sweep[Globals, Local, CoupleStats]):
     """The regression of draws of z on the inducing inputs: where kappa and s_q^2 begin.
 
     Of draws, not of means: the process is asked for all of q(z), and what it cannot give is s_q^2. Where X
@@ -281,21 +289,21 @@ class CoupleSweep(Sweep[Globals, Local, Couple]):
 
     def map(
         self, block: Block, local: Local | None, globals_: Globals, step: Step
-    ) -> tuple[Local | None, Couple]:
+    ) -> tuple[Local | None, CoupleStats]:
         """Add up the normal equations."""
         from factorflow.models.gplvm_cmf.autodiff import passes
 
         settings = self.settings
-        rows = local_of(settings, settings.alone, block, local, globals_, step)
+        rows = convert_rows(settings, settings.alone, block, local, globals_, step)
         assert rows is not None
-        z, fixed = _drawn(settings, block, rows, step), globals_.fixed
-        x = inputs_of(settings, block, local_of(settings, "gp", block, local, globals_, step), globals_)
+        z, fixed = _draw_scores(settings, block, rows, step), globals_.fixed
+        x = inputs_of(settings, block, convert_rows(settings, "gp", block, local, globals_, step), globals_)
         if settings.spreads_inputs and fixed.turn is not None and fixed.centre is not None:
             x = np.where(fixed.turn.any(axis=0), (z - fixed.centre) @ fixed.turn, x)
         gram, right = passes.regress(settings, globals_.values, x, z)
-        return local, Couple(gram, right, (z * z).sum(0))
+        return local, CoupleStats(gram, right, (z * z).sum(0))
 
-    def update(self, globals_: Globals, stats: Couple, step: Step) -> tuple[Globals, Info]:
+    def update(self, globals_: Globals, stats: CoupleStats, step: Step) -> tuple[Globals, Info]:
         """Solve for kappa under w ~ N(0, 1) and the least noise; what is left is s_q^2."""
         ridge = LEAST_NOISE * np.eye(len(stats.gram))
         w = np.linalg.solve(stats.gram + ridge, stats.right)
@@ -303,13 +311,13 @@ class CoupleSweep(Sweep[Globals, Local, Couple]):
         left = (stats.square - 2.0 * (w * stats.right).sum(0) + moved) / self.settings.n_rows
         noise = np.clip(left, LEAST_NOISE, 1.0)
         values = dict(globals_.values) | {"w": w, "log_noise": np.log(noise)}
-        fresh = start_of_moments(values)  # of the process; those of the decoders go on from the warm-up
+        fresh = initial_moments(values)  # of the process; those of the decoders go on from the warm-up
         first, second = fresh | dict(globals_.first), fresh | dict(globals_.second)
-        steps = start_of_steps(values) | dict(globals_.steps)
+        steps = initial_steps(values) | dict(globals_.steps)
         return replace(globals_, values=values, first=first, second=second, steps=steps), {}
 
 
-def _drawn(settings: Settings, block: Block, rows: Local, step: Step) -> Float64[np.ndarray, "B Q"]:
+def _draw_scores(settings: Settings, block: Block, rows: Local, step: Step) -> Float64[np.ndarray, "B Q"]:
     """Return a draw of z of rows that have Gaussians of their own."""
     noise = noise_of(settings, "mean_field", block, step, 1)[0]["scores"]
     return np.asarray(rows.values["mean"] + (factor_of(rows) @ noise[:, :, None])[:, :, 0])
@@ -318,5 +326,5 @@ def _drawn(settings: Settings, block: Block, rows: Local, step: Step) -> Float64
 def inputs_of(settings: Settings, block: Block, local: Any, globals_: Globals) -> Float64[np.ndarray, "B R"]:
     """Return phi of the rows: X itself where it is given."""
     if not settings.learns_inputs:
-        return given_inputs(settings, block, globals_.fixed)
+        return standardised_inputs(settings, block, globals_.fixed)
     return np.asarray(local.values["inputs"])

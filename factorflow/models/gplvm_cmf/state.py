@@ -19,8 +19,8 @@ __all__ = [
     "Gradients",
     "Local",
     "Values",
-    "start_of_moments",
-    "start_of_steps",
+    "initial_moments",
+    "initial_steps",
 ]
 
 Arrays = Mapping[str, Array]
@@ -148,11 +148,11 @@ class Values:
     shift: Float64[np.ndarray, "S Q M"] | None = None
 
 
-def start_of_moments(values: Arrays) -> dict[str, Array]:
+def initial_moments(values: Arrays) -> dict[str, Array]:
     """Return Adam's moments before the first step."""
     return {name: np.zeros_like(value) for name, value in values.items()}
 
 
-def start_of_steps(values: Arrays) -> dict[str, Array]:
+def initial_steps(values: Arrays) -> dict[str, Array]:
     """Return Adam's steps before the first, of each parameter."""
     return {name: np.zeros(()) for name in values}

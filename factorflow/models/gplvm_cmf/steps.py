@@ -13,19 +13,19 @@ from factorflow.models.contract import Block, Info, Step, Sweep
 from factorflow.models.gplvm_cmf.rows import (
     EVALUATION,
     FITTING,
-    given_inputs,
-    local_of,
+    convert_rows,
     noise_of,
     noise_of_inducing,
+    standardised_inputs,
     step_at,
 )
 from factorflow.models.gplvm_cmf.settings import Family, Settings
 from factorflow.models.gplvm_cmf.state import Arrays, Cotangents, Globals, Gradients, Local, Values
 
 if TYPE_CHECKING:
-    from factorflow.models.gplvm_cmf.autodiff.passes import Given
+    from factorflow.models.gplvm_cmf.autodiff.passes import PassInputs
 
-__all__ = ["Descend", "Evaluate", "Project", "Reduce", "fitted", "given", "rest_of_bound"]
+__all__ = ["Descend", "Evaluate", "Project", "Reduce", "fit_local", "pass_inputs", "rest_of_bound"]
 
 LEAST_RATE = 0.02
 """Share of a stage's first step length that its last step has."""
@@ -47,28 +47,30 @@ def rate_at(rate: float, count: int, n_steps: int) -> float:
 def _arrays_of(settings: Settings, family: Family, block: Block, local: Local | None, g: Globals) -> Arrays:
     """Return the parameters of the rows, and their inputs where those are given."""
     if family == "gp" and not settings.learns_inputs:
-        return {"inputs": given_inputs(settings, block, g.fixed)}
+        return {"inputs": standardised_inputs(settings, block, g.fixed)}
     assert local is not None
     return local.values
 
 
-def given(settings: Settings, family: Family, block: Block, local: Local | None, globals_: Globals) -> Given:
+def pass_inputs(
+    settings: Settings, family: Family, block: Block, local: Local | None, globals_: Globals
+) -> PassInputs:
     """Return what a pass over the rows of a block is given."""
     from factorflow.models.gplvm_cmf.autodiff import passes
 
     arrays = _arrays_of(settings, family, block, local, globals_)
-    return passes.Given(
-        settings, family, globals_.values, arrays, passes.read(settings, block, globals_.fixed)
+    return passes.PassInputs(
+        settings, family, globals_.values, arrays, passes.read_block(settings, block, globals_.fixed)
     )
 
 
 def n_observed(settings: Settings, block: Block) -> float:
     """Return the observed entries of a block, of the views that are explained."""
-    found = 0
+    count = 0
     for view in settings.views:
         values = on_host(block.data[view.name])
-        found += int(((values == values) if view.likelihood == "gaussian" else (values >= 0)).sum())
-    return float(found)
+        count += int(((values == values) if view.likelihood == "gaussian" else (values >= 0)).sum())
+    return float(count)
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,9 @@ class Reduce(Sweep[Globals, Local, Values]):
         from factorflow.models.gplvm_cmf.autodiff import passes
 
         settings = self.settings
-        rows = local_of(settings, "gp", block, local, globals_, step)
+        rows = convert_rows(settings, "gp", block, local, globals_, step)
         noise = noise_of(settings, "gp", block, step, settings.draws)
-        bound, gram, shift = passes.evaluate(given(settings, "gp", block, rows, globals_), noise)
+        bound, gram, shift = passes.evaluate(pass_inputs(settings, "gp", block, rows, globals_), noise)
         return local, Values(float(bound.sum()), 0.0, gram, shift)
 
     def update(self, globals_: Globals, stats: Values, step: Step) -> tuple[Globals, Info]:
@@ -128,10 +130,10 @@ class Descend(Sweep[Globals, Local, Gradients]):
         from factorflow.models.gplvm_cmf.autodiff import passes
 
         settings, family = self.settings, self.family
-        rows = local_of(settings, family, block, local, globals_, step)
+        rows = convert_rows(settings, family, block, local, globals_, step)
         names = () if rows is None else tuple(rows.values)
         bound, of_globals, of_rows = passes.differentiate(
-            given(settings, family, block, rows, globals_),
+            pass_inputs(settings, family, block, rows, globals_),
             noise_of(settings, family, block, step, settings.draws),
             tuple(globals_.values),
             names,
@@ -140,7 +142,7 @@ class Descend(Sweep[Globals, Local, Gradients]):
         stats = Gradients(bound, of_globals)
         if rows is None:
             return None, stats
-        return _moved(rows, of_rows, self._rate(settings.row_rate, step)), stats
+        return _ascend_rows(rows, of_rows, self._rate(settings.row_rate, step)), stats
 
     def update(self, globals_: Globals, stats: Gradients, step: Step) -> tuple[Globals, Info]:
         """Move the parameters."""
@@ -172,12 +174,12 @@ class Descend(Sweep[Globals, Local, Gradients]):
         return rate_at(rate, self.before + step.count, self.n_steps)
 
 
-def _moved(rows: Local, gradients: Arrays, rate: float) -> Local:
+def _ascend_rows(rows: Local, gradients: Arrays, rate: float) -> Local:
     """Return rows after a step of Adam; those of a block have taken equally many."""
     from factorflow.models.gplvm_cmf.autodiff import optimise
 
-    found = optimise.ascend(rows.values, rows.first, rows.second, gradients, float(rows.steps[0]), rate)
-    return Local(*found, rows.steps + 1.0)
+    updated = optimise.ascend(rows.values, rows.first, rows.second, gradients, float(rows.steps[0]), rate)
+    return Local(*updated, rows.steps + 1.0)
 
 
 @dataclass(frozen=True)
@@ -193,9 +195,9 @@ class Evaluate(Sweep[Globals, Local, Values]):
         from factorflow.models.gplvm_cmf.autodiff import passes
 
         settings, family = self.settings, self.family
-        rows = local_of(settings, family, block, local, globals_, step)
+        rows = convert_rows(settings, family, block, local, globals_, step)
         noise = noise_of(settings, family, block, step_at(step, EVALUATION), settings.evaluation_draws)
-        bound, gram, shift = passes.evaluate(given(settings, family, block, rows, globals_), noise)
+        bound, gram, shift = passes.evaluate(pass_inputs(settings, family, block, rows, globals_), noise)
         return None, Values(float(bound.sum()), n_observed(settings, block), gram, shift)
 
     def update(self, globals_: Globals, stats: Values, step: Step) -> tuple[Globals, Info]:
@@ -211,8 +213,8 @@ def rest_of_bound(settings: Settings, globals_: Globals, stats: Values, step: St
     from factorflow.models.gplvm_cmf.autodiff import passes
 
     noise = noise_of_inducing(settings, step, settings.evaluation_draws)
-    found: Cotangents = passes.cotangents(settings, globals_.values, noise, stats.gram, stats.shift)
-    return found.bound
+    terms: Cotangents = passes.cotangents(settings, globals_.values, noise, stats.gram, stats.shift)
+    return terms.bound
 
 
 @dataclass(frozen=True)
@@ -237,11 +239,11 @@ class Project(Sweep[Globals, Local, None]):
         if family == "gp" and not settings.learns_inputs:
             return None, None
         if local is None and family == "gp":
-            local = fitted(settings, settings.alone, self.n_steps, block, None, globals_, step)
-        return fitted(settings, family, self.n_steps, block, local, globals_, step), None
+            local = fit_local(settings, settings.alone, self.n_steps, block, None, globals_, step)
+        return fit_local(settings, family, self.n_steps, block, local, globals_, step), None
 
 
-def fitted(
+def fit_local(
     settings: Settings,
     family: Family,
     n_steps: int,
@@ -253,7 +255,7 @@ def fitted(
     """Return rows after some steps of Adam under decoders that stay; its moments begin anew."""
     from factorflow.models.gplvm_cmf.autodiff import passes
 
-    rows = local_of(settings, family, block, local, globals_, step)
+    rows = convert_rows(settings, family, block, local, globals_, step)
     assert rows is not None
 
     def noise(count: int) -> Arrays:
@@ -262,5 +264,5 @@ def fitted(
         )[0]
 
     rate = settings.row_rate / (1.0 + step.count)
-    moved = passes.fit_rows(given(settings, family, block, rows, globals_), noise, n_steps, rate)
+    moved = passes.fit_rows(pass_inputs(settings, family, block, rows, globals_), noise, n_steps, rate)
     return replace(rows, values={name: np.asarray(array) for name, array in moved.items()})

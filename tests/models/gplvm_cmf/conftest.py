@@ -12,9 +12,9 @@ from factorflow.kernels.random import Step
 from factorflow.models import configure
 from factorflow.models.contract import Block, Meta, ViewMeta
 from factorflow.models.gplvm_cmf import decoders
-from factorflow.models.gplvm_cmf.rows import noise_of, packed_diagonal
+from factorflow.models.gplvm_cmf.rows import noise_of, pack_diagonal
 from factorflow.models.gplvm_cmf.start import START_LENGTH, START_LENGTH_GIVEN, _first_process
-from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, start_of_moments
+from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, initial_moments
 
 N, D, Q, R, M, H = 14, {"a": 5, "b": 6}, 2, 2, 4, 3
 KINDS = {"a": "gaussian", "b": "bernoulli"}
@@ -70,7 +70,7 @@ class Tools:
         if "log_noise" in values:
             values["log_noise"] = values["log_noise"] + 2.0
         fixed = Fixed(location, scale, {}, np.eye(Q, R), np.zeros(Q))
-        globals_ = Globals(values, start_of_moments(values), start_of_moments(values), fixed)
+        globals_ = Globals(values, initial_moments(values), initial_moments(values), fixed)
         return globals_, self.local(settings, rng, n_rows)
 
     def local(self, settings: Any, rng: Any, n_rows: int) -> Local | None:
@@ -87,12 +87,12 @@ class Tools:
             arrays = {"mean": mean, "factor": self.packed(rng, log_sd)}
         else:
             arrays = {"mean": mean, "log_sd": log_sd}
-        return Local(arrays, start_of_moments(arrays), start_of_moments(arrays), np.zeros(n_rows))
+        return Local(arrays, initial_moments(arrays), initial_moments(arrays), np.zeros(n_rows))
 
-    def packed(self, rng: Any, log_diagonal: Any) -> Any:
+    def pack_factors(self, rng: Any, log_diagonal: Any) -> Any:
         """Return Cholesky factors with something off the diagonal, packed."""
         q = log_diagonal.shape[1]
-        return packed_diagonal(log_diagonal) + 0.2 * rng.normal(size=(len(log_diagonal), q * (q + 1) // 2))
+        return pack_diagonal(log_diagonal) + 0.2 * rng.normal(size=(len(log_diagonal), q * (q + 1) // 2))
 
     def noise(self, settings: Any, block: Block, n_draws: int, seed: int = 3) -> Any:
         return noise_of(settings, settings.coupling, block, Step(seed), n_draws)
@@ -102,9 +102,9 @@ class Tools:
     ) -> tuple[Any, float]:
         """Return the bound of each row, and what G and h add."""
         from factorflow.models.gplvm_cmf.autodiff import passes
-        from factorflow.models.gplvm_cmf.steps import given
+        from factorflow.models.gplvm_cmf.steps import pass_inputs
 
-        about = given(settings, settings.coupling, block, local, globals_)
+        about = pass_inputs(settings, settings.coupling, block, local, globals_)
         rows, gram, shift = passes.evaluate(about, noise)
         if gram is None:
             return rows, 0.0

@@ -12,7 +12,7 @@ from scipy.special import expit, logsumexp
 
 from factorflow.kernels.random import Step
 from factorflow.models.gplvm_cmf import psi
-from factorflow.models.gplvm_cmf.rows import covariance_of_inputs, noise_of, packed_diagonal
+from factorflow.models.gplvm_cmf.rows import covariance_of_inputs, noise_of, pack_diagonal
 from factorflow.models.gplvm_cmf.settings import decoder
 from factorflow.models.gplvm_cmf.state import Cotangents, Globals, Local
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 from factorflow.models.gplvm_cmf.autodiff import coupling, kernel, passes, reverse  # noqa: E402
-from factorflow.models.gplvm_cmf.steps import given  # noqa: E402
+from factorflow.models.gplvm_cmf.steps import pass_inputs  # noqa: E402
 
 DRAWS = 500
 VARIANTS = [
@@ -118,7 +118,7 @@ def test_divergences_are_those_of_gaussians(tools: Any) -> None:
         own = 0.5 * (np.trace(s) + local["mean"][i] @ local["mean"][i] - 2 - np.log(np.linalg.det(s)))
         assert float(drawn.divergence[i]) == pytest.approx(own, rel=1e-12)
     diagonal = {"mean": local["mean"], "log_sd": np.full((14, 2), 0.3)}
-    same = {"mean": local["mean"], "factor": packed_diagonal(diagonal["log_sd"])}
+    same = {"mean": local["mean"], "factor": pack_diagonal(diagonal["log_sd"])}
     noise = torch.ones(14, 2, dtype=torch.float64)
     one, other = (
         coupling.draw_separate(f, tensors(x), noise) for f, x in (("mean_field", diagonal), ("full", same))
@@ -170,7 +170,7 @@ def test_what_the_guess_of_inputs_adds(variant: str, tools: Any) -> None:
         found.append(added.numpy())
     guessed, moved = rows["inputs"].numpy(), np.zeros((14, 2))
     for _ in range(2 if settings.r_x == "laplace" else 0):
-        parts = reverse.linearised(settings, values, process, torch.tensor(guessed), values["w"])
+        parts = reverse.linearise(settings, values, process, torch.tensor(guessed), values["w"])
         a, t, jacobian = (part.numpy() for part in parts)
         pulled = jacobian.swapaxes(1, 2) / t[:, None, :]
         precision = np.linalg.inv(spread) + pulled @ jacobian
@@ -238,7 +238,7 @@ def test_the_network_corrects_the_linearised_guess(q_x: str, tools: Any) -> None
     for found, expected in zip(guess(settings, silent), (plain_mean, plain_factor), strict=True):
         np.testing.assert_array_equal(found, expected)
     a, t, jacobian = (
-        part.numpy() for part in reverse.linearised(settings, values, process, rows["inputs"], values["w"])
+        part.numpy() for part in reverse.linearise(settings, values, process, rows["inputs"], values["w"])
     )
     phi, given = local.values["inputs"], {name: array.numpy() for name, array in values.items()}
     spread = covariance_of_inputs(local, phi)
@@ -294,12 +294,12 @@ def whole(settings: Any, tools: Any, block: Any, globals_: Globals, local: Any, 
 
 def gradient(settings: Any, block: Any, globals_: Globals, local: Any, noise: Any, pending: Any) -> Any:
     names = () if local is None else tuple(local.values)
-    about = given(settings, settings.coupling, block, local, globals_)
+    about = pass_inputs(settings, settings.coupling, block, local, globals_)
     return passes.differentiate(about, noise, tuple(globals_.values), names, pending)
 
 
 def pending_of(settings: Any, block: Any, globals_: Globals, local: Any, noise: Any) -> Cotangents | None:
-    about = given(settings, settings.coupling, block, local, globals_)
+    about = pass_inputs(settings, settings.coupling, block, local, globals_)
     _, gram, shift = passes.evaluate(about, noise)
     return None if gram is None else passes.cotangents(settings, globals_.values, noise, gram, shift)
 

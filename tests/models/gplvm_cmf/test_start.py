@@ -16,10 +16,10 @@ from factorflow.models.gplvm_cmf import decoders, steps
 from factorflow.models.gplvm_cmf.compare import moments
 from factorflow.models.gplvm_cmf.rows import (
     START_SPREAD,
+    convert_rows,
     covariance_of_inputs,
-    local_of,
     noise_of,
-    packed,
+    pack_factors,
     unpacked,
 )
 from factorflow.models.gplvm_cmf.settings import SCRATCH
@@ -55,7 +55,7 @@ def coupled(
     for sweep in (DirectionsSweep(settings), CoupleSweep(settings)):
         _, stats = sweep.map(block, before, globals_, step)
         globals_, _ = sweep.update(globals_, stats, step)
-    after = local_of(settings, "gp", block, before, globals_, step)
+    after = convert_rows(settings, "gp", block, before, globals_, step)
     assert after is not None
     return settings, block, globals_, before, after
 
@@ -126,12 +126,12 @@ def test_the_process_begins_at_draws_with_their_covariances(tools: Any) -> None:
     """Inducing inputs, and what kappa is regressed on: draws of the Gaussians, correlated as those are."""
     settings, block, globals_, before, _ = coupled(tools, alone="full")
     factor = np.tile([[1.0, 0.0], [0.95, 0.3]], (N, 1, 1))
-    rows = replace(before, values={"mean": 0.1 * before.values["mean"], "factor": packed(factor)})
+    rows = replace(before, values={"mean": 0.1 * before.values["mean"], "factor": pack_factors(factor)})
     _, begun = DirectionsSweep(settings).map(block, rows, globals_, Step(5))
     assert np.corrcoef(begun.chosen.T)[0, 1] > 0.85
     variance = np.diag(factor[0] @ factor[0].T)
     np.testing.assert_allclose(begun.variance, N * variance)
-    alone = local_of(settings, "mean_field", block, rows, globals_, Step(5))
+    alone = convert_rows(settings, "mean_field", block, rows, globals_, Step(5))
     np.testing.assert_allclose(np.exp(2.0 * alone.values["log_sd"]), np.tile(variance, (N, 1)))
     _, found = CoupleSweep(settings).map(block, rows, globals_, Step(5))
     noise = noise_of(settings, "mean_field", block, Step(5), 1)[0]["scores"]
@@ -203,13 +203,13 @@ def test_new_rows_begin_as_in_the_warm_up(
     """By Gaussians of their own first, and by the process from there on."""
     settings, block, globals_, _, _ = coupled(tools, q_x=q_x)
     seen = []
-    fitted = steps.fitted
+    fitted = steps.fit_local
 
     def noted(settings: Any, family: str, *more: Any) -> Local:
         seen.append(family)
         return fitted(settings, family, *more)
 
-    monkeypatch.setattr(steps, "fitted", noted)
+    monkeypatch.setattr(steps, "fit_local", noted)
     sweep, globals_ = Project(settings, 2), with_basis(settings, globals_)
     rows, _ = sweep.map(block, None, globals_, Step(5))
     assert seen == [family, "gp"]
@@ -231,7 +231,7 @@ def test_factors_that_explain_nothing_stay_at_the_prior(tools: Any) -> None:
     for sweep in (DirectionsSweep(settings), CoupleSweep(settings)):
         _, stats = sweep.map(block, flat, globals_, Step(5))
         globals_, _ = sweep.update(globals_, stats, Step(5))
-    after = local_of(settings, "gp", block, flat, globals_, Step(5))
+    after = convert_rows(settings, "gp", block, flat, globals_, Step(5))
     assert after is not None
     mean, variance = moments(settings, block, after, globals_, Step(5))
     assert np.abs(mean).max() < 0.5
@@ -300,8 +300,8 @@ def test_one_schedule(coupling: str) -> None:
 def test_packed_factors() -> None:
     factor = np.tril(np.random.default_rng(0).normal(size=(4, 3, 3)))
     factor[:, np.arange(3), np.arange(3)] = np.abs(factor[:, np.arange(3), np.arange(3)]) + 0.1
-    np.testing.assert_allclose(unpacked(packed(factor), 3), factor, rtol=1e-14)
-    local = Local({"inputs": np.zeros((4, 3)), "spread": packed(factor)}, {}, {}, np.zeros(4))
+    np.testing.assert_allclose(unpacked(pack_factors(factor), 3), factor, rtol=1e-14)
+    local = Local({"inputs": np.zeros((4, 3)), "spread": pack_factors(factor)}, {}, {}, np.zeros(4))
     covariance = covariance_of_inputs(local, local.values["inputs"])
     np.testing.assert_allclose(covariance, factor @ factor.swapaxes(1, 2), rtol=1e-13)
     assert (covariance_of_inputs(None, np.zeros((4, 3))) == 0).all()

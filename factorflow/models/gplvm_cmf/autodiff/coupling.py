@@ -19,11 +19,11 @@ from torch import Tensor
 from factorflow.models.gplvm_cmf.autodiff.kernel import Inducing, between, features
 from factorflow.models.gplvm_cmf.settings import Family, Settings
 
-__all__ = ["Drawn", "draw_coupled", "draw_inducing", "draw_separate", "factor_of_inputs", "unpacked"]
+__all__ = ["Draw", "draw_coupled", "draw_inducing", "draw_separate", "factor_of_inputs", "unpacked"]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class Draw:
     """One draw of the rows.
 
     Parameters
@@ -83,7 +83,7 @@ def draw_coupled(
     local: Mapping[str, Tensor],
     noise: Mapping[str, Tensor],
     w: Float64[Tensor, "M Q"],
-) -> Drawn:
+) -> Draw:
     """Return a draw of X and z given w."""
     x = local["inputs"]
     if settings.learns_inputs:
@@ -91,18 +91,18 @@ def draw_coupled(
     a, v = features(process, between(process, x))
     mean, variance = a @ w, v[:, None] + values["log_noise"].exp()
     divergence = -0.5 * (1.0 + variance.log() - mean**2 - variance).sum(1)
-    return Drawn(mean + variance.sqrt() * noise["scores"], divergence, x)
+    return Draw(mean + variance.sqrt() * noise["scores"], divergence, x)
 
 
-def draw_separate(family: Family, local: Mapping[str, Tensor], noise: Float64[Tensor, "B Q"]) -> Drawn:
+def draw_separate(family: Family, local: Mapping[str, Tensor], noise: Float64[Tensor, "B Q"]) -> Draw:
     """Return a draw of z of rows that have Gaussians of their own."""
     mean = local["mean"]
     if family == "mean_field":
         log_sd = local["log_sd"]
         sd = log_sd.exp()
         divergence = -0.5 * (1.0 + 2.0 * log_sd - mean**2 - sd**2).sum(1)
-        return Drawn(mean + sd * noise, divergence)
+        return Draw(mean + sd * noise, divergence)
     factor = unpacked(local["factor"], mean.shape[1])
     log_diagonal = torch.diagonal(factor, dim1=-2, dim2=-1).log()
     divergence = -0.5 * ((1.0 + 2.0 * log_diagonal - mean**2).sum(1) - (factor**2).sum((1, 2)))
-    return Drawn(mean + (factor @ noise[:, :, None])[:, :, 0], divergence)
+    return Draw(mean + (factor @ noise[:, :, None])[:, :, 0], divergence)

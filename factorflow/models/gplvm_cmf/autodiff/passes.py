@@ -36,13 +36,13 @@ from factorflow.shape import Array, Block
 
 __all__ = [
     "Data",
-    "Given",
+    "PassInputs",
     "cotangents",
     "differentiate",
     "evaluate",
     "fit_rows",
     "importance",
-    "read",
+    "read_block",
     "regress",
     "rows_of",
 ]
@@ -75,13 +75,13 @@ class Data:
     views: Mapping[str, tuple[torch.Tensor, torch.Tensor]]
     constant: torch.Tensor
 
-    def cut(self, where: slice) -> Data:
+    def select(self, where: slice) -> Data:
         """Return some of the rows."""
         return Data({name: (y[where], s[where]) for name, (y, s) in self.views.items()}, self.constant[where])
 
 
 @dataclass(frozen=True)
-class Given:
+class PassInputs:
     """What a pass over rows is given.
 
     Parameters
@@ -104,7 +104,7 @@ class Given:
 
 
 @one_thread()
-def read(settings: Settings, block: Block, fixed: Fixed) -> Data:
+def read_block(settings: Settings, block: Block, fixed: Fixed) -> Data:
     """Return the values of a block as tensors, where they are worked on."""
     device, views = device_of(block), {}
     constant = torch.zeros(block.n_rows, dtype=torch.float64, device=device)
@@ -126,7 +126,7 @@ def rows_of(arrays: Arrays, where: slice) -> dict[str, Array]:
 
 
 @contextmanager
-def accounted() -> Iterator[None]:
+def account_memory() -> Iterator[None]:
     """Hold an untouched array as large as the tensors of a chunk, and PyTorch itself.
 
     The engine weighs what `map` takes by the memory of arrays, and does not see that of tensors.
@@ -140,20 +140,20 @@ def _chunks(settings: Settings, n_rows: int) -> list[slice]:
     return [slice(i, min(i + settings.chunk, n_rows)) for i in range(0, n_rows, settings.chunk)]
 
 
-def _of_chunk(noise: Arrays, where: slice, device: torch.device) -> dict[str, torch.Tensor]:
+def noise_of_chunk(noise: Arrays, where: slice, device: torch.device) -> dict[str, torch.Tensor]:
     """Return the noise of some rows; that of w is the same for all."""
     return {n: as_tensor(a if n.startswith("w") else a[where], device) for n, a in noise.items()}
 
 
 @one_thread()
 def differentiate(
-    given: Given, noise: Noise, globals_: Sequence[str], rows: Sequence[str], pending: Cotangents | None
+    inputs: PassInputs, noise: Noise, globals_: Sequence[str], rows: Sequence[str], pending: Cotangents | None
 ) -> tuple[float, dict[str, Array], dict[str, Array]]:
     """Return the bound of some rows, its mean over draws, and its gradients.
 
     Parameters
     ----------
-    given : Given
+    inputs : PassInputs
         The rows.
     noise : sequence of mapping
         Of each draw.
@@ -162,25 +162,28 @@ def differentiate(
     pending : Cotangents or None
         With respect to G and h, whose share in the gradient goes back through these rows.
     """
-    settings, device = given.settings, given.data.constant.device
-    values, bound = with_gradients(given.values, globals_, device), 0.0
-    found: dict[str, list[Array]] = {name: [] for name in rows}
-    with accounted():
-        for where in _chunks(settings, len(given.data.constant)):
-            local, data = with_gradients(rows_of(given.local, where), rows, device), given.data.cut(where)
-            for s, drawn in enumerate(noise):
+    settings, device = inputs.settings, inputs.data.constant.device
+    values, bound = with_gradients(inputs.values, globals_, device), 0.0
+    gradients: dict[str, list[Array]] = {name: [] for name in rows}
+    with account_memory():
+        for where in _chunks(settings, len(inputs.data.constant)):
+            local, data = (
+                with_gradients(rows_of(inputs.local, where), rows, device),
+                inputs.data.select(where),
+            )
+            for s, draw in enumerate(noise):
                 terms = terms_of_rows(
-                    settings, given.family, values, local, data.views, _of_chunk(drawn, where, device)
+                    settings, inputs.family, values, local, data.views, noise_of_chunk(draw, where, device)
                 )
                 aim = terms.bound.sum() / len(noise)
                 bound += float(aim.detach()) + float(data.constant.sum()) / len(noise)
-                _with_share(aim, terms, pending, s).backward()
+                add_pending(aim, terms, pending, s).backward()
             for name, gradient in total(local, rows).items():
-                found[name].append(gradient)
-    return bound, total(values, globals_), {name: np.concatenate(parts) for name, parts in found.items()}
+                gradients[name].append(gradient)
+    return bound, total(values, globals_), {name: np.concatenate(parts) for name, parts in gradients.items()}
 
 
-def _with_share(aim: torch.Tensor, terms: Terms, pending: Cotangents | None, s: int) -> torch.Tensor:
+def add_pending(aim: torch.Tensor, terms: Terms, pending: Cotangents | None, s: int) -> torch.Tensor:
     """Return what is differentiated: the bound of the rows, and their share in the rest by way of G and h."""
     if pending is None or terms.gram is None or terms.shift is None:
         return aim
@@ -191,28 +194,28 @@ def _with_share(aim: torch.Tensor, terms: Terms, pending: Cotangents | None, s: 
 
 @one_thread()
 def evaluate(
-    given: Given, noise: Noise
+    inputs: PassInputs, noise: Noise
 ) -> tuple[
     Float64[np.ndarray, " B"], Float64[np.ndarray, "S Q M M"] | None, Float64[np.ndarray, "S Q M"] | None
 ]:
     """Return the bound of each row, its mean over draws; and their share in G and h of each draw."""
-    settings, device = given.settings, given.data.constant.device
-    values, bounds = with_gradients(given.values, (), device), []
+    settings, device = inputs.settings, inputs.data.constant.device
+    values, bounds = with_gradients(inputs.values, (), device), []
     grams: list[torch.Tensor | float] = [0.0 for _ in noise]
     shifts: list[torch.Tensor | float] = [0.0 for _ in noise]
-    with torch.no_grad(), accounted():
-        for where in _chunks(settings, len(given.data.constant)):
-            local, data = with_gradients(rows_of(given.local, where), (), device), given.data.cut(where)
+    with torch.no_grad(), account_memory():
+        for where in _chunks(settings, len(inputs.data.constant)):
+            local, data = with_gradients(rows_of(inputs.local, where), (), device), inputs.data.select(where)
             bound = data.constant
-            for s, drawn in enumerate(noise):
+            for s, draw in enumerate(noise):
                 terms = terms_of_rows(
-                    settings, given.family, values, local, data.views, _of_chunk(drawn, where, device)
+                    settings, inputs.family, values, local, data.views, noise_of_chunk(draw, where, device)
                 )
                 bound = bound + terms.bound / len(noise)
                 if terms.gram is not None and terms.shift is not None:
                     grams[s], shifts[s] = grams[s] + terms.gram, shifts[s] + terms.shift
             bounds.append(as_array(bound))
-    if given.family != "gp" or not settings.draws_u:
+    if inputs.family != "gp" or not settings.draws_u:
         return np.concatenate(bounds), None, None
     gram, shift = (np.stack([as_array(torch.as_tensor(part)) for part in parts]) for parts in (grams, shifts))
     return np.concatenate(bounds), gram, shift
@@ -232,12 +235,12 @@ def cotangents(
     leaves = with_gradients(values, names, host)
     sums = [as_tensor(array).requires_grad_() for array in (gram, shift)]
     bound = torch.zeros((), dtype=torch.float64)
-    for s, drawn in enumerate(noise):
-        alpha = as_tensor(drawn["w"])
+    for s, draw in enumerate(noise):
+        alpha = as_tensor(draw["w"])
         bound = bound + guess_inducing(settings, leaves, alpha, sums[0][s], sums[1][s]) / len(noise)
     bound.backward()
-    back = [np.zeros(tuple(x.shape)) if x.grad is None else as_array(x.grad) for x in sums]
-    return Cotangents(back[0], back[1], total(leaves, names), float(bound.detach()))
+    derivatives = [np.zeros(tuple(x.shape)) if x.grad is None else as_array(x.grad) for x in sums]
+    return Cotangents(derivatives[0], derivatives[1], total(leaves, names), float(bound.detach()))
 
 
 @one_thread()
@@ -256,12 +259,14 @@ def regress(
 
 
 @one_thread()
-def fit_rows(given: Given, noise: Callable[[int], Arrays], n_steps: int, rate: float) -> dict[str, Array]:
+def fit_rows(
+    inputs: PassInputs, noise: Callable[[int], Arrays], n_steps: int, rate: float
+) -> dict[str, Array]:
     """Return the parameters of rows after steps of Adam under decoders that stay as they are.
 
     Parameters
     ----------
-    given : Given
+    inputs : PassInputs
         The rows, and where they start.
     noise : callable
         Of the number of a step: standard normals of all rows.
@@ -270,63 +275,63 @@ def fit_rows(given: Given, noise: Callable[[int], Arrays], n_steps: int, rate: f
     rate : float
         Length of the first step; it falls to 0 as a cosine.
     """
-    settings, device = given.settings, given.data.constant.device
-    values = with_gradients(given.values, (), device)
-    parts: dict[str, list[Array]] = {name: [] for name in given.local}
-    moving = [name for name in given.local if name != "inputs" or settings.learns_inputs]
-    chunks = _chunks(settings, len(given.data.constant))
-    locals_ = [with_gradients(rows_of(given.local, where), moving, device) for where in chunks]
-    with accounted():
+    settings, device = inputs.settings, inputs.data.constant.device
+    values = with_gradients(inputs.values, (), device)
+    parts: dict[str, list[Array]] = {name: [] for name in inputs.local}
+    moving = [name for name in inputs.local if name != "inputs" or settings.learns_inputs]
+    chunks = _chunks(settings, len(inputs.data.constant))
+    locals_ = [with_gradients(rows_of(inputs.local, where), moving, device) for where in chunks]
+    with account_memory():
         adams = [Adam([local[name] for name in moving]) for local in locals_]
         for count in range(n_steps):
-            drawn = noise(count)
+            draw = noise(count)
             length = rate * 0.5 * (1.0 + math.cos(math.pi * count / n_steps))
             for where, local, adam in zip(chunks, locals_, adams, strict=True):
-                data = given.data.cut(where).views
+                data = inputs.data.select(where).views
                 terms = terms_of_rows(
-                    settings, given.family, values, local, data, _of_chunk(drawn, where, device)
+                    settings, inputs.family, values, local, data, noise_of_chunk(draw, where, device)
                 )
                 adam.step(torch.autograd.grad(terms.bound.sum(), adam.tensors), length)
     for local in locals_:
         for name, tensor in local.items():
             parts[name].append(as_array(tensor))
-    return {name: np.concatenate(found) for name, found in parts.items()}
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 @one_thread()
 def importance(
-    given: Given, noise: Callable[[int, int], Float64[np.ndarray, "B _"]], n_draws: int
+    inputs: PassInputs, noise: Callable[[int, int], Float64[np.ndarray, "B _"]], n_draws: int
 ) -> Float64[np.ndarray, " B"]:
     """Return estimates of log p(y_i), draws from rows' own Gaussians (family "full"), widened.
 
     Parameters
     ----------
-    given : Given
+    inputs : PassInputs
         The rows, with their Gaussians.
     noise : callable
         Of the number of a call and of words: standard normals of all rows.
     n_draws : int
         Draws.
     """
-    settings, device = given.settings, given.data.constant.device
-    q, found = settings.n_factors, []
-    with torch.no_grad(), accounted():
-        values = with_gradients(given.values, (), device)
-        local = with_gradients(given.local, (), device)
+    settings, device = inputs.settings, inputs.data.constant.device
+    q, log_weights = settings.n_factors, []
+    with torch.no_grad(), account_memory():
+        values = with_gradients(inputs.values, (), device)
+        local = with_gradients(inputs.local, (), device)
         factor = WIDENED * unpacked(local["factor"], q)
         for first in range(0, n_draws, TOGETHER):
             n = min(TOGETHER, n_draws - first)
-            drawn = noise(first // TOGETHER, n * q).reshape(-1, n, q)
+            draw = noise(first // TOGETHER, n * q).reshape(-1, n, q)
             parts = []
-            for where in _chunks(settings, len(given.data.constant)):
-                e = as_tensor(drawn[where], device)
+            for where in _chunks(settings, len(inputs.data.constant)):
+                e = as_tensor(draw[where], device)
                 z = local["mean"][where, None, :] + e @ factor[where].mT
                 log_q = -0.5 * (e**2).sum(2) - factor[where].diagonal(dim1=1, dim2=2).log().sum(1)[:, None]
                 data = {
-                    name: (y[:, None], s[:, None]) for name, (y, s) in given.data.cut(where).views.items()
+                    name: (y[:, None], s[:, None]) for name, (y, s) in inputs.data.select(where).views.items()
                 }
                 log_p = log_likelihood(settings, values, data, z) - 0.5 * (z**2).sum(2)
                 parts.append(log_p - log_q)
-            found.append(torch.cat(parts))
-        weights = torch.cat(found, 1)
-        return as_array(torch.logsumexp(weights, 1) - math.log(n_draws) + given.data.constant)
+            log_weights.append(torch.cat(parts))
+        weights = torch.cat(log_weights, 1)
+        return as_array(torch.logsumexp(weights, 1) - math.log(n_draws) + inputs.data.constant)

@@ -28,11 +28,11 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-from factorflow.models.gplvm_cmf.autodiff.coupling import Drawn, factor_of_inputs, triangular
+from factorflow.models.gplvm_cmf.autodiff.coupling import Draw, factor_of_inputs, triangular
 from factorflow.models.gplvm_cmf.autodiff.kernel import Inducing, between, features, slopes
 from factorflow.models.gplvm_cmf.settings import Settings
 
-__all__ = ["guess_inducing", "guess_inputs", "linearised", "sums_for_inducing"]
+__all__ = ["guess_inducing", "guess_inputs", "linearise", "sums_for_inducing"]
 
 
 LINEARISATIONS = 2
@@ -41,7 +41,7 @@ of a row tells X to a small part of its spread, and what neglects how the map be
 square over s_q^2: linearised at phi alone, maps that have to bend stayed straight."""
 
 
-def linearised(
+def linearise(
     settings: Settings,
     values: Mapping[str, Tensor],
     process: Inducing,
@@ -60,7 +60,7 @@ def guess_inputs(
     process: Inducing,
     local: Mapping[str, Tensor],
     noise: Mapping[str, Tensor],
-    drawn: Drawn,
+    drawn: Draw,
     w: Float64[Tensor, "M Q"],
 ) -> Float64[Tensor, " B"]:
     """Return what r(X_i | w, z_i) adds to the bound of each row."""
@@ -87,7 +87,7 @@ def _guess_of_inputs(
     mean = torch.zeros_like(phi)
     for count in range(LINEARISATIONS):
         at = phi + (own @ mean[:, :, None])[:, :, 0]
-        a, t, jacobian = linearised(settings, values, process, at, w)
+        a, t, jacobian = linearise(settings, values, process, at, w)
         jacobian, off = jacobian @ own, z - a @ w
         if count == 0:
             # z - a'w over its sd, not z: rows are known to a small part of the range of z
@@ -110,7 +110,7 @@ def sums_for_inducing(
     z: Float64[Tensor, "B Q"],
 ) -> tuple[Float64[Tensor, "Q M M"], Float64[Tensor, "Q M"]]:
     """Return what some rows add to G and h."""
-    a, c, jacobian = linearised(settings, values, process, local["inputs"], values["w"])
+    a, c, jacobian = linearise(settings, values, process, local["inputs"], values["w"])
     if settings.learns_inputs:
         c = c + ((jacobian @ factor_of_inputs(local)) ** 2).sum(2)
     gram = torch.stack([a.T @ (a / c[:, q, None]) for q in range(c.shape[1])])

@@ -34,7 +34,7 @@ def one_thread() -> Iterator[None]:
     global _users, _own_threads
     with _lock:
         if not _users:
-            _own_threads = _threads_of_new_ones()
+            _own_threads = _default_n_threads()
         _users += 1
         torch.set_num_threads(1)
     try:
@@ -45,16 +45,16 @@ def one_thread() -> Iterator[None]:
             torch.set_num_threads(_own_threads)
 
 
-def _threads_of_new_ones() -> int:
+def _default_n_threads() -> int:
     """Return how many threads PyTorch has where nobody limits them: in a new thread of Python.
 
     In the present one those of OpenMP may be limited, for all libraries, while a run lasts.
     """
-    found: list[int] = []
-    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    n_threads: list[int] = []
+    thread = threading.Thread(target=lambda: n_threads.append(torch.get_num_threads()))
     thread.start()
     thread.join()
-    return found[0]
+    return n_threads[0]
 
 
 def device_of(block: Block) -> torch.device:
@@ -80,10 +80,10 @@ def with_gradients(
     return {name: as_tensor(a, device).requires_grad_(name in names) for name, a in arrays.items()}
 
 
-def total(tensors: Mapping[str, torch.Tensor], wanted: Iterable[str]) -> dict[str, Array]:
+def total(tensors: Mapping[str, torch.Tensor], names: Iterable[str]) -> dict[str, Array]:
     """Return the gradients that were added up in some tensors; 0 of what nothing depends on."""
-    found = {}
-    for name in wanted:
+    gradients = {}
+    for name in names:
         gradient = tensors[name].grad
-        found[name] = np.zeros(tuple(tensors[name].shape)) if gradient is None else as_array(gradient)
-    return found
+        gradients[name] = np.zeros(tuple(tensors[name].shape)) if gradient is None else as_array(gradient)
+    return gradients
