@@ -18,12 +18,12 @@ from factorflow.data.tables.formula import Linear, Offset, Terms
 from factorflow.data.tables.labels import Levels
 from factorflow.data.tables.merge import Cells, ReadCodes, ReadNumbers, merge
 from factorflow.data.tables.names import Names
-from factorflow.data.tables.spool import Spooled
+from factorflow.data.tables.spool import SpooledTable
 from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN, TableDesign
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 
-__all__ = ["Built", "Table"]
+__all__ = ["Table", "TableViews"]
 
 PIECE_ROWS = 2**20
 """Rows looked at together."""
@@ -33,7 +33,7 @@ ONES = "1"
 
 
 @dataclass(frozen=True)
-class Built:
+class TableViews:
     """What a table becomes: views of so many rows, and their roles."""
 
     views: list[ViewSource]
@@ -63,64 +63,74 @@ class Table:
 
     terms: Terms
     names: Names
-    spooled: Spooled
+    spooled: SpooledTable
     levels: dict[str, Levels]
     kind: Kind
     guessed: bool
 
-    def plain(self) -> Built:
+    def build_rows(self) -> TableViews:
         """Return every row of the table as a row of the dataset, in its order."""
-        n_rows, given = self.spooled.n_rows, self._given(self.terms.offsets)
+        n_rows, read_offsets = self.spooled.n_rows, self._read_offsets(self.terms.offsets)
         views = [self._response(self._numbers(self.terms.response))]
         views += [self._categorical(column, self._codes(column)) for column in self.terms.variables]
         views += [self._group(group) for group in self.terms.linear]
         role = EXPOSURE if self._counts else OFFSET
-        views += [] if given is None else [_covariate(role, given)]
-        return Built(views, n_rows, self._design(views))
+        views += [] if read_offsets is None else [_covariate(role, read_offsets)]
+        return TableViews(views, n_rows, self._design(views))
 
-    def merged(self, folder: Path) -> Built:
+    def build_cells(self, folder: Path) -> TableViews:
         """Return the distinct cells of the table, sorted."""
-        cells = self._merge(self._given(self.terms.offsets) or (_ones if self._counts else _zeros), folder)
+        cells = self._merge(
+            self._read_offsets(self.terms.offsets) or (_ones if self._counts else _zeros), folder
+        )
         views = self._cell_views(cells)
-        some = cells.n_merged > 0
-        if self._counts and (self.terms.offsets or some):
+        has_merged = cells.n_merged > 0
+        if self._counts and (self.terms.offsets or has_merged):
             views.append(_covariate(EXPOSURE, _field(cells, "given")))
         elif not self._counts:
             views += [_covariate(OFFSET, _field(cells, "given"))] if self.terms.offsets else []
-            views += [_covariate(WEIGHT, _field(cells, "n"))] if some else []
-            views += [_covariate(WITHIN, _field(cells, "within"))] if some else []
+            views += [_covariate(WEIGHT, _field(cells, "n"))] if has_merged else []
+            views += [_covariate(WITHIN, _field(cells, "within"))] if has_merged else []
         design = self._design(
-            views, aggregated=some, n_merged=cells.n_merged, constant=cells.constant if some else 0.0
+            views,
+            aggregated=has_merged,
+            n_merged=cells.n_merged,
+            constant=cells.constant if has_merged else 0.0,
         )
-        return Built(views, cells.n_rows, design)
+        return TableViews(views, cells.n_rows, design)
 
-    def grid(self, folder: Path) -> Built:
+    def build_grid(self, folder: Path) -> TableViews:
         """Return the cells of a complete grid with a count above 0, sorted."""
         exposures = self._level_exposures()
-        cells = self._above_zero(folder)._merge(_ones, folder)
+        cells = self._select_positive(folder)._merge(_ones, folder)
         views = self._cell_views(cells)
-        named = {self.names.variables[column]: values for column, values in exposures.items()}
+        by_view = {self.names.variables[column]: values for column, values in exposures.items()}
         design = self._design(
             views,
             aggregated=cells.n_merged > 0,
             n_merged=cells.n_merged,
             grid=True,
-            level_exposures=tuple((view, tuple(values.tolist())) for view, values in named.items()),
+            level_exposures=tuple((view, tuple(values.tolist())) for view, values in by_view.items()),
         )
-        return Built(views, cells.n_rows, design)
+        return TableViews(views, cells.n_rows, design)
 
-    def with_held(self, built: Built) -> Built:
+    def append_held_out(self, built: TableViews) -> TableViews:
         """Return the same rows, and behind them those that are held out, one by one."""
-        if self.spooled.held is None or not self.spooled.held.n_rows:
+        if self.spooled.held_out is None or not self.spooled.held_out.n_rows:
             return built
-        held = replace(self, spooled=self.spooled.held).plain()
-        own = {view.name: view.read for view in held.views}
+        held_out = replace(self, spooled=self.spooled.held_out).build_rows()
+        readers = {view.name: view.read for view in held_out.views}
         views = [
-            replace(view, read=_in_turn(view.read, own.get(view.name, _alone(view.name)), built.n_rows))
+            replace(
+                view,
+                read=_read_consecutively(
+                    view.read, readers.get(view.name, _read_default(view.name)), built.n_rows
+                ),
+            )
             for view in built.views
         ]
         design = replace(built.design, first_held_out=built.n_rows)
-        return Built(views, built.n_rows + held.n_rows, design)
+        return TableViews(views, built.n_rows + held_out.n_rows, design)
 
     # Columns
 
@@ -136,7 +146,7 @@ class Table:
         provisional, final = self.spooled.codes[column], self.levels[column].final
         return lambda start, stop: np.asarray(final[provisional[start:stop]])
 
-    def _given(self, offsets: Sequence[Offset]) -> ReadNumbers | None:
+    def _read_offsets(self, offsets: Sequence[Offset]) -> ReadNumbers | None:
         """Return what reads the exposure of counts, or the offset of others; None: there is none."""
         if not offsets:
             return None
@@ -181,10 +191,10 @@ class Table:
         def read(variable: int) -> ReadCodes:
             return lambda start, stop: cells.codes(variable, start, stop)
 
-        found = [self._categorical(column, read(i)) for i, column in enumerate(self.terms.variables)]
-        return [self._response(_field(cells, "y")), *found]
+        categorical = [self._categorical(column, read(i)) for i, column in enumerate(self.terms.variables)]
+        return [self._response(_field(cells, "y")), *categorical]
 
-    def _above_zero(self, folder: Path) -> Table:
+    def _select_positive(self, folder: Path) -> Table:
         """Return the rows with a response above 0."""
         spooled, response = self.spooled, self.terms.response
         columns = {**spooled.codes, response: spooled.numbers[response]}
@@ -200,17 +210,17 @@ class Table:
                     append(files[name], column[rows][above])
         if not n_rows:
             raise InputError(f"column {response!r}", "only 0", "counts", "Nothing was seen anywhere.")
-        found = {name: FileColumn.whole(path, columns[name].dtype) for name, path in paths.items()}
-        numbers = {response: found.pop(response)}
-        return replace(self, spooled=replace(spooled, n_rows=n_rows, codes=found, numbers=numbers))
+        positive = {name: FileColumn.whole(path, columns[name].dtype) for name, path in paths.items()}
+        numbers = {response: positive.pop(response)}
+        return replace(self, spooled=replace(spooled, n_rows=n_rows, codes=positive, numbers=numbers))
 
     def _level_exposures(self) -> dict[str, NDArray[np.float64]]:
         """Return the exposures of the levels by column, of variables that have any; refuse others."""
-        found: dict[str, NDArray[np.float64]] = {}
+        exposures: dict[str, NDArray[np.float64]] = {}
         for offset in self.terms.offsets:
             column, values = self._carrier(offset)
-            found[column] = found[column] * values if column in found else values
-        return found
+            exposures[column] = exposures[column] * values if column in exposures else values
+        return exposures
 
     def _carrier(self, offset: Offset) -> tuple[str, NDArray[np.float64]]:
         """Return the variable that an exposure depends on, and the exposure of each of its levels."""
@@ -257,8 +267,8 @@ class Table:
         return ViewSource(self.names.linear[group], names, columns, KINDS["covariate"])
 
     def _design(self, views: Sequence[ViewSource], **facts: Any) -> TableDesign:
-        made, spooled = {view.name for view in views}, self.spooled
-        facts |= {role: role for role in (EXPOSURE, OFFSET, WEIGHT, WITHIN) if role in made}
+        view_names, spooled = {view.name for view in views}, self.spooled
+        facts |= {role: role for role in (EXPOSURE, OFFSET, WEIGHT, WITHIN) if role in view_names}
         return TableDesign(
             formula=self.terms.formula,
             response=self.names.response,
@@ -301,7 +311,7 @@ def _covariate(name: str, read: ReadNumbers) -> ViewSource:
     )
 
 
-def _in_turn(first: ReadBlock, second: ReadBlock, n_first: int) -> ReadBlock:
+def _read_consecutively(first: ReadBlock, second: ReadBlock, n_first: int) -> ReadBlock:
     """Return what reads rows of one source, and behind its last those of another."""
 
     def read(start: int, stop: int) -> NDArray[Any]:
@@ -312,7 +322,7 @@ def _in_turn(first: ReadBlock, second: ReadBlock, n_first: int) -> ReadBlock:
     return read
 
 
-def _alone(role: str) -> ReadBlock:
+def _read_default(role: str) -> ReadBlock:
     """Return the covariate of rows that stand for themselves."""
     value = 1.0 if role in (EXPOSURE, WEIGHT) else 0.0
     return lambda start, stop: np.full((stop - start, 1), value)

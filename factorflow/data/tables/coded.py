@@ -125,10 +125,10 @@ def _part(
         data[design.exposure] = _product([_exposure(piece, offset) for offset in terms.offsets], piece.n_rows)
     if design.offset is not None:
         data[design.offset] = np.sum([_offset(piece, offset) for offset in terms.offsets], axis=0)[:, None]
-    return data | _alone(design, piece.n_rows)
+    return data | _read_default(design, piece.n_rows)
 
 
-def _alone(design: TableDesign, n_rows: int) -> Arrays:
+def _read_default(design: TableDesign, n_rows: int) -> Arrays:
     """Return the covariates that say that a row stands for no others."""
     roles = ((design.weight, 1.0), (design.within, 0.0))
     return {view: np.full((n_rows, 1), value) for view, value in roles if view is not None}
@@ -157,7 +157,7 @@ def _product(exposures: list[NDArray[np.float64]], n_rows: int) -> NDArray[np.fl
     return np.asarray(np.prod([np.ones(n_rows), *exposures], axis=0))[:, None]
 
 
-def _given(piece: Piece, offset: Offset) -> NDArray[np.float64]:
+def _read_offsets(piece: Piece, offset: Offset) -> NDArray[np.float64]:
     """Return the numbers of an exposure or offset; say so where some are missing."""
     values = piece.numbers(offset.column)
     if np.isnan(values).any():
@@ -167,7 +167,7 @@ def _given(piece: Piece, offset: Offset) -> NDArray[np.float64]:
 
 
 def _exposure(piece: Piece, offset: Offset) -> NDArray[np.float64]:
-    values = _given(piece, offset)
+    values = _read_offsets(piece, offset)
     if not offset.log:
         return np.exp(values)
     if (values < 0).any():
@@ -182,7 +182,7 @@ def _exposure(piece: Piece, offset: Offset) -> NDArray[np.float64]:
 
 
 def _offset(piece: Piece, offset: Offset) -> NDArray[np.float64]:
-    values = _given(piece, offset)
+    values = _read_offsets(piece, offset)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.log(values) if offset.log else values
 
@@ -229,7 +229,7 @@ def _of_dataset(
             data[view] = np.ascontiguousarray(matched, np.int32)
         if design.exposure is not None and design.exposure not in data:
             data[design.exposure] = np.ones((block.n_rows, 1))
-        for view, array in _alone(design, block.n_rows).items():
+        for view, array in _read_default(design, block.n_rows).items():
             data[view] = block.data.get(view, array)
         yield _block(number, block.start, block.n_rows, data)
 

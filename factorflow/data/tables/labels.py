@@ -19,7 +19,7 @@ from factorflow.data.ingest.checks import listed, warn, warn_of_spelling
 from factorflow.data.ingest.levels import in_order, text_of, typed_labels
 from factorflow.errors import InputError, counted
 
-__all__ = ["MISSING_LEVEL", "Labels", "Levels", "as_text", "settle", "tidy", "warn_unknown"]
+__all__ = ["MISSING_LEVEL", "Labels", "Levels", "as_text", "resolve_levels", "tidy", "warn_unknown"]
 
 MISSING_LEVEL = "missing"
 """The level of rows whose label is missing."""
@@ -33,10 +33,10 @@ class Labels:
     def __init__(self) -> None:
         self.where: dict[str, int] = {}
 
-    def codes(self, codes: NDArray[Any], found: Sequence[Any]) -> NDArray[np.int32]:
+    def codes(self, codes: NDArray[Any], labels: Sequence[Any]) -> NDArray[np.int32]:
         """Return the codes of some rows, (B,), given those in a piece and the labels of the piece."""
-        own = [self._code(as_text(label)) for label in found]
-        return np.asarray(np.array([*own, -1], np.int32)[codes])
+        label_codes = [self._code(as_text(label)) for label in labels]
+        return np.asarray(np.array([*label_codes, -1], np.int32)[codes])
 
     def _code(self, text: str) -> int:
         return self.where.setdefault(text, len(self.where)) if text else -1
@@ -70,29 +70,29 @@ def as_text(label: Any) -> str:
 
 def tidy(text: str) -> str:
     """Return the text of a whole number without decimals, of a truth value or a date as a frame has it."""
-    whole = _WHOLE.fullmatch(text)
-    return whole.group(1) if whole else typed_labels([text])[0]
+    match = _WHOLE.fullmatch(text)
+    return match.group(1) if match else typed_labels([text])[0]
 
 
-def settle(
+def resolve_levels(
     column: str,
-    found: Sequence[str],
+    labels: Sequence[str],
     used: NDArray[np.bool_],
     *,
     ordered: bool,
     forced: bool,
     gaps: bool,
-    given: Sequence[str] | None,
-    known: Sequence[str] | None,
+    chosen_levels: Sequence[str] | None,
+    template_levels: Sequence[str] | None,
 ) -> Levels:
-    """Return the levels of a variable whose labels were all seen.
+    """Return the levels of a variable, given all its labels.
 
     Parameters
     ----------
     column : str
         Its name, for errors.
-    found : sequence of str
-        Labels by provisional code (P).
+    labels : sequence of str
+        By provisional code (P).
     used : (P,) bool array
         Which of them some row has.
     ordered : bool
@@ -101,32 +101,32 @@ def settle(
         Numbers of any kind are to be levels (``C(column)``).
     gaps : bool
         Some rows have no label, and are to have a level of their own.
-    given : sequence of str, optional
-        Levels in the order the user wants.
-    known : sequence of str, optional
+    chosen_levels : sequence of str, optional
+        Levels in the order that the user chose.
+    template_levels : sequence of str, optional
         Levels of another dataset: other labels have none.
 
     Raises
     ------
     InputError
-        When there is no label, or one that is not among those given, or when they are numbers with decimals.
+        When there is no label, or one that is not among those chosen, or when they are numbers with decimals.
     """
-    texts = list(found) if ordered else _normal(found)
+    texts = list(labels) if ordered else _normalise(labels)
     present = [text for text, some in zip(texts, used, strict=True) if some]
-    if not ordered and not forced and known is None and given is None:
+    if not ordered and not forced and template_levels is None and chosen_levels is None:
         _refuse_measurements(column, present)
     names = list(dict.fromkeys(texts)) if ordered else in_order(list(dict.fromkeys(present)))
     unknown: tuple[str, ...] = ()
-    if known is not None or given is not None:
-        names = list(known if known is not None else given or ())
-        among = set(names)
-        unknown = tuple(text for text in dict.fromkeys(present) if text not in among)
-    if known is None and unknown:
+    if template_levels is not None or chosen_levels is not None:
+        names = list(template_levels if template_levels is not None else chosen_levels or ())
+        level_set = set(names)
+        unknown = tuple(text for text in dict.fromkeys(present) if text not in level_set)
+    if template_levels is None and unknown:
         raise InputError(
             f"labels of {column!r}", listed(unknown), f"levels among {listed(names)}", "Add them to levels."
         )
-    if gaps and known is None:
-        if MISSING_LEVEL in names and given is None:
+    if gaps and template_levels is None:
+        if MISSING_LEVEL in names and chosen_levels is None:
             raise InputError(
                 f"labels of {column!r}",
                 MISSING_LEVEL,
@@ -145,7 +145,7 @@ def settle(
     return Levels(tuple(names), np.array(codes, np.int32), unknown)
 
 
-def _normal(texts: Sequence[str]) -> list[str]:
+def _normalise(texts: Sequence[str]) -> list[str]:
     """Return labels that are all numbers with whole ones freed of decimals: 3 and 3.0 are one level.
 
     Truth values and dates of text tables become those of a frame.

@@ -205,8 +205,8 @@ def _combined(rows: Columns, packing: CellCodes) -> Columns:
     starts = np.flatnonzero(new)
     if starts.size == order.size:
         return rows
-    merged = _moments(rows, starts) if "within" in rows else _sums(rows, starts)
-    return {name: rows[name][starts] for name in packing.names} | merged
+    build_cells = _moments(rows, starts) if "within" in rows else _sums(rows, starts)
+    return {name: rows[name][starts] for name in packing.names} | build_cells
 
 
 def _sums(rows: Columns, starts: NDArray[np.intp]) -> Columns:

@@ -19,7 +19,7 @@ from factorflow.data.tables.pieces import Piece, TableSource
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, LARGEST_COUNT, Kind
 
-__all__ = ["Part", "Rules", "Spooled", "spool"]
+__all__ = ["Part", "Rules", "SpooledTable", "spool"]
 
 Part = Literal["both", "kept", "held out"]
 
@@ -50,7 +50,7 @@ class Rules:
 
 
 @dataclass
-class Spooled:
+class SpooledTable:
     """The rows of a table that are used, on disk.
 
     Parameters
@@ -68,7 +68,7 @@ class Spooled:
         Columns in which a label is missing somewhere.
     counts : bool
         Whether every response is a whole number from 0 on.
-    held : Spooled or None
+    held_out : Spooled or None
         Where both parts are wanted, the rows that are held out: ``n_rows``, ``codes`` and ``numbers``.
     """
 
@@ -81,10 +81,10 @@ class Spooled:
     labels: dict[str, Labels] = field(default_factory=dict)
     gaps: set[str] = field(default_factory=set)
     counts: bool = True
-    held: Spooled | None = None
+    held_out: SpooledTable | None = None
 
 
-def spool(source: TableSource, terms: Terms, rules: Rules, folder: Path) -> Spooled:
+def spool(source: TableSource, terms: Terms, rules: Rules, folder: Path) -> SpooledTable:
     """Read a table once and write the columns of a formula to files in a folder.
 
     Raises
@@ -95,7 +95,7 @@ def spool(source: TableSource, terms: Terms, rules: Rules, folder: Path) -> Spoo
     """
     numbers = [terms.response, *terms.numbers]
     source.check([*terms.variables, *numbers])
-    out = Spooled(labels={name: Labels() for name in terms.variables})
+    out = SpooledTable(labels={name: Labels() for name in terms.variables})
     both = rules.holdout is not None and rules.part == "both"
     parts = [_Part(terms, folder / "used"), *([_Part(terms, folder / "held")] if both else [])]
     with ExitStack() as stack:
@@ -111,7 +111,7 @@ def spool(source: TableSource, terms: Terms, rules: Rules, folder: Path) -> Spoo
             "Check the table and what is to be left out.",
         )
     if both:
-        out.held = parts[1].spooled(Spooled())
+        out.held_out = parts[1].spooled(SpooledTable())
     return parts[0].spooled(out)
 
 
@@ -130,12 +130,12 @@ class _Part(ExitStack):
         folder.mkdir(parents=True)
         self.files = {name: self.enter_context(path.open("wb")) for name, path in self.paths.items()}
 
-    def add(self, columns: Mapping[str, NDArray[Any]], wanted: NDArray[np.bool_]) -> None:
+    def add(self, columns: Mapping[str, NDArray[Any]], selected: NDArray[np.bool_]) -> None:
         for name, array in columns.items():
-            append(self.files[name], array[wanted])
-        self.n_rows += int(wanted.sum())
+            append(self.files[name], array[selected])
+        self.n_rows += int(selected.sum())
 
-    def spooled(self, out: Spooled) -> Spooled:
+    def spooled(self, out: SpooledTable) -> SpooledTable:
         columns = {name: FileColumn.whole(path, self.types[name]) for name, path in self.paths.items()}
         out.n_rows = self.n_rows
         out.codes = {name: columns.pop(name) for name in self.terms.variables}
@@ -143,40 +143,42 @@ class _Part(ExitStack):
         return out
 
 
-def _add(piece: Piece, terms: Terms, rules: Rules, out: Spooled, parts: Sequence[_Part]) -> None:
+def _add(piece: Piece, terms: Terms, rules: Rules, out: SpooledTable, parts: Sequence[_Part]) -> None:
     numbers = {name: piece.numbers(name) for name in (terms.response, *terms.numbers)}
     raw = {name: piece.labels(name) for name in terms.variables}
     codes = {name: out.labels[name].codes(*raw[name]) for name in terms.variables}
-    known = np.full(piece.n_rows, True)
+    complete = np.full(piece.n_rows, True)
     for name, values in numbers.items():
-        known &= _known(piece, name, ~np.isnan(values), "missing_response", rules.missing_response)
+        complete &= _check_missing(piece, name, ~np.isnan(values), "missing_response", rules.missing_response)
     if rules.missing_levels != "level":
         for name, code in codes.items():
-            known &= _known(piece, name, code >= 0, "missing_levels", rules.missing_levels)
-    _check_numbers(piece, terms, rules.kind, numbers, known)
-    wanted = known
+            complete &= _check_missing(piece, name, code >= 0, "missing_levels", rules.missing_levels)
+    _check_numbers(piece, terms, rules.kind, numbers, complete)
+    selected = complete
     if rules.holdout is not None:
         hidden = rules.holdout.rows(out.n_table_rows, piece.n_rows)
-        wanted = known & (hidden == (rules.part == "held out"))
-    for part, rows in zip(parts, (wanted, known & ~wanted), strict=False):
+        selected = complete & (hidden == (rules.part == "held out"))
+    for part, rows in zip(parts, (selected, complete & ~selected), strict=False):
         part.add(codes | numbers, rows)
-    out.gaps |= {name for name, code in codes.items() if (code[wanted] < 0).any()}
+    out.gaps |= {name for name, code in codes.items() if (code[selected] < 0).any()}
     out.n_table_rows += piece.n_rows
-    out.n_dropped += int(piece.n_rows - known.sum())
-    out.n_held_out += int(known.sum() - wanted.sum())
-    out.counts &= bool(KINDS["poisson"].invalid(numbers[terms.response][known]) is None)
+    out.n_dropped += int(piece.n_rows - complete.sum())
+    out.n_held_out += int(complete.sum() - selected.sum())
+    out.counts &= bool(KINDS["poisson"].invalid(numbers[terms.response][complete]) is None)
 
 
-def _known(piece: Piece, name: str, known: NDArray[np.bool_], option: str, policy: str) -> NDArray[np.bool_]:
-    if policy == "refuse" and not known.all():
-        row = int(np.argmin(known))
+def _check_missing(
+    piece: Piece, name: str, complete: NDArray[np.bool_], option: str, policy: str
+) -> NDArray[np.bool_]:
+    if policy == "refuse" and not complete.all():
+        row = int(np.argmin(complete))
         raise InputError(
             f"column {name!r} of {piece.where}, row {piece.first + row + 1}",
             "missing",
             f"an entry in every row, as {option}='refuse' asks for",
             f"Fill it in, or leave such rows out: {option}='drop'.",
         )
-    return known
+    return complete
 
 
 def _check_numbers(
@@ -184,12 +186,12 @@ def _check_numbers(
     terms: Terms,
     kind: Kind | None,
     numbers: dict[str, NDArray[np.float64]],
-    known: NDArray[np.bool_],
+    complete: NDArray[np.bool_],
 ) -> None:
     """Refuse values that do not fit their role, in rows that are used."""
 
     def refuse(name: str, bad: NDArray[np.bool_], expected: str, remedy: str) -> None:
-        bad = bad & known
+        bad = bad & complete
         if bad.any():
             row = int(np.argmax(bad))
             where = f"column {name!r} of {piece.where}, row {piece.first + row + 1}"

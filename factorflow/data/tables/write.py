@@ -20,13 +20,13 @@ from factorflow.data.store.layout import choose_block_rows, read_manifest
 from factorflow.data.store.rows import Columns, RowNames
 from factorflow.data.store.views import is_long_table
 from factorflow.data.store.writer import write_store
-from factorflow.data.tables.assemble import Built, Table
+from factorflow.data.tables.assemble import Table, TableViews
 from factorflow.data.tables.columns import FileColumn
 from factorflow.data.tables.formula import Terms, parse
-from factorflow.data.tables.labels import Levels, settle, warn_unknown
+from factorflow.data.tables.labels import Levels, resolve_levels, warn_unknown
 from factorflow.data.tables.names import Names, name_views
 from factorflow.data.tables.sources import open_table
-from factorflow.data.tables.spool import Part, Rules, Spooled, spool
+from factorflow.data.tables.spool import Part, Rules, SpooledTable, spool
 from factorflow.errors import InputError, counted
 from factorflow.kinds import KINDS, Kind
 from factorflow.settings import TableOptions, documented, parse_config
@@ -113,9 +113,9 @@ def write_table(
     (3, ['a', 'b'], 1)
     """
     terms = parse(formula)
-    chosen = {"missing_response": missing_response, "missing_levels": missing_levels, "part": part}
-    parse_config(TableOptions, {"formula": formula, "holdout": holdout, "seed": seed, **chosen})
-    given = TableFormat(None, sep, decimal, encoding, _codes(na_values))
+    policies = {"missing_response": missing_response, "missing_levels": missing_levels, "part": part}
+    parse_config(TableOptions, {"formula": formula, "holdout": holdout, "seed": seed, **policies})
+    table_format = TableFormat(None, sep, decimal, encoding, _codes(na_values))
     rules = _rules(likelihood, missing_response, missing_levels, holdout, part, seed)
     template = open_dataset(like) if isinstance(like, str | os.PathLike) else like
     names = name_views(terms)
@@ -125,22 +125,22 @@ def write_table(
         new_directory(target, overwrite, read_manifest, "of the table") as partial,
         as_local_source(source, partial) as files,
     ):
-        opened, folder = open_table(files, given), partial / "spool"
+        opened, folder = open_table(files, table_format), partial / "spool"
         spooled = spool(opened, terms, rules, folder)
         kind = rules.kind or KINDS["poisson" if spooled.counts else "gaussian"]
-        found = _settled(terms, names, spooled, opened.ordered, levels or {}, template)
-        table = Table(terms, names, spooled, found, kind, rules.kind is None)
+        column_levels = _resolve_levels(terms, names, spooled, opened.ordered, levels or {}, template)
+        table = Table(terms, names, spooled, column_levels, kind, rules.kind is None)
         if template is None:
             table.check()
-        _tell(spooled, found)
+        _warn(spooled, column_levels)
         if grid:
             _check_grid(terms, rules, kind, template)
-            built = table.grid(folder)
+            built = table.build_grid(folder)
         elif merge and not terms.linear:
-            built = table.merged(folder)
+            built = table.build_cells(folder)
         else:
-            built = table.plain()
-        _write(partial, table.with_held(built), block_rows)
+            built = table.build_rows()
+        _write(partial, table.append_held_out(built), block_rows)
         shutil.rmtree(folder, ignore_errors=True)
     return open_dataset(target)
 
@@ -155,7 +155,7 @@ def _codes(na_values: Any) -> tuple[str, ...]:
     return MissingCodes(na_values).texts("table")
 
 
-def _write(partial: Path, built: Built, block_rows: int | None) -> None:
+def _write(partial: Path, built: TableViews, block_rows: int | None) -> None:
     if built.n_rows < 2:
         raise InputError(
             "rows", built.n_rows, "at least 2 that differ", "Check the table and what is to be left out."
@@ -181,16 +181,16 @@ def _rules(
 
 
 def _check_grid(terms: Terms, rules: Rules, kind: Kind, template: Dataset | None) -> None:
-    wrong = {
+    conflicts = {
         "a normal response": kind.name != "poisson",
         "linear(...)": bool(terms.linear),
         "rows held out": rules.holdout is not None,
         "levels of another dataset": template is not None,
     }
-    if any(wrong.values()):
+    if any(conflicts.values()):
         raise InputError(
             "grid",
-            " and ".join(name for name, found in wrong.items() if found),
+            " and ".join(name for name, is_set in conflicts.items() if is_set),
             "counts of cells of categorical variables, all of them",
             "Write the table with all its rows, 0 included, and without {grid}.",
             grid=True,
@@ -199,37 +199,37 @@ def _check_grid(terms: Terms, rules: Rules, kind: Kind, template: Dataset | None
 
 def _check_levels(terms: Terms, levels: Mapping[str, Sequence[str]]) -> None:
     if not isinstance(levels, Mapping) or any(name not in terms.variables for name in levels):
-        known = f"a mapping of variables among {', '.join(terms.variables)} to levels"
-        raise InputError("levels", levels, known, "Check the names.")
+        expected = f"a mapping of variables among {', '.join(terms.variables)} to levels"
+        raise InputError("levels", levels, expected, "Check the names.")
 
 
-def _settled(
+def _resolve_levels(
     terms: Terms,
     names: Names,
-    spooled: Spooled,
+    spooled: SpooledTable,
     ordered: Callable[[str], bool],
-    given: Mapping[str, Sequence[str]],
+    levels: Mapping[str, Sequence[str]],
     template: Dataset | None,
 ) -> dict[str, Levels]:
     """Return the levels of every variable, by column."""
-    found = {}
+    resolved = {}
     for column in terms.variables:
-        known = None if template is None else template.features(names.variables[column]).tolist()
-        texts, keeps = list(spooled.labels[column].where), ordered(column)
-        found[column] = settle(
+        template_levels = None if template is None else template.features(names.variables[column]).tolist()
+        texts = list(spooled.labels[column].where)
+        resolved[column] = resolve_levels(
             column,
             texts,
-            _used(spooled.codes[column], len(texts)),
-            ordered=keeps,
+            _find_used_labels(spooled.codes[column], len(texts)),
+            ordered=ordered(column),
             forced=column in terms.forced,
             gaps=column in spooled.gaps,
-            given=[str(level) for level in given[column]] if column in given else None,
-            known=known,
+            chosen_levels=[str(level) for level in levels[column]] if column in levels else None,
+            template_levels=template_levels,
         )
-    return found
+    return resolved
 
 
-def _used(codes: FileColumn, n_labels: int) -> NDArray[np.bool_]:
+def _find_used_labels(codes: FileColumn, n_labels: int) -> NDArray[np.bool_]:
     """Return which labels some row has, (P,): those of rows that were left out have none."""
     used = np.zeros(n_labels + 1, bool)
     for start in range(0, codes.size, PIECE_ROWS):
@@ -237,11 +237,11 @@ def _used(codes: FileColumn, n_labels: int) -> NDArray[np.bool_]:
     return used[:-1]
 
 
-def _tell(spooled: Spooled, levels: Mapping[str, Levels]) -> None:
+def _warn(spooled: SpooledTable, levels: Mapping[str, Levels]) -> None:
     """Warn of rows that were left out, and of labels that another dataset does not know."""
     if spooled.n_dropped:
         rows = counted(spooled.n_table_rows, "row")
         checks.warn(f"{spooled.n_dropped} of {rows} left out: something is missing")
-    for column, found in levels.items():
-        if found.unknown:
-            warn_unknown(column, found.unknown)
+    for column, column_levels in levels.items():
+        if column_levels.unknown:
+            warn_unknown(column, column_levels.unknown)
