@@ -19,7 +19,7 @@ j_n = sum x y f over its observed entries (c with z integrated out), then a, b a
 | s, v | ``Local.on``, ``Local.values`` (f where s = 1) |
 | z, o | ``Globals.loadings`` (N, K + 1), the offset last |
 | a, b, tau^2 | ``Globals.activity``, ``density``, ``variance`` |
-| Q_n, j_n | ``Stats.whole`` less ``FeatureStats.lacking``; ``FeatureStats.cross`` |
+| Q_n, j_n | ``Stats.total_gram`` less ``FeatureStats.missing_gram``; ``FeatureStats.cross`` |
 | tau_max | ``travel_time`` |
 
 The samplers of (s, v) given the globals, for each observation:
@@ -165,7 +165,7 @@ class ProbitFactors(ModelConfig):
             When the view, the sampler, the travel time or the priors will not do.
         """
         refuse_inputs(meta, "a probit factor model")
-        view = _the_view(meta)
+        view = _binary_view(meta)
         sampler = self.sampler or ("collapsed" if self.factors == "binary" else "gibbs")
         if sampler == "collapsed" and self.factors != "binary":
             raise InputError(
@@ -184,7 +184,7 @@ class ProbitFactors(ModelConfig):
                 "a time that is no multiple of pi, at which every d_k comes back to -d_k or d_k",
                 "2.5 * pi is the default.",
             )
-        activity, density, variance = self._checked_priors()
+        activity, density, variance = self._check_priors()
         few = meta.n_rows * view.n_features <= AUTO_ENTRIES
         means = self.average_scores
         return ProbitModel(
@@ -205,7 +205,7 @@ class ProbitFactors(ModelConfig):
             return {}
         return dict.fromkeys(("travel_time", "step_limit"), "they are of trajectories, of sampler 'hmc'")
 
-    def _checked_priors(self) -> tuple[Pair, Pair, Pair]:
+    def _check_priors(self) -> tuple[Pair, Pair, Pair]:
         given = {name: getattr(self, name) for name in ("activity_prior", "density_prior", "variance_prior")}
         if self.priors == "paper":
             given = {"activity_prior": (0.0, 0.0), "density_prior": (0.0, 0.0), "variance_prior": (1.0, 0.0)}
@@ -225,7 +225,7 @@ class ProbitFactors(ModelConfig):
         return given["activity_prior"], given["density_prior"], given["variance_prior"]
 
 
-def _the_view(meta: Meta) -> ViewMeta:
+def _binary_view(meta: Meta) -> ViewMeta:
     """Return the one binary view with two features or more."""
     if len(meta.views) != 1:
         names = [view.name for view in meta.views]
@@ -299,7 +299,7 @@ class ProbitModel(Model[Globals, Local]):
     def finish(self, block: Block, local: Local | None, globals_: Globals, step: Step) -> results.Averages:
         """Return the averages over draws of a block."""
         assert local is not None
-        return results.averages(self.settings, block, local, globals_)
+        return results.compute_averages(self.settings, block, local, globals_)
 
     def predict(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str

@@ -15,7 +15,7 @@ from factorflow.models.contract import Array, Block, Variable
 from factorflow.models.probit.kernels.samplers import BINARY
 from factorflow.models.probit.state import Globals, Local, Settings
 
-__all__ = ["Averages", "averages", "predict", "variables"]
+__all__ = ["Averages", "compute_averages", "predict", "variables"]
 
 
 def variables(settings: Settings, *, store_factors: bool) -> tuple[Variable, ...]:
@@ -78,7 +78,7 @@ class Averages:
     chance: Float64[np.ndarray, "B N"] | None
 
 
-def averages(settings: Settings, block: Block, local: Local, globals_: Globals) -> Averages:
+def compute_averages(settings: Settings, block: Block, local: Local, globals_: Globals) -> Averages:
     """Return the averages over draws of one block."""
     factors, n = local.factors(settings.n_factors), local.n_kept
     chance = None
@@ -111,7 +111,7 @@ def predict(
     if name in stored and (settings.keep_all or "scores_draws" not in stored):
         p = np.asarray(stored[name], dtype=np.float64).mean(axis=0)
     elif "scores_draws" in stored:
-        p = _from_draws(settings, stored["scores_draws"], recorded)
+        p = _mean_over_draws(settings, stored["scores_draws"], recorded)
     else:
         raise InputError(
             "predictive",
@@ -124,7 +124,7 @@ def predict(
     return p, np.sqrt(p * (1.0 - p))
 
 
-def _from_draws(
+def _mean_over_draws(
     settings: Settings, factors: Shaped[Array, "C M B K"], recorded: Mapping[str, Shaped[Array, "C M ..."]]
 ) -> Float64[np.ndarray, "B N"]:
     """Return the mean over chains and draws of Phi(z_n . f_t)."""

@@ -14,15 +14,15 @@ from factorflow.models.contract import Block, wide
 from factorflow.models.probit.kernels.samplers import BINARY, NONNEGATIVE
 
 __all__ = [
-    "Averaged",
+    "DrawSums",
     "FeatureStats",
     "FeatureSums",
     "Globals",
     "Local",
-    "Packed",
+    "PackedFactors",
     "Settings",
     "Stats",
-    "first_factors",
+    "initial_factors",
     "pack",
 ]
 
@@ -130,14 +130,14 @@ class Local:
         return out
 
 
-class Packed(TypedDict):
+class PackedFactors(TypedDict):
     """The fields of `Local` that hold the factors."""
 
     on: UInt8[np.ndarray, "B bytes"]
     values: Float32[np.ndarray, " A"] | None
 
 
-class Averaged(TypedDict, total=False):
+class DrawSums(TypedDict, total=False):
     """The fields of `Local` that sum over draws."""
 
     n_kept: int
@@ -153,13 +153,13 @@ class FeatureStats:
 
     Parameters
     ----------
-    lacking : array or None
-        Q_n = whole - lacking_n; None where all features see the same rows.
+    missing_gram : array or None
+        Q_n = total_gram - missing_gram_n; None where all features see the same rows.
     cross, squares : array
         j_n, and the sum of y_n^2.
     """
 
-    lacking: Float64[np.ndarray, "N P"] | None
+    missing_gram: Float64[np.ndarray, "N P"] | None
     cross: Float64[np.ndarray, "N K1"]
     squares: Float64[np.ndarray, " N"]
 
@@ -171,7 +171,7 @@ class Stats:
     Parameters
     ----------
     features : dict of str to FeatureStats
-    whole : array
+    total_gram : array
         Sum of f f', packed, f_(K + 1) = 1.
     active : array
         |s_k+| after the move.
@@ -185,7 +185,7 @@ class Stats:
     """
 
     features: dict[str, FeatureStats] = field(metadata=wide())
-    whole: Float64[np.ndarray, " P"]
+    total_gram: Float64[np.ndarray, " P"]
     active: Float64[np.ndarray, " K"]
     n_rows: float
     observed: float
@@ -213,7 +213,7 @@ class FeatureSums:
     log_prior: float
 
 
-def first_factors(settings: Settings, block: Block, step: Step) -> Float64[np.ndarray, "B K"]:
+def initial_factors(settings: Settings, block: Block, step: Step) -> Float64[np.ndarray, "B K"]:
     """Return factors drawn from their prior with a_k = 1/2."""
     from scipy.special import ndtri
 
@@ -225,8 +225,8 @@ def first_factors(settings: Settings, block: Block, step: Step) -> Float64[np.nd
     return np.asarray(np.where(on, np.abs(v) if settings.kind == NONNEGATIVE else v, 0.0))
 
 
-def pack(settings: Settings, factors: Float[np.ndarray, "B K"]) -> Packed:
+def pack(settings: Settings, factors: Float[np.ndarray, "B K"]) -> PackedFactors:
     """Return the fields of `Local` that hold the factors."""
     mask = factors != 0.0
     values = None if settings.kind == BINARY else factors[mask].astype(np.float32)
-    return Packed(on=np.packbits(mask, axis=1), values=values)
+    return PackedFactors(on=np.packbits(mask, axis=1), values=values)

@@ -19,18 +19,18 @@ from factorflow.models.probit.kernels.samplers import HMC, STOPPED, TRAJECTORIES
 from factorflow.models.probit.kernels.tables import FactorTables
 from factorflow.models.probit.kernels.trajectory import CROSSINGS, ENERGY_ERROR, SWITCHES, WALLS
 from factorflow.models.probit.state import (
-    Averaged,
+    DrawSums,
     FeatureStats,
     FeatureSums,
     Globals,
     Local,
     Settings,
     Stats,
-    first_factors,
+    initial_factors,
     pack,
 )
 
-__all__ = ["ProbitSweep", "tables"]
+__all__ = ["ProbitSweep", "factor_tables"]
 
 LOADING_SITE, GLOBALS_SITE = MODELS[5], MODELS[6]
 """Noise: per feature c, z and the rescaling of its utilities; and a, b and tau^2 by number."""
@@ -63,24 +63,24 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
         hidden = block.hidden.get(s.view)
         held_out = self.keep and s.keep_held_out and hidden is not None and len(hidden[0]) > 0
         wanted = self.keep and s.keep_all
-        before = first_factors(s, block, step) if local is None else local.factors(s.n_factors)
-        after, chances, sums = sweep_block(
-            x, block.start, before, tables(s, globals_), step, chances=wanted or held_out
+        before = initial_factors(s, block, step) if local is None else local.factors(s.n_factors)
+        new_factors, chances, sums = sweep_block(
+            x, block.start, before, factor_tables(s, globals_), step, chances=wanted or held_out
         )
-        after = on_host(after)
-        averaged = Averaged()
+        new_factors = on_host(new_factors)
+        draw_sums = DrawSums()
         if self.keep:
-            averaged = _add_draw(s, local, after, chances, x, hidden if held_out else None)
+            draw_sums = _add_draw(s, local, new_factors, chances, x, hidden if held_out else None)
         stats = Stats(
-            {s.view: FeatureStats(sums.lacking if s.scattered else None, sums.cross, sums.squares)},
-            sums.whole,
-            (after != 0.0).sum(axis=0, dtype=np.float64),
+            {s.view: FeatureStats(sums.missing_gram if s.scattered else None, sums.cross, sums.squares)},
+            sums.total_gram,
+            (new_factors != 0.0).sum(axis=0, dtype=np.float64),
             float(block.n_rows),
             float((x >= 0).sum()),
             float(sums.density),
             sums.counts,
         )
-        return Local(**pack(s, after), **averaged), stats
+        return Local(**pack(s, new_factors), **draw_sums), stats
 
     def axes(self) -> Mapping[str, int]:
         """Return the view and its number of features."""
@@ -92,7 +92,11 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
         """Draw the loadings of a run of features."""
         part = stats.features[axis]
         size = self.settings.n_factors + 1
-        gram = np.tile(stats.whole, (len(index), 1)) if part.lacking is None else stats.whole - part.lacking
+        gram = (
+            np.tile(stats.total_gram, (len(index), 1))
+            if part.missing_gram is None
+            else stats.total_gram - part.missing_gram
+        )
         _check_features(axis, index, gram[:, -1])
         uniform = step.uniform(LOADING_SITE, np.asarray(index), 2 * size + 1)
         chi_squares = 2.0 * special.gammaincinv(0.5 * np.round(gram[:, -1]), uniform[:, -1])
@@ -137,7 +141,7 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
         return Globals(dict(parts), activity, float(density), float(variance)), info
 
 
-def tables(settings: Settings, globals_: Globals) -> FactorTables:
+def factor_tables(settings: Settings, globals_: Globals) -> FactorTables:
     """Return what the kernels need of the globals."""
     loadings = globals_.loadings[settings.view]
     z = np.ascontiguousarray(loadings[:, :-1].T)
@@ -160,23 +164,25 @@ def _add_draw(
     chances: Float64[np.ndarray, "B N"] | None,
     x: Shaped[Array, "B N"],
     hidden: tuple[Int32[np.ndarray, " H"], Int32[np.ndarray, " H"]] | None,
-) -> Averaged:
+) -> DrawSums:
     """Return the fields of `Local` that sum over draws, with one more draw in them."""
-    fields = Averaged(n_kept=1 if local is None else local.n_kept + 1)
+    fields = DrawSums(n_kept=1 if local is None else local.n_kept + 1)
     if settings.keep_means:
-        fields["sum_on"] = _plus(local.sum_on if local else None, (factors != 0.0).astype(np.float32))
-        fields["sum_values"] = _plus(local.sum_values if local else None, factors.astype(np.float32))
+        fields["sum_on"] = _add_to_sum(local.sum_on if local else None, (factors != 0.0).astype(np.float32))
+        fields["sum_values"] = _add_to_sum(local.sum_values if local else None, factors.astype(np.float32))
     if chances is None:
         return fields
     of_one = np.where(on_host(x) == 0, 1.0 - chances, chances)
     if settings.keep_all:
-        fields["sum_chances"] = _plus(local.sum_chances if local else None, of_one)
+        fields["sum_chances"] = _add_to_sum(local.sum_chances if local else None, of_one)
     if hidden is not None:
-        fields["sum_held_out"] = _plus(local.sum_held_out if local else None, of_one[hidden[0], hidden[1]])
+        fields["sum_held_out"] = _add_to_sum(
+            local.sum_held_out if local else None, of_one[hidden[0], hidden[1]]
+        )
     return fields
 
 
-def _plus(
+def _add_to_sum(
     total: Float[np.ndarray, "*shape"] | None, new: Float[np.ndarray, "*shape"]
 ) -> Float[np.ndarray, "*shape"]:
     return new if total is None else total + new

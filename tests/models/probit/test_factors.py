@@ -192,7 +192,7 @@ def test_density_is_that_of_entries_and_factors(kind: int) -> None:
 
 
 def test_statistics_are_those_of_the_observed_samples() -> None:
-    """Q_n = whole - lacking_n, for rows with few and with many missing entries."""
+    """Q_n = total_gram - missing_gram_n, for rows with few and with many missing entries."""
     rng = np.random.default_rng(5)
     x = np.where(rng.random((50, 4)) < rng.random((50, 1)), -1, rng.integers(0, 2, (50, 4))).astype(np.int8)
     x[0] = -1
@@ -201,7 +201,8 @@ def test_statistics_are_those_of_the_observed_samples() -> None:
     rows, columns = np.triu_indices(3)
     for n in range(4):
         seen = full[x[:, n] >= 0]
-        np.testing.assert_allclose((sums.whole - sums.lacking[n]), (seen.T @ seen)[rows, columns], atol=1e-11)
+        gram = sums.total_gram - sums.missing_gram[n]
+        np.testing.assert_allclose(gram, (seen.T @ seen)[rows, columns], atol=1e-11)
 
 
 @pytest.mark.parametrize("kind", [BINARY, SPIKE_SLAB, NONNEGATIVE])

@@ -54,18 +54,18 @@ def sweep_block(
     n_rows, n_features = x.shape
     n_factors = tables.loadings.shape[0]
     size = (n_factors + 1) * (n_factors + 2) // 2
-    moved = np.array(factors, dtype=np.float32)
+    new_factors = np.array(factors, dtype=np.float32)
     filled = np.empty((n_rows if chances else 0, n_features))
-    whole, lacking = np.zeros(size), np.zeros((n_features, size))
+    total_gram, missing_gram = np.zeros(size), np.zeros((n_features, size))
     cross, squares, counts = np.zeros((n_factors + 1, n_features)), np.zeros(n_features), np.zeros(N_COUNTS)
     shared = (tables.loadings, tables.offset, tables.gram, tables.odds)
     density = compiled(sweep_rows)(
         _read_only(x), start, *map(_read_only, shared), tables.kind, tables.sampler, tables.travel,
         tables.limit, np.uint64(step.seed), np.uint64(step.iteration), np.uint64(step.stream),
-        moved, filled, whole, lacking, cross, squares, counts,
+        new_factors, filled, total_gram, missing_gram, cross, squares, counts,
     )  # fmt: skip
-    sums = BlockSums(whole, lacking, np.ascontiguousarray(cross.T), squares, density, counts)
-    return moved, filled if chances else None, sums
+    sums = BlockSums(total_gram, missing_gram, np.ascontiguousarray(cross.T), squares, density, counts)
+    return new_factors, filled if chances else None, sums
 
 
 def draw_loadings(
@@ -99,11 +99,11 @@ def draw_loadings(
     array
         z.
     """
-    drawn = np.array(loadings, dtype=np.float64)
+    new_loadings = np.array(loadings, dtype=np.float64)
     uniform, normal, chi_squares = map(_read_only, noise)
     gram, cross, squares = map(_read_only, (gram, cross, squares))
-    compiled(loop_features)(gram, cross, squares, chi_squares, odds, variance, uniform, normal, drawn)
-    return drawn
+    compiled(loop_features)(gram, cross, squares, chi_squares, odds, variance, uniform, normal, new_loadings)
+    return new_loadings
 
 
 def _read_only(array: Shaped[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:

@@ -33,7 +33,7 @@ from factorflow.kernels.scalar.normal import (
 from factorflow.kernels.scalar.philox import philox_pair
 
 
-def uniforms(out, words, seed, row, iteration, place):
+def fill_uniforms(out, words, seed, row, iteration, place):
     """Fill ``out`` with words 0, 1, ... of a row; it must hold an even number of them."""
     for pair in range((words + 1) // 2):
         first, second = philox_pair(seed, row, np.uint64(pair), iteration, place)
@@ -53,7 +53,7 @@ def linear_predictor(loadings, offset, factors, mean):
                 mean[n] += factor * loadings[k, n]
 
 
-def utilities(x, mean, uniform, latent, chance, quantile, where):
+def draw_utilities(x, mean, uniform, latent, chance, quantile, where):
     """Draw the truncated normal utilities y_n | f and return the log-likelihood of the sample.
 
     Parameters
@@ -120,18 +120,18 @@ def count_observed(x):
 
 
 def observed_gram(x, loadings, gram, out):
-    """Set out (K, K) to z'z over the observed features: from the whole, or anew, whichever is less work."""
+    """Set out (K, K) to z'z over observed features: the total less the missing, or their sum, the shorter."""
     n_factors, n_features = loadings.shape
     n_observed = count_observed(x)
-    whole = 2 * n_observed >= n_features
+    from_total = 2 * n_observed >= n_features
     for i in range(n_factors):
         for j in range(n_factors):
-            out[i, j] = gram[i, j] if whole else 0.0
-    weight = -1.0 if whole else 1.0
+            out[i, j] = gram[i, j] if from_total else 0.0
+    weight = -1.0 if from_total else 1.0
     if n_observed == n_features:
         return
     for n in range(n_features):
-        if (x[n] < 0) == whole:
+        if (x[n] < 0) == from_total:
             for i in range(n_factors):
                 product = weight * loadings[i, n]
                 if product != 0.0:
@@ -223,7 +223,7 @@ def binary_factors(x, loadings, offset, gram, odds, latent, uniform, factors, sc
 
 
 @options(fastmath={"contract", "reassoc", "nsz"})
-def _chances(x, mean, step, column, out):
+def _likelihood_ratios(x, mean, step, column, out):
     """Fill out with factors of the likelihood at mean + step z_k, and return the rest of its logarithm.
 
     Phi(m) is itself for m > 0, and a scaled tail times exp(-m^2 / 2) below: the exponents are added.
@@ -259,11 +259,11 @@ def collapsed_factors(x, loadings, odds, mean, uniform, factors, scratch):
     """
     n_factors, n_features = loadings.shape
     chance = scratch[:n_features]
-    current = _chances(x, mean, 0.0, mean, chance)
+    current = _likelihood_ratios(x, mean, 0.0, mean, chance)
     current += _log_product(chance)
     for k in range(n_factors):
         step = 1.0 - 2.0 * factors[k]
-        other = _chances(x, mean, step, loadings[k], chance)
+        other = _likelihood_ratios(x, mean, step, loadings[k], chance)
         other += _log_product(chance)
         gain = other - current + step * math.log(odds[k])
         if uniform[2 * k] * (1.0 + fast_exp(-gain)) < 1.0:
@@ -273,8 +273,8 @@ def collapsed_factors(x, loadings, odds, mean, uniform, factors, scratch):
                 mean[n] += step * loadings[k, n]
 
 
-def add_statistics(x, latent, factors, outer, whole, lacking, cross, squares):
-    """Add a sample to the statistics of the loadings, of which Q_n is whole - lacking_n.
+def add_statistics(x, latent, factors, outer, total_gram, missing_gram, cross, squares):
+    """Add a sample to the statistics of the loadings, Q_n = total_gram - missing_gram_n.
 
     The observed or the unobserved features are visited, whichever are fewer.
 
@@ -282,9 +282,9 @@ def add_statistics(x, latent, factors, outer, whole, lacking, cross, squares):
     ----------
     outer : (P,) array
         Scratch for f f', packed by rows of the upper triangle, P = (K + 1) (K + 2) / 2, f_{K + 1} = 1.
-    whole : (P,) array
+    total_gram : (P,) array
         Sum of f f' over the samples with most features observed.
-    lacking : (N, P) array
+    missing_gram : (N, P) array
         Sum of f f' over those of them where feature n is unobserved, less that over other samples where
         it is observed.
     cross : (K + 1, N) array
@@ -303,7 +303,7 @@ def add_statistics(x, latent, factors, outer, whole, lacking, cross, squares):
     mostly = 2 * n_observed >= n_features
     if mostly:
         for p in range(outer.size):
-            whole[p] += outer[p]
+            total_gram[p] += outer[p]
     for n in range(n_features):
         squares[n] += latent[n] * latent[n]
         cross[n_factors, n] += latent[n]
@@ -318,4 +318,4 @@ def add_statistics(x, latent, factors, outer, whole, lacking, cross, squares):
     for n in range(n_features):
         if (x[n] < 0) == mostly:
             for p in range(outer.size):
-                lacking[n, p] += weight * outer[p]
+                missing_gram[n, p] += weight * outer[p]

@@ -12,7 +12,7 @@ from factorflow.kernels.scalar.normal import overrelaxed
 from factorflow.kernels.scalar.pivots import cholesky, colour, sweep
 
 
-def _fill(matrix, gram, cross, square, precision):
+def _fill_precision(matrix, gram, cross, square, precision):
     """Set matrix to [[Q + I / tau^2, j], [j', sum of y^2]]; Q comes packed by rows of its upper triangle."""
     size = cross.size
     position = 0
@@ -77,10 +77,10 @@ def feature_loadings(gram, cross, square, chi_square, odds, variance, uniform, n
     size = cross.size
     matrix, mean, noise = scratch[: size + 1], scratch[size + 1], scratch[size + 2]
     precision = 1.0 / variance
-    _fill(matrix, gram, cross, square, precision)
+    _fill_precision(matrix, gram, cross, square, precision)
     cholesky(matrix, loadings)
     _overrelax(matrix, loadings, normal, noise)
-    _fill(matrix, gram, cross, square, precision)
+    _fill_precision(matrix, gram, cross, square, precision)
     for k in range(size):
         if loadings[k] != 0.0:
             sweep(matrix, k, 1.0)
@@ -89,7 +89,7 @@ def feature_loadings(gram, cross, square, chi_square, odds, variance, uniform, n
     scale = math.sqrt(chi_square / remainder) if chi_square > 0.0 and remainder > 0.0 else 1.0
     for k in range(size):
         mean[k] = scale * matrix[k, size]
-    _fill(matrix, gram, cross, square, precision)
+    _fill_precision(matrix, gram, cross, square, precision)
     cholesky(matrix, loadings)
     colour(matrix, loadings, noise)
     for k in range(size):

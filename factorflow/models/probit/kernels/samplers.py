@@ -15,10 +15,10 @@ from factorflow.models.probit.kernels.factors import (
     binary_factors,
     collapsed_factors,
     count_observed,
+    draw_utilities,
+    fill_uniforms,
     linear_predictor,
     slab_factors,
-    uniforms,
-    utilities,
 )
 from factorflow.models.probit.kernels.trajectory import binary_trajectory, slab_trajectory
 
@@ -59,7 +59,7 @@ def sample_step(x, loadings, offset, gram, odds, kind, sampler, travel, limit, s
     factors : (K,) float64 array
         f, changed in place.
     latent, chance : (N,) arrays
-        Set to x_n y_n and to Phi(x_n mean_n), as by `utilities`.
+        Set to x_n y_n and to Phi(x_n mean_n), as by `draw_utilities`.
     scratch, where : (`scratch_size`,) float64 and (N,) int32 arrays
     counts : (6,) array
         Diagnostics, added to.
@@ -72,13 +72,13 @@ def sample_step(x, loadings, offset, gram, odds, kind, sampler, travel, limit, s
     rest = scratch[4 * n_features + 4 * n_factors + 4 :]
     words = 4 * n_factors + n_features if sampler == HMC else 2 * n_factors
     shift = chain << np.uint64(16)
-    uniforms(noise, n_features, seed, row, iteration, np.uint64(UTILITY_SITE) | shift)
-    uniforms(choice, words, seed, row, iteration, np.uint64(FACTOR_SITE) | shift)
+    fill_uniforms(noise, n_features, seed, row, iteration, np.uint64(UTILITY_SITE) | shift)
+    fill_uniforms(choice, words, seed, row, iteration, np.uint64(FACTOR_SITE) | shift)
     linear_predictor(loadings, offset, factors, mean)
     if sampler == COLLAPSED:
         collapsed_factors(x, loadings, odds, mean, choice, factors, rest)
     density = _log_prior(factors, odds, kind)
-    density += utilities(x, mean, noise, latent, chance, quantile, where)
+    density += draw_utilities(x, mean, noise, latent, chance, quantile, where)
     if sampler == GIBBS:
         if kind == BINARY:
             binary_factors(x, loadings, offset, gram, odds, latent, choice, factors, rest)
@@ -150,11 +150,11 @@ def _binary_flight(x, loadings, odds, travel, limit, uniform, mean, latent, fact
     done = binary_trajectory(slope, odds, travel, limit, switch, energy, factors, displacement, velocity,
                              centre, spare, counts)  # fmt: skip
     if done == 1:
-        _land(x, displacement, centre, latent)
+        _set_latent(x, displacement, centre, latent)
     return done
 
 
-def _land(x, displacement, centre, latent):
+def _set_latent(x, displacement, centre, latent):
     i = 0
     for n in range(x.size):
         if x[n] >= 0:
@@ -203,7 +203,7 @@ def _slab_flight(x, loadings, offset, odds, positive, travel, limit, uniform, la
     done = slab_trajectory(slope, products, odds, positive, travel, limit, switch, energy, on, displacement,
                            velocity, centre, impulse, angle, counts)  # fmt: skip
     if done == 1:
-        _land(x, displacement, centre, latent)
+        _set_latent(x, displacement, centre, latent)
         for k in range(n_factors):
             v = displacement[m + k]
             factors[k] = float(np.float32(abs(v) if positive else v)) if on[k] == 1.0 else 0.0
@@ -211,14 +211,14 @@ def _slab_flight(x, loadings, offset, odds, positive, travel, limit, uniform, la
 
 
 def sweep_rows(x, start, loadings, offset, gram, odds, kind, sampler, travel, limit, seed, iteration, chain,
-                factors, chances, whole, lacking, cross, squares, counts):  # fmt: skip
+                factors, chances, total_gram, missing_gram, cross, squares, counts):  # fmt: skip
     """Loop `sample_step` and `add_statistics` over the rows of a block; returns the density."""
     n_rows, n_features = x.shape
     n_factors = loadings.shape[0]
     scratch = np.empty(scratch_size(n_features, n_factors))
     where = np.empty(n_features, np.int32)
     latent, chance = np.empty(n_features), np.empty(n_features)
-    state, outer = np.empty(n_factors), np.empty(whole.size)
+    state, outer = np.empty(n_factors), np.empty(total_gram.size)
     density = 0.0
     for t in range(n_rows):
         for k in range(n_factors):
@@ -232,5 +232,5 @@ def sweep_rows(x, start, loadings, offset, gram, odds, kind, sampler, travel, li
         if chances.shape[0] == n_rows:
             for n in range(n_features):
                 chances[t, n] = chance[n]
-        add_statistics(x[t], latent, state, outer, whole, lacking, cross, squares)
+        add_statistics(x[t], latent, state, outer, total_gram, missing_gram, cross, squares)
     return density

@@ -48,10 +48,10 @@ class BlockSums:
 
     Parameters
     ----------
-    whole : array
+    total_gram : array
         Sum of f f', packed by rows of the upper triangle, P = (K + 1)(K + 2) / 2; the last entry of f is 1.
-    lacking : array
-        What of it is not seen by a feature: Q_n = whole - lacking_n.
+    missing_gram : array
+        The part of rows in which a feature is missing: Q_n = total_gram - missing_gram_n.
     cross : array
         Sum of x_n y_n f.
     squares : array
@@ -62,8 +62,8 @@ class BlockSums:
         Diagnostics of trajectories.
     """
 
-    whole: Float64[np.ndarray, " P"]
-    lacking: Float64[np.ndarray, "N P"]
+    total_gram: Float64[np.ndarray, " P"]
+    missing_gram: Float64[np.ndarray, "N P"]
     cross: Float64[np.ndarray, "N K1"]
     squares: Float64[np.ndarray, " N"]
     density: float

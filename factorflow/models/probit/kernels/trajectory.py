@@ -195,13 +195,13 @@ def slab_trajectory(slope, gram, odds, positive, travel, limit, switch, energy, 
         impulse[i] = 0.0
     _advance(displacement, velocity, centre, impulse, angle, 1.0, 0.0, size)
     while events <= limit:
-        wall = _first(angle, n_walls)
-        cos, sin, delay = _arrival(displacement, velocity, centre, wall)
+        wall = _argmin_angle(angle, n_walls)
+        cos, sin, delay = _wall_angle(displacement, velocity, centre, wall)
         until = now + delay if now + delay < travel else travel
         k = _next_switch(switch)
         while switch[k] < until and events <= limit:
             sign = 1.0 - 2.0 * on[k]
-            rise = _slab_rise(slope, gram, on, displacement, velocity, k, sign, switch[k] - now)
+            rise = _switch_energy(slope, gram, on, displacement, velocity, k, sign, switch[k] - now)
             cost = rise - sign * math.log(odds[k])
             counts[SWITCHES] += 1.0
             if energy[k] > cost:
@@ -247,7 +247,7 @@ def _slab_energy(slope, on, displacement, velocity, spare):
     return total
 
 
-def _slab_rise(slope, gram, on, displacement, velocity, k, sign, angle):
+def _switch_energy(slope, gram, on, displacement, velocity, k, sign, angle):
     """Return by how much switching s_k changes potential and kinetic energy, y, v and velocities kept."""
     n_factors, n_observed = slope.shape
     cos, sin = math.cos(angle), math.sin(angle)
@@ -280,7 +280,7 @@ def _advance(displacement, velocity, centre, impulse, angle, cos, sin, size):
         angle[i] = 0.0 if a + m <= 0.0 and b < 0.0 else turn
 
 
-def _first(angle, size):
+def _argmin_angle(angle, size):
     first = 0
     for i in range(size):
         if angle[i] < angle[first]:
@@ -288,7 +288,7 @@ def _first(angle, size):
     return first
 
 
-def _arrival(displacement, velocity, centre, wall):
+def _wall_angle(displacement, velocity, centre, wall):
     """Return cosine and sine of the angle to a wall, and the angle itself; infinite if it is never met."""
     a, b, m = displacement[wall], velocity[wall], centre[wall]
     if a + m <= 0.0 and b < 0.0:
