@@ -105,7 +105,7 @@ def _frozen_gap(
     from factorflow.models import configure
     from factorflow.models.contract import Block, Meta, ViewMeta
     from factorflow.models.gplvm_cmf.start import CoupleSweep, DirectionsSweep
-    from factorflow.models.gplvm_cmf.state import Fixed, Globals, start_of_moments, start_of_steps
+    from factorflow.models.gplvm_cmf.state import Fixed, Globals, initial_moments, initial_steps
     from factorflow.models.gplvm_cmf.steps import Descend
 
     meta = Meta(n_rows, 1, 32, (ViewMeta("y", likelihood, d, "none"),))
@@ -114,8 +114,8 @@ def _frozen_gap(
     decoder, y = _world(settings, likelihood, d, n_rows, world)
     block, local = Block(0, 0, n_rows, 1, {"y": y}), None
     fixed = Fixed({"y": np.zeros(d)}, {"y": np.ones(d)}, {"y": np.zeros((d, 2))})
-    moments = start_of_moments(decoder), start_of_moments(decoder)
-    globals_ = Globals(decoder, *moments, fixed, start_of_steps(decoder))
+    moments = initial_moments(decoder), initial_moments(decoder)
+    globals_ = Globals(decoder, *moments, fixed, initial_steps(decoder))
     warm = n_steps // 4 if settings.coupling == "gp" else 0
     for count in range(warm + n_steps):
         family, before = (settings.alone, 0) if count < warm else (settings.coupling, warm)
@@ -163,10 +163,10 @@ def _world(settings: Any, likelihood: str, d: int, n_rows: int, seed: int) -> tu
 def _bound(settings: Any, block: Any, globals_: Any, local: Any, step: Any) -> float:
     from factorflow.models.gplvm_cmf.autodiff import passes
     from factorflow.models.gplvm_cmf.rows import noise_of
-    from factorflow.models.gplvm_cmf.steps import given
+    from factorflow.models.gplvm_cmf.steps import pass_inputs
 
     noise = noise_of(settings, settings.coupling, block, step, 1)
-    about = given(settings, settings.coupling, block, local, globals_)
+    about = pass_inputs(settings, settings.coupling, block, local, globals_)
     rows, gram, shift = passes.evaluate(about, noise)
     rest = 0.0
     if gram is not None:
@@ -314,14 +314,14 @@ def steps(sizes: tuple[int, ...] = (250, 500, 1000, 2000, 4000), repeats: int = 
 def _whole_state(model: Any, n: int) -> Any:
     from factorflow.kernels.random import Step
     from factorflow.models.gplvm_cmf import decoders
-    from factorflow.models.gplvm_cmf.start import _first_process
-    from factorflow.models.gplvm_cmf.state import Fixed, Globals, start_of_moments
+    from factorflow.models.gplvm_cmf.start import _initial_process
+    from factorflow.models.gplvm_cmf.state import Fixed, Globals, initial_moments
 
     settings, rng = model.settings, np.random.default_rng(1)
     q, view = settings.n_factors, settings.views[0]
     units, heads = rng.normal(size=(q, 64)), rng.normal(size=(64, 64))
     values = decoders.start(settings, view, units, heads, np.full(64, 0.5))
-    values |= _first_process(settings, rng.normal(size=(settings.n_inducing, 2)), Step(0))
+    values |= _initial_process(settings, rng.normal(size=(settings.n_inducing, 2)), Step(0))
     fixed = Fixed(
         {"y": np.zeros(64)},
         {"y": np.ones(64)},
@@ -329,7 +329,7 @@ def _whole_state(model: Any, n: int) -> Any:
         np.eye(q, 2),
         np.zeros(q),
     )
-    return Globals(values, start_of_moments(values), start_of_moments(values), fixed)
+    return Globals(values, initial_moments(values), initial_moments(values), fixed)
 
 
 def _keep(

@@ -13,7 +13,7 @@ from factorflow.models import configure
 from factorflow.models.contract import Block, Meta, ViewMeta
 from factorflow.models.gplvm_cmf import decoders
 from factorflow.models.gplvm_cmf.rows import noise_of, pack_diagonal
-from factorflow.models.gplvm_cmf.start import START_LENGTH, START_LENGTH_GIVEN, _first_process
+from factorflow.models.gplvm_cmf.start import START_LENGTH, START_LENGTH_GIVEN, _initial_process
 from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, initial_moments
 
 N, D, Q, R, M, H = 14, {"a": 5, "b": 6}, 2, 2, 4, 3
@@ -62,7 +62,7 @@ class Tools:
             units, heads = rng.normal(size=(Q, H)), rng.normal(size=(view.n_features, H))
             values |= decoders.start(settings, view, units, heads, location[view.name])
         if settings.coupling == "gp":
-            values |= _first_process(settings, rng.normal(size=(M, R)), step)
+            values |= _initial_process(settings, rng.normal(size=(M, R)), step)
         values = {k: v + 0.3 * rng.normal(size=np.shape(v)) for k, v in values.items()}
         if "log_length" in values and not settings.given:
             # lengths at which the map bends, and what neglects that is seen; runs begin with longer ones

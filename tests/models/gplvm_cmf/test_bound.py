@@ -165,7 +165,7 @@ def test_what_the_guess_of_inputs_adds(variant: str, tools: Any) -> None:
     for _ in range(DRAWS):
         noise = tensors({"inputs": rng.normal(size=(14, 2))})
         x = rows["inputs"] + (torch.tensor(root) @ noise["inputs"][:, :, None])[:, :, 0]
-        drawn = coupling.Drawn(z, z[:, 0], x)
+        drawn = coupling.Draw(z, z[:, 0], x)
         added = reverse.guess_inputs(settings, values, process, rows, noise, drawn, values["w"])
         found.append(added.numpy())
     guessed, moved = rows["inputs"].numpy(), np.zeros((14, 2))

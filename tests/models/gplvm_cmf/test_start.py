@@ -23,7 +23,7 @@ from factorflow.models.gplvm_cmf.rows import (
     unpacked,
 )
 from factorflow.models.gplvm_cmf.settings import SCRATCH
-from factorflow.models.gplvm_cmf.start import START_FACTOR, CoupleSweep, DirectionsSweep, _first_process
+from factorflow.models.gplvm_cmf.start import START_FACTOR, CoupleSweep, DirectionsSweep, _initial_process
 from factorflow.models.gplvm_cmf.state import Globals, Local
 from factorflow.models.gplvm_cmf.steps import SLOWLY, Descend, Project
 
@@ -272,7 +272,7 @@ def test_a_given_x_lets_the_process_go_as_fast_as_decoders(tools: Any) -> None:
     off = np.abs(moved.values["w"] - globals_.values["w"])
     np.testing.assert_allclose(off, settings.rate, rtol=1e-3)
     begun = {
-        name: float(np.exp(_first_process(tools.settings(N, **o), np.zeros((4, 2)), step)["log_length"][0]))
+        name: float(np.exp(_initial_process(tools.settings(N, **o), np.zeros((4, 2)), step)["log_length"][0]))
         for name, o in {"given": {"given": ["x"]}, "learned": {}}.items()
     }
     assert begun["given"] < 0.7 * begun["learned"]
