@@ -89,7 +89,7 @@ class Tools:
             arrays = {"mean": mean, "log_sd": log_sd}
         return Local(arrays, initial_moments(arrays), initial_moments(arrays), np.zeros(n_rows))
 
-    def pack_factors(self, rng: Any, log_diagonal: Any) -> Any:
+    def packed(self, rng: Any, log_diagonal: Any) -> Any:
         """Return Cholesky factors with something off the diagonal, packed."""
         q = log_diagonal.shape[1]
         return pack_diagonal(log_diagonal) + 0.2 * rng.normal(size=(len(log_diagonal), q * (q + 1) // 2))

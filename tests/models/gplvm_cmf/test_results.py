@@ -45,7 +45,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="module")
-def fit_local(dataset: Any) -> Any:
+def fitted(dataset: Any) -> Any:
     return factorflow.fit(dataset, {**SMALL, "views": ["a", "b"]}, seed=1, holdout=0.1)
 
 
