@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -129,11 +129,14 @@ class ChecksumManifest:
         chunks.
     remedy : str
         What to do about damage.
+    consolidated : mapping of str to dict, or None
+        Metadata by group or array that the root repeats, whoever wrote them.
     """
 
     location: Location
     contents: Mapping[str, list[str]]
     remedy: str
+    consolidated: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def from_root(cls, location: Location, document: Mapping[str, Any], remedy: str) -> ChecksumManifest:
@@ -153,20 +156,29 @@ class ChecksumManifest:
         if stored is None or signature({**known, "attributes": signed}) != stored:
             value = "no checksum of its own" if stored is None else "another checksum"
             raise _damaged(location / METADATA, value, "the metadata as they were written", remedy)
-        manifest = cls(location, contents, remedy)
+        consolidated = document.get(CONSOLIDATED)
+        found = consolidated.get("metadata") if isinstance(consolidated, dict) else None
+        manifest = cls(location, contents, remedy, found if isinstance(found, dict) else None)
         if isinstance(location, RemotePath):
-            manifest._take(document.get(CONSOLIDATED))
+            manifest._take()
         return manifest
 
-    def _take(self, consolidated: Any) -> None:
-        """Take metadata out of consolidated ones where they are as they were written, whoever wrote these."""
-        found = consolidated.get("metadata") if isinstance(consolidated, dict) else None
-        if not isinstance(found, dict):
-            return
-        for node in {*self.contents} & {*found}:
-            data = json.dumps(found[node], indent=2).encode()  # as Zarr writes them
+    def _take(self) -> None:
+        """Take consolidated metadata for verified ones where they are, to the byte, as they were written."""
+        for node in {*self.contents} & {*(self.consolidated or ())}:
+            data = json.dumps((self.consolidated or {})[node], indent=2).encode()  # as Zarr writes them
             if _sha256(data) == self.contents[node][0]:
                 self.check_metadata(node, data)
+
+    def _check_consolidated(self, node: str, metadata: Mapping[str, Any]) -> None:
+        """Refuse consolidated metadata that say something else: other readers take those alone."""
+        if self.consolidated is None:
+            return
+        found = self.consolidated.get(node)
+        if not isinstance(found, dict) or _own(found) != _own(metadata):
+            value, expected = f"another checksum of {node} in {CONSOLIDATED}", "those of the group or array"
+            remedy = f"{self.remedy} Or write them anew: zarr.consolidate_metadata({str(self.location)!r})."
+            raise _damaged(self.location / METADATA, value, expected, remedy)
 
     def check_metadata(self, node: str, data: bytes | None) -> None:
         """Refuse the ``zarr.json`` of a group or array that is not as it was written; None: it is missing."""
@@ -197,7 +209,9 @@ class ChecksumManifest:
         for node, data in zip(self.contents, map_concurrently(remote, metadata, self.contents), strict=True):
             self.check_metadata(node, data)
             assert data is not None
-            chunks[node] = chunks_of(node, json.loads(data))
+            document = json.loads(data)
+            self._check_consolidated(node, document)
+            chunks[node] = chunks_of(node, document)
             _check_present(self.location, chunks[node][0], present, self.remedy)
         return chunks
 
@@ -223,6 +237,11 @@ def verify_new_store(folder: Path) -> None:
         document = json.loads((folder / METADATA).read_bytes())
         if SIGNATURE in document.get("attributes", {}):
             ChecksumManifest.from_root(folder, document, "Nothing was replaced: write it again.").verify()
+
+
+def _own(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata without those of what is below, which Zarr adds to groups."""
+    return {name: value for name, value in metadata.items() if name != CONSOLIDATED}
 
 
 def _damaged(file: Location, value: str, expected: str, remedy: str) -> InputError:

@@ -60,6 +60,11 @@ def test_what_users_add_to_the_root_is_no_damage(given: Any, tmp_path: Path) -> 
     opened = open_posterior(path)
     assert_same_bits(opened, given.posterior)
     assert opened.tree.attrs == given.posterior.tree.attrs | {"note": "used in figure 2"}
+    text = (path / "zarr.json").read_text()
+    (path / "zarr.json").write_text(text.replace('"dimension_names"', '"dimension_name5"'))
+    with pytest.raises(InputError, match="another checksum of .* in consolidated_.*consolidate_metadata"):
+        open_posterior(path)  # which other readers would take for those of the arrays
+    (path / "zarr.json").write_text(text)
     root.attrs["seed"] = 12
     with pytest.raises(InputError, match="another checksum"):
         open_posterior(path)
