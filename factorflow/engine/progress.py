@@ -26,6 +26,7 @@ from factorflow.engine.events import (
     RunStarted,
     StageEntered,
 )
+from factorflow.errors import thread_limit_explained
 
 __all__ = ["LOGGER", "Silence", "progress_bar", "watching"]
 
@@ -150,7 +151,8 @@ class Silence:
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._watch,), name="factorflow-silence", daemon=True
         )
-        self._thread.start()
+        with thread_limit_explained():
+            self._thread.start()
 
     def __call__(self, event: Event) -> None:
         """Take note of one event."""

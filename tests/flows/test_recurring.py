@@ -23,8 +23,9 @@ from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder
 from flows import history
 from flows.drift import alerts, compare_data, compare_factors
+from flows.due import Due, Last, due
 from flows.history import Entry, History
-from flows.recurring import Due, Last, Refreshed, due, refresh
+from flows.recurring import Refreshed, refresh
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
 MODEL = {"model": "sparse_gfa", "n_factors": 3, "tol": 1e-5}

@@ -1,0 +1,175 @@
+"""When a recurring run has something to do: what there is of earlier runs, and whether data are fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from factorflow.errors import InputError
+from factorflow.settings import RefreshOptions, RunOptions
+from factorflow.storage.location import Location, modified_at
+from factorflow.workflow.pipeline import Folder
+from flows.history import History
+
+if TYPE_CHECKING:
+    from factorflow.data import Dataset
+    from factorflow.models.contract import ModelConfig
+    from factorflow.posterior.record import RunRecord
+
+__all__ = [
+    "Due",
+    "Last",
+    "check_rows",
+    "due",
+    "last_fit",
+    "n_latest_rows",
+    "run_asked_for",
+    "other_features",
+]
+
+
+@dataclass(frozen=True)
+class Last:
+    """What there is when a recurring run begins.
+
+    Parameters
+    ----------
+    record : RunRecord
+        Of the last complete fit.
+    path : Path or Remote
+        Where it is.
+    n_rows : int
+        Rows that it was fitted to.
+    made : datetime
+        When.
+    fingerprint : str
+        Of the data of the latest posterior, a fit or a projection.
+    """
+
+    record: RunRecord
+    path: Location
+    n_rows: int
+    made: datetime
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Due:
+    """What is to be done, and why."""
+
+    action: Literal["nothing", "project", "fit"]
+    reason: str
+
+
+def due(last: Last | None, asked: RunRecord, n_rows: int, rule: RefreshOptions, now: datetime) -> Due:
+    """Return what a recurring run has to do.
+
+    Parameters
+    ----------
+    last : Last or None
+        What there is; None: nothing yet.
+    asked : RunRecord
+        The run that would be made anew.
+    n_rows : int
+        Rows of the data.
+    rule : RefreshOptions
+        When a fit is due.
+    now : datetime
+        The present.
+    """
+    if last is None:
+        return Due("fit", "There is no complete fit yet.")
+    before = last.record.identity.model_copy(
+        update={"fingerprint": asked.identity.fingerprint, "warm_start": ""}
+    )
+    if other := sorted(before.differences(asked.identity)):
+        return Due("fit", f"Other settings than those of the last fit: {', '.join(other)}.")
+    if not last.record.model_copy(update={"identity": before}).answers(asked):
+        return Due("fit", "Another budget of iterations than that of the last fit.")
+    if last.fingerprint == asked.identity.fingerprint:
+        return Due("nothing", "Data and settings are those of the latest posterior.")
+    grown = (n_rows - last.n_rows) / last.n_rows
+    days = (now - last.made).total_seconds() / 86400.0
+    if grown <= 0:
+        return Due("fit", "The data changed, and there are no more rows than before.")
+    share = f"The rows grew by {100 * grown:.3g} % since the last fit"
+    if grown >= rule.refit_growth:
+        return Due("fit", f"{share}; {100 * rule.refit_growth:g} % are enough for another.")
+    if rule.refit_days is not None and days >= rule.refit_days:
+        return Due("fit", f"{share}, which is {days:.3g} days ago; {rule.refit_days:g} are enough.")
+    return Due("project", f"{share}; below {100 * rule.refit_growth:g} % they are projected on it.")
+
+
+def run_asked_for(dataset: Dataset, model: ModelConfig | Mapping[str, Any], options: RunOptions) -> RunRecord:
+    """Return the record of the run that a fit of the dataset would be."""
+    from factorflow.engine.executors.environment import environment
+    from factorflow.models import configure
+    from factorflow.posterior.record import RunRecord
+
+    config = configure(model).model_dump(mode="json")
+    return RunRecord.begin(str(dataset.path), dataset.fingerprint, config, options, environment())
+
+
+def last_fit(history: History, folder: Folder) -> Last | None:
+    """Return what there is: of the history, else the posterior of a fit to the same folder."""
+    from factorflow.posterior.store import read_run
+
+    entries = history.entries()
+    for entry in reversed(entries):
+        record = read_run(history.path(entry)) if entry.kind == "fit" else None
+        if record is not None and record.status == "complete":
+            made = datetime.fromisoformat(entry.made)
+            return Last(record, history.path(entry), entry.n_rows, made, entries[-1].fingerprint)
+    record = read_run(folder.posterior)
+    if record is None or record.status != "complete" or entries:
+        return None
+    from factorflow.surface import open_posterior
+
+    made = modified_at(folder.posterior)
+    rows = open_posterior(folder.posterior).meta.n_rows
+    return Last(record, folder.posterior, rows, made, record.identity.fingerprint)
+
+
+def n_latest_rows(history: History, last: Last) -> int:
+    """Return the rows of the latest posterior, a fit or a projection."""
+    entries = history.entries()
+    return entries[-1].n_rows if entries else last.n_rows
+
+
+def check_rows(history: History, last: Last | None, dataset: Dataset, rule: RefreshOptions) -> None:
+    """Refuse data that lost most of their rows, before anything is made of them."""
+    if last is None:
+        return
+    rows, before = dataset.n_rows, n_latest_rows(history, last)
+    if dataset.design is not None:  # rows of a table that agree are one, which depends on the formula
+        from factorflow.surface import open_posterior
+
+        entries = history.entries()
+        latest = open_posterior(history.path(entries[-1]) if entries else last.path).meta.design
+        rows, before = dataset.design.n_table_rows, latest.n_table_rows if latest is not None else 0
+    if rows < rule.min_rows * before:
+        expected = f">= {rule.min_rows * before:g}: {rule.min_rows:g} of the {before} of the latest posterior"
+        remedy = "Restore the source, or set min_rows (0: any number)."
+        raise InputError("rows of the source", rows, expected, remedy)
+
+
+def other_features(last: Last, dataset: Dataset, model: ModelConfig | Mapping[str, Any]) -> list[str]:
+    """Return the views whose features are not those of the last fit: rows cannot be projected on it."""
+    from factorflow.models import configure
+    from factorflow.surface import open_posterior
+
+    fitted = open_posterior(last.path)
+    before = {view.name: view.n_features for view in fitted.meta.views}
+    now = {view.name: view.n_features for view in dataset.meta(configure(model).views).views}
+    other = {name for name, _ in before.items() ^ now.items()}
+    for name in before.keys() & now.keys():
+        own = fitted.own_features(name)
+        if own is not None and not np.array_equal(own, np.asarray(dataset.features(name), dtype=object)):
+            other.add(name)
+        if own is None and before[name] > 1:  # nobody knows any more which they were
+            other.add(name)
+    return sorted(other)
