@@ -121,16 +121,17 @@ def test_a_long_trace_is_thinned_by_halves(monkeypatch: pytest.MonkeyPatch) -> N
     assert [n for n, k in zip(kept, columns["kept"], strict=True) if k] == sorted(drawn)
 
 
-def test_a_trace_goes_on_after_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("last", [1, 22, 23, 24, 36])
+def test_a_trace_goes_on_after_a_checkpoint(monkeypatch: pytest.MonkeyPatch, last: int) -> None:
     monkeypatch.setattr("factorflow.engine.trace.TRACE_ROWS", 10)
     whole, first = Trace(), Trace()
     for number in range(1, 38):
         whole.append(record(number, kept=number % 7 == 0), 0.5 * number)
-        if number <= 23:
+        if number <= last:
             first.append(record(number, kept=number % 7 == 0), 0.5 * number)
     second = Trace.restored(json.loads(json.dumps(first.state())))
     assert second.columns() == first.columns()
-    for number in range(24, 38):
+    for number in range(last + 1, 38):
         second.append(record(number, kept=number % 7 == 0), 0.5 * number)
     assert second.columns() == whole.columns()
     assert (Trace().last_iteration, Trace().last_seconds) == (0, 0.0)
