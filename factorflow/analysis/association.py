@@ -224,7 +224,7 @@ def match_factors(
             raise InputError("posteriors", type(given).__name__, "posteriors", remedy)
     if by not in ("scores", "loadings"):
         raise InputError("by", by, '"scores" or "loadings"', "Use scores for the same samples.")
-    if reference not in range(len(posteriors)):
+    if isinstance(reference, bool) or reference not in range(len(posteriors)):
         expected = f"a position in posteriors, 0 to {len(posteriors) - 1}"
         raise InputError("reference", reference, expected, "0 is the first of them.")
     first = posteriors[reference]

@@ -59,6 +59,10 @@ def predict(
     table: Annotated[
         Path | None, typer.Option(help="New rows of the table that was fitted, or a dataset of them.")
     ] = None,
+    factor: Annotated[
+        list[str] | None,
+        typer.Option("--factor", help="Predict by this factor alone, as often as needed; else by all."),
+    ] = None,
     dataset: Moved = None,
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
@@ -66,11 +70,17 @@ def predict(
     opened, target = opened_with(posterior, dataset), output_location(out)
     _check_table(what, target)
     check_free(target, overwrite)
+    if factor and (impute or table is not None):
+        remedy = "Leave out --impute and --table, or --factor."
+        raise InputError("factor", ", ".join(factor), "predictions of fitted rows", remedy)
     if table is not None:
         _check_new(opened, view, table, start, stop, impute)
         predicted = opened.predict(str(table))
+    elif impute:
+        predicted = opened.impute(view, start, stop)
     else:
-        predicted = opened.impute(view, start, stop) if impute else opened.predict(view, start, stop)
+        by = [int(name) if name.isdecimal() else name for name in factor or ()]
+        predicted = opened.predict(view, start, stop, factors=by or None)
     if not predicted.sizes["obs"]:
         rows = f"rows of the {opened.meta.n_rows} samples, start < stop"
         raise InputError("start, stop", f"{start}, {stop}", rows, "Change them, or leave them out.")

@@ -100,7 +100,7 @@ def test_columns_that_are_left_out_are_named(given: Any) -> None:
 def test_the_last_run_as_reference_is_not_matched_with_itself(given: Any, make_given: Any) -> None:
     posteriors = [given.posterior, make_given().posterior]
     assert match_factors(posteriors, reference=np.int64(1)).table["run"].unique().tolist() == [0]
-    for wrong in (-1, 2, "1", None):
+    for wrong in (-1, 2, "1", None, True):
         with pytest.raises(InputError, match="reference"):
             match_factors(posteriors, reference=wrong)
 

@@ -271,6 +271,17 @@ def test_numbers_are_those_of_the_library(posterior: Path, dataset: Path, tmp_pa
     np.testing.assert_allclose(shares, opened.variance_explained().values.T, rtol=1e-12)
 
 
+def test_predictions_by_some_factors(posterior: Path, tmp_path: Path) -> None:
+    opened = open_posterior(posterior)
+    for chosen in (["1"], [opened.factors[0]]):
+        options = [part for name in chosen for part in ("--factor", name)]
+        run("predict", posterior, "b", "--out", tmp_path / "b.csv", "--overwrite", *options)
+        table = pd.read_csv(tmp_path / "b.csv", index_col=0)
+        np.testing.assert_allclose(table, opened.predict("b", factors=[1])["mean"].values, rtol=1e-12)
+    run("predict", posterior, "b", "--out", tmp_path / "c.csv", "--factor", "9", code=2)
+    run("predict", posterior, "b", "--out", tmp_path / "c.csv", "--factor", "1", "--impute", code=2)
+
+
 @pytest.mark.thorough
 def test_predict_and_project(posterior: Path, dataset: Path, tmp_path: Path) -> None:
     written = run_json("predict", posterior, "b", "--out", tmp_path / "b.csv", "--start", 5, "--stop", 15)
