@@ -42,7 +42,8 @@ def variance_explained(posterior: Stored, *, by_group: bool = False) -> xr.Datas
         When the family has no factors with loadings, or the dataset has no groups.
     """
     if by_group and not posterior.meta.groups:
-        raise InputError("by_group", True, "a dataset with sample groups", "Give write_dataset the groups.")
+        expected, remedy = "a dataset with sample groups", "Write the dataset with {groups}."
+        raise InputError("by_group", True, expected, remedy, groups=...)
     if posterior.has("variance_explained"):
         share = posterior.variable("variance_explained")
         if ("group" in share.dims) == by_group:
