@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.special import digamma, gammaln
 
 from factorflow.models import MoltenPoisson
@@ -65,6 +66,9 @@ def test_learned_shape_is_at_the_maximum_of_the_bound(mean: float, tools: Any) -
     top = prior_bound(settings, best)[0]
     for factor in (0.8, 0.99, 1.01, 1.25):
         assert prior_bound(settings, replace(best, shape=best.shape * factor))[0] < top
+    given = MoltenPoisson(n_components=2, n_starts=1, shape=0.5).build(meta).settings  # its prior is no part
+    prior = top - prior_bound(given, best)[0]
+    assert prior == pytest.approx(stats.expon(scale=mean).logpdf(best.shape[0]), rel=1e-9)
 
 
 @pytest.mark.parametrize("bits", [32, 64])
