@@ -11,6 +11,7 @@ import pytest
 
 from factorflow.data import open_dataset, write_dataset
 from factorflow.data.ingest.append import append_rows
+from factorflow.data.store.moments import Survey
 
 Y = np.round(np.random.default_rng(3).standard_normal((100, 4)) * 1024) / 1024
 FAR = Y + np.array([0.0, 1e7, -1e9, 1e12])
@@ -84,3 +85,13 @@ def test_large_counts_are_exact(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "d", {"y": counts})
     stored = dataset.tree["y"]["values"].values
     np.testing.assert_array_equal(stored, counts)
+
+
+@pytest.mark.parametrize(("spread", "double"), [(10.0, True), (20.0, True), (70.0, False), (1000.0, False)])
+def test_how_much_of_the_spread_may_be_rounded_off(spread: float, double: bool) -> None:
+    """About 2^20 single precision has steps of 1/8, errors of 0.036: a thousandth of 36."""
+    survey = Survey(2)
+    noise = np.random.default_rng(0).normal(size=(400, 2))
+    for block in np.split(2.0**20 + 1e5 + spread * noise * [1.0, 1e4], 4):
+        survey.update(block)
+    assert survey.needs_double is double
