@@ -122,8 +122,8 @@ class Cuts:
 
     def number(self, start: int, stop: int) -> NDArray[np.int32]:
         """Return the sequences of some rows."""
-        found = np.searchsorted(self.begins, np.arange(start, stop), side="right") - 1
-        return np.asarray(found, dtype=np.int32)
+        index = np.searchsorted(self.begins, np.arange(start, stop), side="right") - 1
+        return np.asarray(index, dtype=np.int32)
 
     def time(self, start: int, stop: int) -> NDArray[np.int32]:
         """Return the places of some rows in their sequences."""

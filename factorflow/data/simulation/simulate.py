@@ -103,21 +103,21 @@ def simulate(
         )
     if not 0 <= seed < 2**64:
         raise InputError("seed", seed, "a whole number from 0 to 2^64 - 1", "Any of them will do.")
-    known = list(inspect.signature(simulator).parameters)[2:]
-    unknown = sorted(set(settings) - set(known))
+    parameters = list(inspect.signature(simulator).parameters)[2:]
+    unknown = sorted(set(settings) - set(parameters))
     if unknown:
-        near = get_close_matches(unknown[0], ["n_samples", *known], n=1)
+        near = get_close_matches(unknown[0], ["n_samples", *parameters], n=1)
         remedy = f"Did you mean {near[0]}?" if near else "Check the spelling."
-        expected = f"a setting of {kind}: n_samples, {', '.join(known)}"
+        expected = f"a setting of {kind}: n_samples, {', '.join(parameters)}"
         raise InputError(unknown[0], settings[unknown[0]], expected, remedy)
-    made = _made(simulator, n_samples, seed, settings)
+    simulated = _simulate(simulator, n_samples, seed, settings)
     target = as_location(path)
-    row_bytes = sum(view.work_bytes for view in made.views)
+    row_bytes = sum(view.work_bytes for view in simulated.views)
     with new_directory(target, overwrite, read_root) as partial:
         check_space(partial, n_samples * row_bytes)
-        columns = Columns(RowNames(n_samples), made.codes, made.groups, made.n_sequences)
-        rows = choose_block_rows(n_samples, row_bytes, block_rows, table=is_long_table(made.views))
-        write_store(partial, made.views, columns, rows, truth=made.truth)
+        columns = Columns(RowNames(n_samples), simulated.codes, simulated.groups, simulated.n_sequences)
+        rows = choose_block_rows(n_samples, row_bytes, block_rows, table=is_long_table(simulated.views))
+        write_store(partial, simulated.views, columns, rows, truth=simulated.truth)
     return open_dataset(target)
 
 
@@ -131,12 +131,12 @@ def find_simulator(kind: str) -> tuple[Callable[..., Simulated], dict[str, Any]]
     """
     name, suited = FAMILIES.get(kind, (kind, {}))
     if name not in SIMULATORS:
-        known = ", ".join([*SIMULATORS, *FAMILIES])
-        raise InputError("kind", kind, f"one of {known}", "Choose one of them.")
+        kinds = ", ".join([*SIMULATORS, *FAMILIES])
+        raise InputError("kind", kind, f"one of {kinds}", "Choose one of them.")
     return SIMULATORS[name], suited
 
 
-def _made(
+def _simulate(
     simulator: Callable[..., Simulated], n_samples: int, seed: int, settings: dict[str, Any]
 ) -> Simulated:
     """Call a simulator; a setting of another type than it takes is named."""

@@ -138,14 +138,14 @@ def _coded(
     codes: NDArray[Any], labels: Sequence[str], where: Mapping[str, int], unseen: dict[str, None]
 ) -> NDArray[np.int32]:
     """Return codes of the levels of a dataset, given those of a piece."""
-    found = []
+    resolved = []
     used = np.bincount(codes + 1, minlength=len(labels) + 1)[1:] > 0
     for label, some in zip(labels, used, strict=True):
         code = where.get(label, where.get(tidy(label), -1)) if label else where.get(MISSING_LEVEL, -1)
         if code < 0 and label and some:
             unseen.setdefault(label)
-        found.append(code)
-    return np.asarray(np.array([*found, where.get(MISSING_LEVEL, -1)], np.int32)[codes])
+        resolved.append(code)
+    return np.asarray(np.array([*resolved, where.get(MISSING_LEVEL, -1)], np.int32)[codes])
 
 
 def _group(piece: Piece, group: Linear) -> NDArray[np.float64]:
@@ -189,18 +189,18 @@ def _offset(piece: Piece, offset: Offset) -> NDArray[np.float64]:
 
 def _in_blocks(parts: Iterator[Arrays], block_rows: int) -> Iterator[Arrays]:
     """Yield the same rows, so many at a time."""
-    kept: list[Arrays] = []
+    pending: list[Arrays] = []
     n_kept = 0
     for part in parts:
-        kept.append(part)
+        pending.append(part)
         n_kept += len(next(iter(part.values())))
         while n_kept >= block_rows:
-            whole = {name: np.concatenate([piece[name] for piece in kept]) for name in part}
-            yield {name: values[:block_rows] for name, values in whole.items()}
-            kept = [{name: values[block_rows:] for name, values in whole.items()}]
+            joined = {name: np.concatenate([piece[name] for piece in pending]) for name in part}
+            yield {name: values[:block_rows] for name, values in joined.items()}
+            pending = [{name: values[block_rows:] for name, values in joined.items()}]
             n_kept -= block_rows
     if n_kept:
-        yield {name: np.concatenate([piece[name] for piece in kept]) for name in kept[0]}
+        yield {name: np.concatenate([piece[name] for piece in pending]) for name in pending[0]}
 
 
 def _of_dataset(

@@ -56,10 +56,10 @@ def append(out: BinaryIO, array: NDArray[Any]) -> None:
 
 def together(columns: Mapping[str, NDArray[Any]], path: Path) -> dict[str, FileColumn]:
     """Write columns of one length into one file, and return them there."""
-    found, first = {}, 0
+    files, first = {}, 0
     with path.open("wb") as out:
         for name, array in columns.items():
             append(out, array)
-            found[name] = FileColumn(path, array.dtype, array.size, first)
+            files[name] = FileColumn(path, array.dtype, array.size, first)
             first += array.nbytes
-    return found
+    return files

@@ -31,18 +31,18 @@ def listed_files(path: Path) -> list[Path]:
         raise source_not_found(path, "source")
     if not path.is_dir():
         return [path]
-    known = (*TEXT, *_PARQUET, *_ARROW)
+    endings = (*TEXT, *_PARQUET, *_ARROW)
     files = sorted(
-        p for p in path.rglob("*") if table_ending(p) in known and not p.name.startswith((".", "_"))
+        p for p in path.rglob("*") if table_ending(p) in endings and not p.name.startswith((".", "_"))
     )
     if not files:
         raise InputError("source", str(path), f"a folder with tables ({_ENDINGS})", "Check the path.")
     return files
 
 
-def open_files(paths: list[Path], given: TableFormat = FOUND) -> TableSource:
+def open_files(paths: list[Path], table_format: TableFormat = FOUND) -> TableSource:
     """Return files with the same columns as one source; headers and schemas are read."""
-    sources = [_file(path, given) for path in paths]
+    sources = [_file(path, table_format) for path in paths]
     first = sources[0]
 
     def read(labels: Sequence[str], numbers: Sequence[str]) -> Iterator[Piece]:
@@ -61,7 +61,7 @@ def open_files(paths: list[Path], given: TableFormat = FOUND) -> TableSource:
     return TableSource(first.columns, read, lambda name: all(source.ordered(name) for source in sources))
 
 
-def _file(path: Path, given: TableFormat) -> TableSource:
+def _file(path: Path, table_format: TableFormat) -> TableSource:
     ending = table_ending(path)
     with readable(f"file {path}"):
         if ending in _PARQUET:
@@ -69,12 +69,12 @@ def _file(path: Path, given: TableFormat) -> TableSource:
         if ending in _ARROW:
             return _arrow_file(path)
         if ending in TEXT:
-            return _text(path, given)
+            return _text(path, table_format)
     raise InputError("source", str(path), f"a file of a known kind: {_ENDINGS}", "Convert it.")
 
 
-def _text(path: Path, given: TableFormat) -> TableSource:
-    table = TextTable(path, given, one_column=True)
+def _text(path: Path, table_format: TableFormat) -> TableSource:
+    table = TextTable(path, table_format, one_column=True)
     where = {name: place for place, name in enumerate(table.columns)}
 
     def read(labels: Sequence[str], numbers: Sequence[str]) -> Iterator[Piece]:
@@ -98,10 +98,10 @@ def _text(path: Path, given: TableFormat) -> TableSource:
 def _without_missing(piece: Piece, odd: dict[str, set[str]], name: str) -> tuple[NDArray[Any], list[Any]]:
     """Return the labels of a piece of text without blanks around them; None is a missing one."""
     codes, written = piece.labels(name)
-    found = [label.strip() for label in written]
-    if words := {label for label in found if label in MISSING_TEXTS and label}:
+    stripped = [label.strip() for label in written]
+    if words := {label for label in stripped if label in MISSING_TEXTS and label}:
         odd.setdefault(name, set()).update(words)
-    return codes, [None if label in MISSING_TEXTS else label for label in found]
+    return codes, [None if label in MISSING_TEXTS else label for label in stripped]
 
 
 def _parquet(path: Path) -> TableSource:

@@ -109,14 +109,14 @@ def parse(formula: str) -> Terms:
         if method == "lookup":
             variables.append(expr)
         elif method == "python":
-            found = _call(expr)
-            if isinstance(found, str):
-                variables.append(found)
-                forced.add(found)
-            elif isinstance(found, Offset):
-                offsets.append(found)
+            term = _call(expr)
+            if isinstance(term, str):
+                variables.append(term)
+                forced.add(term)
+            elif isinstance(term, Offset):
+                offsets.append(term)
             else:
-                linear.append(found)
+                linear.append(term)
     terms = Terms(
         formula, response, tuple(dict.fromkeys(variables)), frozenset(forced), tuple(linear), tuple(offsets)
     )
@@ -179,9 +179,9 @@ def _call(expr: str) -> str | Offset | Linear:
     if name == "offset" and len(columns) == 1:
         inner, inside = _function(arguments[0])
         log = inner in ("log", "np.log") and len(inside) == 1
-        found = column(inside[0]) if log else columns[0]
-        if found is not None:
-            return Offset(found, log)
+        exposure = column(inside[0]) if log else columns[0]
+        if exposure is not None:
+            return Offset(exposure, log)
     if name == "linear":
         ones = [isinstance(part, ast.Constant) and part.value == 1 for part in arguments]
         if all(one or named is not None for one, named in zip(ones, columns, strict=True)):

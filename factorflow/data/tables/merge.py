@@ -175,8 +175,8 @@ def merge(
             n_cells += cells["n"].size
             for name, file in files.items():
                 append(file, cells[name])
-    found = {name: FileColumn.whole(path, runs[0][name].dtype) for name, path in paths.items()}
-    return Cells(found, packing, n_rows - n_cells, constant)
+    columns = {name: FileColumn.whole(path, runs[0][name].dtype) for name, path in paths.items()}
+    return Cells(columns, packing, n_rows - n_cells, constant)
 
 
 def _ranges(runs: list[Run]) -> Iterator[Columns]:

@@ -83,8 +83,8 @@ def without_codes(piece: Piece, texts: Sequence[str]) -> Piece:
     codes = [float(text) for text in texts if is_number(text)]
 
     def labels(name: str) -> tuple[NDArray[Any], list[Any]]:
-        found, written = piece.labels(name)
-        return found, [None if label is None or text_of(label) in texts else label for label in written]
+        row_codes, names = piece.labels(name)
+        return row_codes, [None if label is None or text_of(label) in texts else label for label in names]
 
     def numbers(name: str) -> NDArray[np.float64]:
         values = piece.numbers(name)

@@ -32,7 +32,7 @@ from factorflow.errors import InputError
 __all__ = ["open_table"]
 
 
-def open_table(source: Any, given: TableFormat = FOUND) -> TableSource:
+def open_table(source: Any, table_format: TableFormat = FOUND) -> TableSource:
     """Return a source of any kind; no rows are read.
 
     Parameters
@@ -40,7 +40,7 @@ def open_table(source: Any, given: TableFormat = FOUND) -> TableSource:
     source : path, DataFrame, Arrow table or stream
         A file or a folder of files; or a list of files; a pandas DataFrame; a pyarrow Table, RecordBatch or
         RecordBatchReader, or what offers an Arrow stream (polars).
-    given : TableFormat
+    table_format : TableFormat
         How text is laid out, as far as it is said, and what stands for missing entries.
 
     Raises
@@ -48,22 +48,22 @@ def open_table(source: Any, given: TableFormat = FOUND) -> TableSource:
     InputError
         When it is something else, or cannot be read.
     """
-    opened = _opened(source, given)
-    if not given.na_values:
+    opened = _open_source(source, table_format)
+    if not table_format.na_values:
         return opened
 
     def read(labels: Sequence[str], numbers: Sequence[str]) -> Iterator[Piece]:
-        return (without_codes(piece, given.na_values) for piece in opened.read(labels, numbers))
+        return (without_codes(piece, table_format.na_values) for piece in opened.read(labels, numbers))
 
     return replace(opened, read=read)
 
 
-def _opened(source: Any, given: TableFormat) -> TableSource:
+def _open_source(source: Any, table_format: TableFormat) -> TableSource:
     module = type(source).__module__.partition(".")[0]
     if isinstance(source, str | os.PathLike):
-        return open_files(listed_files(Path(source)), given)
+        return open_files(listed_files(Path(source)), table_format)
     if isinstance(source, list | tuple) and source and all(isinstance(x, str | os.PathLike) for x in source):
-        return open_files([Path(path) for path in source], given)
+        return open_files([Path(path) for path in source], table_format)
     if module == "pandas" and hasattr(source, "columns"):
         return _frame(source)
     if hasattr(source, "__arrow_c_stream__"):
@@ -112,8 +112,8 @@ def _frame_piece(part: Any, where: dict[str, int], start: int) -> Piece:
         column = part.iloc[:, where[name]]
         if isinstance(column.dtype, pd.CategoricalDtype):
             return column.cat.codes.to_numpy(), list(column.cat.categories)
-        codes, found = pd.factorize(column)
-        return codes, list(found)
+        codes, uniques = pd.factorize(column)
+        return codes, list(uniques)
 
     def numbers(name: str) -> NDArray[np.float64]:
         column = part.iloc[:, where[name]]
