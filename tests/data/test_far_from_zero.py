@@ -95,3 +95,15 @@ def test_how_much_of_the_spread_may_be_rounded_off(spread: float, double: bool) 
     for block in np.split(2.0**20 + 1e5 + spread * noise * [1.0, 1e4], 4):
         survey.update(block)
     assert survey.needs_double is double
+
+
+def test_moments_of_blocks_are_those_of_all_rows() -> None:
+    """Of few rows too: squared deviations are divided by the number of entries."""
+    survey, values = Survey(3), np.random.default_rng(0).normal(5.0, 2.0, (11, 3))
+    values[2, 1], values[:, 2] = np.nan, [np.nan] * 10 + [4.0]
+    for block in np.split(values, [3, 4, 9]):
+        survey.update(block)
+    assert survey.n_observed.tolist() == [11, 10, 1]
+    np.testing.assert_allclose(survey.mean, np.nanmean(values, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(survey.variance, np.nanvar(values, axis=0), rtol=1e-12)
+    assert (survey.n_missing, survey.n_absent, survey.missing) == (11, 0, "scattered")
