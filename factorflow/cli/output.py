@@ -167,7 +167,11 @@ def _written(given: Mapping[str, Any]) -> dict[str, str]:
     return {name: flag for flag, each in texts.items() if isinstance(each, list) for name in names_set(each)}
 
 
-PLACEHOLDERS = {FAMILIES: families, DEFAULT_FAMILY: default_families, SIMULATORS: simulators}
+PLACEHOLDERS: dict[str, Callable[[str], list[str]]] = {
+    FAMILIES: families,
+    DEFAULT_FAMILY: default_families,
+    SIMULATORS: simulators,
+}
 """What stands in help texts for names that are looked for where help is needed, and what finds them."""
 
 
