@@ -69,7 +69,7 @@ def sparse_gfa(
     view_activity : float
         Probability that a factor is active in a view.
     scale : float
-        Standard deviation of a non-zero loading of bernoulli and poisson views.
+        Standard deviation of a non-zero loading of bernoulli views; of poisson views half of it.
     """
     specs = specifications(views)
     check_count("n_factors", n_factors)
@@ -103,7 +103,7 @@ def sparse_gfa(
     for index, (name, (likelihood, n_features)) in enumerate(specs.items()):
         loadings = generator.standard_normal((n_features, n_factors), dtype=np.float32)
         loadings *= (generator.random((n_features, n_factors)) >= sparsity) * active[index]
-        loadings *= np.float32(1.0 if likelihood == "gaussian" else scale)
+        loadings *= np.float32({"gaussian": 1.0, "bernoulli": scale}.get(likelihood, 0.5 * scale))
         intercept = generator.standard_normal(n_features, dtype=np.float32)
         deviation = _noise_deviation(generator, loadings, r2)
         arrays[f"loadings_{name}"] = ((f"feature_{name}", "factor"), loadings)

@@ -174,7 +174,7 @@ class SparseGFA(ModelConfig):
                 data={"views": {"a": ("gaussian", 9), "b": ("bernoulli", 7)}, "n_factors": 3},
             ),
             "outliers": Example(
-                cls(**small, likelihoods={"a": "student_t(nu=5)", "c": "binomial(trials=4000)"}),
+                cls(**small, likelihoods={"a": "student_t(nu=5)", "c": "binomial(trials=400)"}),
                 data={"views": {"a": ("gaussian", 9), "c": ("poisson", 6)}, "n_factors": 3},
             ),
             "horseshoe": Example(
