@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 import factorflow as ff
@@ -17,6 +19,8 @@ from factorflow.data.store.column_types import decode, encode
 N = 24
 IDS = [f"s{i:02d}" for i in range(N)]
 DAYS = pd.date_range("2020-01-01", periods=N, freq="36h")
+
+NEW_TEXT = pd.StringDtype(na_value=np.nan) if "na_value" in signature(pd.StringDtype).parameters else "string"
 
 
 def with_gap(values: Any) -> Any:
@@ -63,6 +67,7 @@ COLUMNS: dict[str, Any] = {
     "text with a gap": with_gap(np.array(["a", "b"] * (N // 2), dtype=object)),
     "empty text": np.array(["a", ""] * (N // 2), dtype=object),
     "strings": with_gap(pd.array(["a", "b"] * (N // 2), dtype="string")),
+    "strings of pandas 3": with_gap(pd.array(["a", "b"] * (N // 2), dtype=NEW_TEXT)),
     "arrow": with_gap(pd.array(range(N), dtype="int64[pyarrow]")),
     "arrow's dates": with_gap(pd.Series(DAYS).astype("timestamp[us][pyarrow]")),
 }
@@ -136,6 +141,25 @@ def test_codes_are_looked_for_in_nullable_integers(tmp_path: Path) -> None:
 def test_levels_of_one_text_are_text() -> None:
     values, record = encode(pd.Series(pd.Categorical([1, "1", 1])))
     assert (values.tolist(), record) == (["1", "1", "1"], None)
+
+
+@pytest.mark.parametrize(
+    ("values", "of", "expected"),
+    [
+        (["a", None, "b"], pa.dictionary(pa.int32(), pa.string()), pd.Categorical(["a", None, "b"])),
+        ([decimal.Decimal("1.10"), None], pa.decimal128(9, 2), [decimal.Decimal("1.10"), None]),
+        ([[1, 2], None], pa.list_(pa.int8()), ["[1 2]", None]),
+    ],
+)
+def test_types_of_arrow_that_pandas_cannot_name(values: Any, of: Any, expected: Any) -> None:
+    """The values come back, with their gaps, as another type."""
+    column = pd.Series(pd.arrays.ArrowExtensionArray(pa.array(values, of)))
+    pd.testing.assert_series_equal(pd.Series(decode(*encode(column))), pd.Series(expected))
+
+
+def test_long_doubles_are_double_precision() -> None:
+    values, record = encode(pd.Series(np.arange(3, dtype=np.longdouble)))
+    assert (values.dtype, values.tolist(), record) == (np.float64, [0.0, 1.0, 2.0], None)
 
 
 def test_a_record_that_is_not_known_is_no_failure() -> None:

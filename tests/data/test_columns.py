@@ -27,6 +27,7 @@ NAMES = [
     "..",
     "x/",
     "__x",
+    "zarr.json",
     "obs",
     "x",
     "y",

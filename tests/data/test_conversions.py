@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import decimal
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -38,6 +40,33 @@ def test_arrays_with_types_of_their_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(write_dataset(tmp_path / "a", {"x": Tensor()}).values("x"), VALUES)
     with pytest.raises(InputError, match="view 'x' = an object of type Tensor .it is elsewhere."):
         write_dataset(tmp_path / "b", {"x": Tensor("it is elsewhere")})
+
+
+BITS = VALUES > 0
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pd.DataFrame(BITS).astype(object),
+        pd.DataFrame(BITS).astype("bool[pyarrow]"),
+        pd.DataFrame(BITS * 1).astype(object),
+        pd.DataFrame(BITS).map(lambda bit: decimal.Decimal(int(bit))),
+    ],
+    ids=["objects", "arrow", "integers", "decimals"],
+)
+def test_columns_of_frames_that_are_numbers_or_truth_values(tmp_path: Path, frame: pd.DataFrame) -> None:
+    """Truth values with a gap are objects in a frame that pandas read from a text table."""
+    given = frame.add_prefix("f")
+    given.iloc[2, 1] = None
+    values = write_dataset(tmp_path / "a", {"x": given}).values("x")
+    expected = BITS * 1
+    expected[2, 1] = -1
+    np.testing.assert_array_equal(values, expected)
+    assert given.iloc[0, 0] == frame.iloc[0, 0]
+    assert given.dtypes.equals(frame.add_prefix("f").dtypes)
+    with pytest.raises(InputError, match="columns of view 'x' = f0: expected numeric columns"):
+        write_dataset(tmp_path / "b", {"x": given.assign(f0=["a", *[1] * (len(given) - 1)])})
 
 
 @pytest.mark.parametrize("name", ["plain", "bfloat16", "gradient", "coo", "csr", "complex"])

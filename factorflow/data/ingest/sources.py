@@ -366,8 +366,12 @@ def _from_pandas(view: str, frame: Any, kind: Kind | None, *, transpose: bool) -
     names = _column_of_names(frame, transpose=transpose)
     if names is not None:
         frame = frame.set_index(names)
+    if not coded:
+        frame = _with_numbers(frame)
 
     def numeric(dtype: Any) -> bool:
+        if pd.api.types.is_bool_dtype(dtype):  # of Arrow is no number to pandas
+            return not isinstance(dtype, pd.CategoricalDtype)
         return pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype)
 
     text = [] if coded else [str(name) for name, dtype in frame.dtypes.items() if not numeric(dtype)]
@@ -387,6 +391,23 @@ def _from_pandas(view: str, frame: Any, kind: Kind | None, *, transpose: bool) -
     if coded and isinstance(frame.dtypes.iloc[0], pd.CategoricalDtype):
         source.levels = frame.dtypes.iloc[0].categories.to_numpy(dtype=object)
     return source
+
+
+def _with_numbers(frame: Any) -> Any:
+    """Return a frame whose columns of objects that are numbers or truth values, or missing, are numbers."""
+    import pandas as pd
+
+    out = frame
+    for place, dtype in enumerate(frame.dtypes):
+        column = frame.iloc[:, place]
+        if dtype == np.dtype(object) and pd.api.types.infer_dtype(column, skipna=True) in _NUMBERS:
+            out = frame.copy(deep=False) if out is frame else out
+            out.isetitem(place, column.where(column.notna(), np.nan).astype(np.float64))
+    return out
+
+
+_NUMBERS = {"boolean", "decimal", "empty", "floating", "integer", "mixed-integer-float"}
+"""What pandas calls columns of objects that are numbers."""
 
 
 def _column_of_names(frame: Any, *, transpose: bool) -> Any:

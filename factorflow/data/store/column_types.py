@@ -42,7 +42,8 @@ def encode(column: pd.Series[Any]) -> tuple[NDArray[Any], Record | None]:
     column = _inferred(column)
     dtype, missing = column.dtype, column.isna().to_numpy()
     if isinstance(dtype, np.dtype) and dtype.kind in "biuf":
-        return column.to_numpy(), None
+        values = column.to_numpy()
+        return values if dtype.itemsize <= 8 else values.astype(np.float64), None  # Zarr has no longdouble
     if isinstance(dtype, pd.CategoricalDtype):
         return _encode_levels(column, dtype.categories, ordered=bool(dtype.ordered))
     if isinstance(dtype, pd.IntervalDtype):
@@ -87,13 +88,22 @@ def decode(values: NDArray[Any], record: Mapping[str, Any] | None) -> Any:
     if record is None:
         return values
     texts = values.astype(object) if values.dtype.kind in "UTO" else values
+    failures = (ValueError, TypeError, KeyError, OverflowError, NotImplementedError)
     try:
         found = _DECODERS.get(str(record["type"]), _nullable)(texts, record)
-        if "as" in record:
-            found = pd.Series(found).astype(record["as"]).array
-    except (ValueError, TypeError, KeyError, OverflowError, NotImplementedError):
+    except failures:
         return values
-    return found
+    try:
+        return pd.Series(found).astype(_dtype_named(record["as"])).array if "as" in record else found
+    except failures:  # pandas knows no name of some types of Arrow: decimals, lists
+        return found
+
+
+def _dtype_named(name: str) -> Any:
+    """Return the type of this name; ``"str"`` is that of pandas 3, not Python's, which has no gaps."""
+    import pandas as pd
+
+    return pd.StringDtype(na_value=np.nan) if name == "str" else name
 
 
 def without_arrow(column: pd.Series[Any]) -> pd.Series[Any]:
@@ -102,7 +112,10 @@ def without_arrow(column: pd.Series[Any]) -> pd.Series[Any]:
 
     if not isinstance(column.dtype, pd.ArrowDtype):
         return column
-    own: pd.Series[Any] = column.astype(_own_dtype(column.dtype))
+    dtype = _own_dtype(column.dtype)
+    if dtype == "category":  # `astype` fails where there are gaps
+        column = column.array.__arrow_array__().to_pandas().set_axis(column.index)
+    own: pd.Series[Any] = column.astype(dtype)
     return own
 
 

@@ -27,7 +27,7 @@ def node_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str
     for name in names:
         node = "".join(c if c.isalnum() or c in "_-. " else "_" for c in name)
         node = node.encode("utf-8")[:MOST_BYTES].decode("utf-8", "ignore").strip(" .") or "column"
-        if node.startswith("__"):  # kept by Zarr for itself
+        if node.startswith("__") or node.casefold() == "zarr.json":  # kept by Zarr for itself
             node = "column" + node
         found[name] = free_name(node, used)
         used.add(_alike(found[name]))
