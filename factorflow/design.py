@@ -77,7 +77,17 @@ class TableDesign:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> TableDesign:
-        """Return the design that ``dataclasses.asdict`` and JSON made a record of."""
+        """Return the design that ``dataclasses.asdict`` and JSON made a record of.
+
+        Parameters
+        ----------
+        record : mapping of str to Any
+            A value for each field.
+
+        Returns
+        -------
+        TableDesign
+        """
         fields = dict(record)
         for name in ("variables", "linear"):
             fields[name] = tuple(fields[name])

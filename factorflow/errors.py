@@ -187,7 +187,15 @@ class ExportWarning(UserWarning):
 
 
 class RunError(FactorflowError, RuntimeError):
-    """A run that began could not be completed (command line: exit code 1)."""
+    """A run that began could not be completed (command line: exit code 1).
+
+    Parameters
+    ----------
+    text : str
+        What went wrong.
+    **options
+        Options that it names as ``{name}`` (`OptionText`).
+    """
 
 
 @contextmanager

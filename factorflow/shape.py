@@ -121,6 +121,11 @@ class Block:
             What besides the block it follows from: made anew where they differ.
         make : callable
             Makes it.
+
+        Returns
+        -------
+        object
+            What ``make`` returned.
         """
         return make() if self.memory is None else self.memory.once(name, given, make)
 
@@ -152,7 +157,13 @@ class ViewMeta:
     location: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
     def about(self) -> Float64[np.ndarray, " D"] | float:
-        """Return what to subtract from entries before their squares are added up: `location`, or 0."""
+        """Return what to subtract from entries before their squares are added up.
+
+        Returns
+        -------
+        (D,) array or float
+            `location`, or 0.
+        """
         return np.array(self.location) if self.location else 0.0
 
     @property
@@ -201,7 +212,22 @@ class Meta:
         return tuple(view for view in self.views if not view.kind.is_values)
 
     def numbers(self, view: str) -> range:
-        """Return the numbers of the features of a view among those of all views: keys of their noise."""
+        """Return the numbers of the features of a view among those of all views: keys of their noise.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        range
+
+        Raises
+        ------
+        KeyError
+            When there is no such view.
+        """
         before = 0
         for other in self.views:
             if other.name == view:

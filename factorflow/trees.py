@@ -58,24 +58,75 @@ class Gather:
 
     @classmethod
     def of(cls, block: Block, value: Any) -> Gather:
-        """Return the contribution of one block: a tree of arrays and numbers."""
+        """Return the contribution of one block.
+
+        Parameters
+        ----------
+        block : Block
+            The block.
+
+        value : tree of arrays and numbers
+            What it contributes.
+
+        Returns
+        -------
+        Gather
+        """
         return cls(np.array([block.number]), map_leaves(lambda leaf: np.asarray(leaf)[None], value))
 
     @classmethod
     def empty(cls) -> Gather:
-        """Return a statistic that no block has contributed to."""
+        """Return a statistic that no block has contributed to.
+
+        Returns
+        -------
+        Gather
+        """
         return cls(np.empty(0, np.int64), None)
 
     def own(self, block: Block) -> Any:
-        """Return what belongs to a block; None where it gave nothing."""
+        """Return what belongs to a block.
+
+        Parameters
+        ----------
+        block : Block
+            The block.
+
+        Returns
+        -------
+        tree of arrays, or None
+            None where it contributed nothing.
+        """
         return self._at(block.number)
 
     def before(self, block: Block) -> Any:
-        """Return what belongs to the block before; None at the first one."""
+        """Return what belongs to the block before.
+
+        Parameters
+        ----------
+        block : Block
+            The block.
+
+        Returns
+        -------
+        tree of arrays, or None
+            None at the first one.
+        """
         return self._at(block.number - 1)
 
     def after(self, block: Block) -> Any:
-        """Return what belongs to the block behind; None at the last one."""
+        """Return what belongs to the block behind.
+
+        Parameters
+        ----------
+        block : Block
+            The block.
+
+        Returns
+        -------
+        tree of arrays, or None
+            None at the last one.
+        """
         return self._at(block.number + 1)
 
     def _at(self, number: int) -> Any:
@@ -85,7 +136,17 @@ class Gather:
         return map_leaves(lambda leaf: leaf[where], self.values)
 
     def beside(self, blocks: range) -> Gather:
-        """Return what a run of blocks may read: their own values and those of the two blocks beside them."""
+        """Return what a run of blocks may read: their own values and those of the two blocks beside them.
+
+        Parameters
+        ----------
+        blocks : range
+            Numbers of the blocks.
+
+        Returns
+        -------
+        Gather
+        """
         low, high = np.searchsorted(self.numbers, [blocks.start - 1, blocks.stop + 1])
         if high - low == len(self.numbers):
             return self
@@ -104,7 +165,17 @@ class Wide:
 
 
 def wide(axis: str | None = None) -> dict[str, Wide]:
-    """Return the metadata of a wide field; unnamed, it maps axis names to arrays or dataclasses."""
+    """Return the metadata of a wide field.
+
+    Parameters
+    ----------
+    axis : str, optional
+        Name of the axis, one of `Sweep.axes`; left out, the field maps axis names to arrays or dataclasses.
+
+    Returns
+    -------
+    dict
+    """
     return {"wide": Wide(axis)}
 
 

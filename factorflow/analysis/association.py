@@ -38,7 +38,18 @@ MAX_LEVELS = 0.5
 
 
 def factor_correlation(posterior: Stored) -> pd.DataFrame:
-    """Return the correlation of the factors' scores over samples, (K, K)."""
+    """Return the correlation of the factors' scores over samples, (K, K).
+
+    Parameters
+    ----------
+    posterior : Posterior
+        With scores.
+
+    Returns
+    -------
+    DataFrame
+        By factor and factor; NaN of factors whose scores do not vary.
+    """
     import pandas as pd
 
     values = correlate(posterior.scores().values)
@@ -205,6 +216,10 @@ def match_factors(
         Correlate scores over the samples, or loadings over the features, that two runs share by name.
     reference : int
         The run whose factors the others are matched with.
+
+    Returns
+    -------
+    Matching
 
     Raises
     ------

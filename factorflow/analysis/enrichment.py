@@ -20,7 +20,17 @@ __all__ = ["enrich", "read_gmt"]
 
 
 def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
-    """Read feature sets from a GMT file: a set a line, name, description, members, separated by tabs.
+    """Read feature sets from a GMT file.
+
+    Parameters
+    ----------
+    path : path
+        A set a line: name, description and members, separated by tabs.
+
+    Returns
+    -------
+    dict of str to list of str
+        Members by set.
 
     Raises
     ------

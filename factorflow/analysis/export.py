@@ -43,6 +43,16 @@ def annotate_anndata(posterior: Posterior, adata: AnnData, view: str | None = No
         Changed in place.
     view : str, optional
         The view that the variables belong to; needed when the posterior has several.
+
+    Returns
+    -------
+    AnnData
+        ``adata``.
+
+    Raises
+    ------
+    InputError
+        When no sample or no feature has the name of one of the posterior, or the view is not clear.
     """
     if view is None:
         if len(posterior.views) > 1:
@@ -64,7 +74,25 @@ def annotate_anndata(posterior: Posterior, adata: AnnData, view: str | None = No
 
 
 def annotate_mudata(posterior: Posterior, mdata: MuData) -> MuData:
-    """Put scores in ``obsm["X_factorflow"]``, each view's loadings in its ``varm``, the run in ``uns``."""
+    """Put scores in ``obsm["X_factorflow"]``, each view's loadings in its ``varm``, the run in ``uns``.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted.
+    mdata : MuData
+        Changed in place; its modalities are named as the views are.
+
+    Returns
+    -------
+    MuData
+        ``mdata``.
+
+    Raises
+    ------
+    InputError
+        When no modality is a view, or no name of a sample or feature is one of the posterior.
+    """
     view_names = usable_names(mdata.mod)  # as at ingest
     modalities = {name: view for name, view in view_names.items() if view in posterior.views}
     if not modalities:
@@ -108,6 +136,11 @@ def export_tables(
     -------
     list of Path or Remote
         The files.
+
+    Raises
+    ------
+    InputError
+        When a file exists, unless it may be replaced, or cannot be written.
     """
     import pandas as pd
 

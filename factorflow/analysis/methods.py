@@ -24,7 +24,23 @@ class Analysed(Stored):
     def associate(
         self, columns: Sequence[str] | None = None, metadata: pd.DataFrame | None = None
     ) -> pd.DataFrame:
-        """Test every factor's scores against columns of the sample metadata; see `analysis.associate`."""
+        """Test every factor's scores against columns of the sample metadata.
+
+        Parameters
+        ----------
+        columns, metadata
+            As for `factorflow.analysis.associate`, where the tests are described.
+
+        Returns
+        -------
+        DataFrame
+            A row for each factor and column, sorted by p-value.
+
+        Raises
+        ------
+        InputError
+            For a column that does not exist or cannot be tested, and when there is none.
+        """
         return associate(self, columns, metadata)
 
     def enrich(
@@ -37,9 +53,42 @@ class Analysed(Stored):
         min_size: int = 5,
         factors: Sequence[str] | None = None,
     ) -> pd.DataFrame:
-        """Test feature sets among the loadings of a view; see `analysis.enrich`."""
+        """Test feature sets among the loadings of a view.
+
+        Parameters
+        ----------
+        view, sets, sign, test, min_size, factors
+            As for `factorflow.analysis.enrich`, where the tests are described.
+
+        Returns
+        -------
+        DataFrame
+            A row for each factor and set, sorted by factor and p-value.
+
+        Raises
+        ------
+        InputError
+            When no set has enough features of the view.
+        """
         return enrich(self, view, sets, sign=sign, test=test, min_size=min_size, factors=factors)
 
     def match(self, *others: Stored, by: Literal["scores", "loadings"] = "scores") -> Matching:
-        """Match the factors of other runs with those of this one; see `analysis.match_factors`."""
+        """Match the factors of other runs with those of this one.
+
+        Parameters
+        ----------
+        *others : Posterior
+            One run or more.
+        by : {"scores", "loadings"}
+            As for `factorflow.analysis.match_factors`.
+
+        Returns
+        -------
+        Matching
+
+        Raises
+        ------
+        InputError
+            When two runs share too few names of samples (features).
+        """
         return match_factors([self, *others], by)

@@ -54,6 +54,21 @@ def export_mofa(
         Write the data too, block by block.
     overwrite : bool
         Replace what is at ``path``.
+
+    Returns
+    -------
+    Path or Remote
+        The file.
+
+    Raises
+    ------
+    InputError
+        When the file exists, unless it may be replaced, or the family has no scores or loadings.
+
+    Warns
+    -----
+    ExportWarning
+        Of names that were changed.
     """
     h5py = require("h5py", "writes HDF5 files")
     target = check_target(path, overwrite)

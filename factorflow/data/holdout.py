@@ -75,9 +75,19 @@ class Holdout:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any], design: TableDesign | None = None) -> Holdout | None:
-        """Return what ``holdout``, ``holdout_unit`` and ``seed`` of settings or a run record ask for.
+        """Return the hold-out that settings or a run record ask for.
 
-        With the rows that a table holds out of every fit.
+        Parameters
+        ----------
+        settings : mapping
+            With ``holdout``, ``holdout_unit`` and ``seed``.
+        design : TableDesign, optional
+            Of a table: the rows that it holds out of every fit are hidden too.
+
+        Returns
+        -------
+        Holdout or None
+            None: nothing is held out.
 
         Raises
         ------

@@ -173,7 +173,18 @@ class Step:
         return out.reshape(len(index), -1).view(np.uint8)
 
     def normal(self, site: int, index: Integer[Array, " B"], words: int = 1) -> Float64[Array, "B {words}"]:
-        """Return standard normals by inversion; arguments and shape as for `uniform`."""
+        """Return standard normals by inversion.
+
+        Parameters
+        ----------
+        site, index, words
+            As for `uniform`.
+
+        Returns
+        -------
+        array
+            A row for each index.
+        """
         from scipy.special import ndtri
 
         return ndtri(self.uniform(site, index, words))
@@ -181,7 +192,19 @@ class Step:
     def gamma(
         self, site: int, index: Integer[Array, " B"], shape: Float64[Array, "*B"] | float
     ) -> Float64[Array, " B"]:
-        """Return draws from Gamma(shape, 1) by inversion; ``shape`` is one for all, or one for each index."""
+        """Return draws from Gamma(shape, 1) by inversion.
+
+        Parameters
+        ----------
+        site, index
+            As for `uniform`.
+        shape : float or (B,) array
+            One for all, or one for each index (B of them).
+
+        Returns
+        -------
+        (B,) array
+        """
         from scipy.special import gammaincinv
 
         return gammaincinv(shape, self.uniform(site, index)[:, 0])

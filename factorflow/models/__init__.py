@@ -23,6 +23,10 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
     options : ModelConfig or mapping of str to Any
         ``{"model": "sparse_gfa", "n_factors": 15, ...}``.
 
+    Returns
+    -------
+    ModelConfig
+
     Raises
     ------
     InputError

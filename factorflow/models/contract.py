@@ -129,32 +129,104 @@ class Model(Generic[G, L]):
         return 1
 
     def stages(self) -> tuple[Stage[G], ...]:
-        """Return the stages of a run, in order."""
+        """Return the stages of a run, in order.
+
+        Returns
+        -------
+        tuple of Stage
+        """
         raise NotImplementedError
 
     def init(self, step: Step) -> G:
-        """Return globals before any data are seen (one set for each chain: see ``step.chain``)."""
+        """Return globals before any data are seen.
+
+        Parameters
+        ----------
+        step : Step
+            Source of noise; ``step.chain`` is the chain whose globals they are.
+
+        Returns
+        -------
+        G
+        """
         raise NotImplementedError
 
     def variables(self) -> tuple[Variable, ...]:
-        """Return the table of variables."""
+        """Return the table of variables.
+
+        Returns
+        -------
+        tuple of Variable
+        """
         raise NotImplementedError
 
     def coords(self, globals_: G) -> Mapping[str, Sequence[str]]:
-        """Return labels of dims the dataset does not know (``factor``, where there are any)."""
+        """Return labels of dims the dataset does not know (``factor``, where there are any).
+
+        Parameters
+        ----------
+        globals_ : G
+            The globals, whole.
+
+        Returns
+        -------
+        mapping of str to sequence of str
+            Labels by dimension.
+        """
         return {}
 
     @staticmethod
     def factor_names(n_factors: int, numbers: Iterable[int] | None = None) -> list[str]:
-        """Return the labels of factors that have no names of their own; ``numbers``: not in order, from 0."""
+        """Return the labels of factors that have no names of their own.
+
+        Parameters
+        ----------
+        n_factors : int
+            Factors (K).
+        numbers : iterable of int, optional
+            Their numbers from 0; 0 ... K - 1 when left out.
+
+        Returns
+        -------
+        list of str
+            ``Factor1``, ``Factor2``, ...
+        """
         return [f"Factor{k + 1}" for k in (range(n_factors) if numbers is None else numbers)]
 
     def prepare(self, globals_: G) -> Any:
-        """Return what `finish` is given for the globals: by default themselves."""
+        """Return what `finish` is given for the globals: by default themselves.
+
+        Parameters
+        ----------
+        globals_ : G
+            The globals, whole.
+
+        Returns
+        -------
+        object
+            Handed to `finish` as ``globals_``.
+        """
         return globals_
 
     def finish(self, block: Block, local: L | None, globals_: Any, step: Step) -> Any:
-        """Return what the variables with ``rows`` are computed from, at the end of a run."""
+        """Return what the variables with ``rows`` are computed from, at the end of a run.
+
+        Parameters
+        ----------
+        block : Block
+            The rows (B of them).
+        local : L or None
+            Local state of the block.
+        globals_ : object
+            What `prepare` made of the globals.
+        step : Step
+            Source of noise.
+
+        Returns
+        -------
+        object
+            The argument of ``Variable.value`` for variables with ``rows``; by default the local state.
+        """
         return local
 
     def row_roles(self, block: Block, view: str) -> Mapping[str, Array]:
@@ -162,6 +234,18 @@ class Model(Generic[G, L]):
 
         The roles of tables (`factorflow.design`): ``exposure`` of counts; ``offset``, ``weight``, ``within``
         of measurements. Held-out scores go by them. Nothing: every entry is one observation.
+
+        Parameters
+        ----------
+        block : Block
+            The rows (B of them).
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        mapping of str to (B,) array
+            By role.
         """
         return {}
 
@@ -187,7 +271,17 @@ class Model(Generic[G, L]):
         raise NotImplementedError
 
     def likelihood(self, view: str) -> Likelihood:
-        """Return the likelihood of the entries of a view: by default that of its kind."""
+        """Return the likelihood of the entries of a view: by default that of its kind.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        Likelihood
+        """
         return get_likelihood(next(v.likelihood for v in self.meta.views if v.name == view))
 
     def predictive(
@@ -195,22 +289,51 @@ class Model(Generic[G, L]):
     ) -> Predictive | None:
         """Return the distribution of new observations, which scores and intervals go by.
 
-        The arguments are those of `predict`. None: it is taken to be that of `likelihood` with the mean and
-        the standard deviation that are predicted.
+        Parameters
+        ----------
+        block, rows, record, view
+            As for `predict`.
+
+        Returns
+        -------
+        Predictive or None
+            None: that of `likelihood` with the mean and the standard deviation that are predicted.
         """
         return None
 
     def degrees_of_freedom(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> Array | None:
-        """Return the degrees of freedom of new measurements, (1 or B, D); None: they are taken for normal.
+        """Return the degrees of freedom of new measurements.
 
-        The arguments are those of `predict`.
+        Parameters
+        ----------
+        block, rows, record, view
+            As for `predict`.
+
+        Returns
+        -------
+        (1 or B, D) array, or None
+            None: the measurements are taken for normal.
         """
         return None
 
     def generate(self, record: Mapping[str, Array], n_samples: int, seed: int) -> dict[str, Array]:
         """Return new samples of the prior by view, and as ``scores`` what they were made of.
+
+        Parameters
+        ----------
+        record : mapping of str to array
+            The stored variables, whole.
+        n_samples : int
+            Samples (N).
+        seed : int
+            Key of their noise.
+
+        Returns
+        -------
+        dict of str to array
+            By view (N, D), on the data scale; ``scores`` (N, K).
 
         Raises
         ------
@@ -223,6 +346,17 @@ class Model(Generic[G, L]):
         """Return a model whose projection is the log likelihood of rows, the local state integrated out.
 
         Its variables are ``log_likelihood`` and ``log_likelihood_error`` (obs,).
+
+        Parameters
+        ----------
+        n_draws : int
+            Draws of each repeat of importance sampling.
+        n_repeats : int
+            Repeats, whose spread gives the error.
+
+        Returns
+        -------
+        Model
 
         Raises
         ------
@@ -245,6 +379,10 @@ class Model(Generic[G, L]):
 
         Preparations first, then those that count: the first of these begins with what `warm` returns.
 
+        Returns
+        -------
+        tuple of Stage
+
         Raises
         ------
         InputError
@@ -262,6 +400,10 @@ class Model(Generic[G, L]):
             As the preparations left them: what was learned of the data as they are now.
         fitted : G
             Of the earlier fit, to other rows of the same features.
+
+        Returns
+        -------
+        G
         """
         return fitted
 
@@ -269,6 +411,10 @@ class Model(Generic[G, L]):
         """Return the sweeps that find the local state of new samples, globals fixed.
 
         By default those of the last stage that counts. `Sweep.map` and `Sweep.carry` are called, no update.
+
+        Returns
+        -------
+        tuple of Sweep
         """
         return [stage for stage in self.stages() if stage.counts][-1].sweeps
 
@@ -283,21 +429,70 @@ class Model(Generic[G, L]):
         return tuple(replace(v, group=v.group or place) for v, place in found)
 
     def lead(self, variable: Variable) -> tuple[str, ...]:
-        """Return the dimensions in front of a variable: none, or ``chain``, or ``chain`` and ``draw``."""
+        """Return the dimensions in front of a variable: none, or ``chain``, or ``chain`` and ``draw``.
+
+        Parameters
+        ----------
+        variable : Variable
+            A row of the table.
+
+        Returns
+        -------
+        tuple of str
+        """
         if self.kind != "monte carlo":
             return ()
         return ("chain",) if variable.rows and not variable.draws else ("chain", "draw")
 
     def record(self, globals_: G) -> dict[str, Array]:
-        """Return the variables of the globals: the result, or one draw."""
+        """Return the variables of the globals: the result, or one draw.
+
+        Parameters
+        ----------
+        globals_ : G
+            The globals, whole.
+
+        Returns
+        -------
+        dict of str to array
+            By variable without ``rows``.
+        """
         return {v.name: _typed(v, globals_) for v in self.variables() if not v.rows}
 
     def sums(self, block: Block, rows: Mapping[str, Array], globals_: G) -> tuple[Any, ...]:
-        """Return what the variables that describe samples add up over a block of new ones; (): none does."""
+        """Return what the variables that describe samples add up over a block of new ones.
+
+        Parameters
+        ----------
+        block : Block
+            The rows.
+        rows : mapping of str to array
+            The block's variables with ``rows``.
+        globals_ : G
+            The globals, whole.
+
+        Returns
+        -------
+        tuple
+            An entry for each function ``Variable.sums``; empty where there is none.
+        """
         return tuple(sums(block, rows, globals_) for sums in _ways(self.variables()))
 
     def describe(self, globals_: G, sums: tuple[Any, ...]) -> dict[str, Array]:
-        """Return the variables that describe new samples, from their sums over all blocks."""
+        """Return the variables that describe new samples, from their sums over all blocks.
+
+        Parameters
+        ----------
+        globals_ : G
+            The globals, whole.
+        sums : tuple
+            What `sums` returns, added up over all blocks.
+
+        Returns
+        -------
+        dict of str to array
+            By variable.
+        """
         table = self.variables()
         found = dict(zip(_ways(table), sums, strict=True))
         return {
@@ -307,12 +502,40 @@ class Model(Generic[G, L]):
         }
 
     def rows(self, block: Block, local: L | None, globals_: Any, step: Step) -> dict[str, Array]:
-        """Return the variables of the rows of a block, at the end of a run; globals as of `prepare`."""
+        """Return the variables of the rows of a block, at the end of a run.
+
+        Parameters
+        ----------
+        block : Block
+            The rows (B of them).
+        local : L or None
+            Local state of the block.
+        globals_ : object
+            What `prepare` made of the globals.
+        step : Step
+            Source of noise.
+
+        Returns
+        -------
+        dict of str to (B, ...) array
+            By variable with ``rows`` and without ``draws``.
+        """
         found = self.finish(block, local, globals_, step)
         return {v.name: _typed(v, found) for v in self.variables() if v.rows and not v.draws}
 
     def draw(self, local: L | None) -> dict[str, Array]:
-        """Return the draws of the rows of a block at a kept iteration."""
+        """Return the draws of the rows of a block at a kept iteration.
+
+        Parameters
+        ----------
+        local : L or None
+            Local state of the block.
+
+        Returns
+        -------
+        dict of str to (B, ...) array
+            By variable with ``draws``.
+        """
         return {v.name: _typed(v, local) for v in self.variables() if v.draws}
 
 
@@ -357,21 +580,67 @@ class ModelConfig(Options):
         return {"default": Example(cls())}
 
     def build(self, meta: Meta) -> Model[Any, Any]:
-        """Return the model for a dataset of this shape; raise InputError when they do not fit."""
+        """Return the model for a dataset of this shape.
+
+        Parameters
+        ----------
+        meta : Meta
+            Shape of the dataset.
+
+        Returns
+        -------
+        Model
+
+        Raises
+        ------
+        InputError
+            When configuration and dataset do not fit together.
+        """
         raise NotImplementedError
 
     def build_fitted(self, meta: Meta) -> Model[Any, Any]:
-        """Return the model of a fit for new samples: what only a fit asks of their number is left out."""
+        """Return the model of a fit for new samples: what only a fit asks of their number is left out.
+
+        Parameters
+        ----------
+        meta : Meta
+            Shape of the new samples.
+
+        Returns
+        -------
+        Model
+        """
         return self.build(meta)
 
     def wider(self, kind: str) -> str | None:
-        """Return the option with which entries of a kind may vary more, as written, where it is not set."""
+        """Return the option with which entries of a kind may vary more, as written, where it is not set.
+
+        Parameters
+        ----------
+        kind : str
+            Kind of the view: "gaussian", "bernoulli" or "poisson".
+
+        Returns
+        -------
+        str or None
+            Such as ``overdispersed=True``; None where there is no such option, or it is set.
+        """
         return None
 
     def unused(self, meta: Meta) -> dict[str, str]:
         """Return the options that do nothing for a dataset of this shape, each with the reason.
 
         Only what differs from its default is told to users (`fit` warns of it).
+
+        Parameters
+        ----------
+        meta : Meta
+            Shape of the dataset.
+
+        Returns
+        -------
+        dict of str to str
+            Reason by option.
         """
         return {}
 

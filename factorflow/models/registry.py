@@ -16,14 +16,31 @@ C = TypeVar("C", bound=ModelConfig)
 
 
 def register(config: type[C]) -> type[C]:
-    """Class decorator: make a configuration known under its ``model`` literal (``"sparse_gfa"``)."""
+    """Class decorator: make a configuration known under its ``model`` literal (``"sparse_gfa"``).
+
+    Parameters
+    ----------
+    config : type
+        A subclass of `ModelConfig` with a field ``model``.
+
+    Returns
+    -------
+    type
+        The same class.
+    """
     allow_package(config.__module__)
     _REGISTRY[config.model_fields["model"].default] = config
     return config
 
 
 def registered() -> dict[str, type[ModelConfig]]:
-    """Return every known configuration by name."""
+    """Return every known configuration by name.
+
+    Returns
+    -------
+    dict of str to type
+        Subclass of `ModelConfig` by name.
+    """
     _scan()
     return dict(sorted(_REGISTRY.items()))
 

@@ -36,21 +36,56 @@ class Sweep(Generic[G, L, S]):
     two blocks beside it, and no others."""
 
     def send(self, globals_: G) -> G:
-        """Return what travels to the blocks: globals without what `prepare` and `takes_all` leave unread."""
+        """Return what travels to the blocks: globals without what `prepare` and `takes_all` leave unread.
+
+        Parameters
+        ----------
+        globals_ : G
+            The globals, whole.
+
+        Returns
+        -------
+        G
+        """
         return globals_
 
     def prepare(self, globals_: G) -> Any:
         """Return what `map` is given for the globals: by default themselves.
 
         For tables that all blocks read: computed once a task, not once a block.
+
+        Parameters
+        ----------
+        globals_ : G
+            The globals, whole.
+
+        Returns
+        -------
+        object
+            Handed to `map` as ``globals_``.
         """
         return globals_
 
     def map(self, block: Block, local: L | None, globals_: Any, step: Step) -> tuple[L | None, S | None]:
-        """Return the new local state of a block and what it adds to the statistics.
+        """Return the new local state of a block and what it adds to the statistics; a pure function.
 
-        Pure. ``local`` is None at the first sight of a block; ``globals_`` is what `prepare` made. Statistics
-        of None take no part in the sum (a block wholly missing).
+        Parameters
+        ----------
+        block : Block
+            The rows (B of them).
+        local : L or None
+            What this sweep returned for the block last; None the first time.
+        globals_ : object
+            What `prepare` made of the globals.
+        step : Step
+            Source of noise.
+
+        Returns
+        -------
+        local : L or None
+            The new local state.
+        stats : S or None
+            Statistics of the block; None takes no part in the sum (a block wholly missing).
         """
         raise NotImplementedError
 
@@ -59,15 +94,51 @@ class Sweep(Generic[G, L, S]):
 
         Called before `update`, and in its place where globals are fixed, as in a projection: edges of
         neighbouring blocks, block summaries for a scan. By default nothing. `features` does not see it.
+
+        Parameters
+        ----------
+        globals_ : G
+            The globals before this sweep, whole.
+        stats : S
+            The statistics, summed over all blocks.
+        step : Step
+            Source of noise.
+
+        Returns
+        -------
+        G
         """
         return globals_
 
     def update(self, globals_: G, stats: S, step: Step) -> tuple[G, Info]:
-        """Return the new globals and scalars to report; ``stats`` is the sum over all blocks."""
+        """Return the new globals and scalars to report.
+
+        Parameters
+        ----------
+        globals_ : G
+            The globals before this sweep, whole.
+        stats : S
+            The statistics, summed over all blocks.
+        step : Step
+            Source of noise.
+
+        Returns
+        -------
+        globals_ : G
+            The new globals.
+        info : dict of str to float
+            Scalars, `Info`.
+        """
         raise NotImplementedError
 
     def axes(self) -> Mapping[str, int]:
-        """Return the feature axes along which `features` may be cut: name to length. Empty: none."""
+        """Return the feature axes along which `features` may be cut.
+
+        Returns
+        -------
+        mapping of str to int
+            Length by name; empty: none.
+        """
         return {}
 
     def features(self, axis: str, index: range, globals_: G, stats: S, step: Step) -> tuple[Any, Any]:
@@ -101,12 +172,40 @@ class Sweep(Generic[G, L, S]):
     ) -> tuple[G, Info]:
         """Return the new globals when `axes` is not empty: called instead of `update`.
 
-        ``stats`` has its wide fields removed (None); ``parts`` and ``sums`` come from `features`.
+        Parameters
+        ----------
+        globals_ : G
+            The globals before this sweep, whole.
+        stats : S
+            The merged statistics without their wide fields (None).
+        parts : mapping of str to dataclass
+            By axis what `features` returned, joined along the axis.
+        sums : mapping of str to statistics
+            By axis what `features` returned, summed over its runs.
+        step : Step
+            Source of noise.
+
+        Returns
+        -------
+        globals_ : G
+            The new globals.
+        info : dict of str to float
+            Scalars, `Info`.
         """
         raise NotImplementedError
 
     def takes_all(self, globals_: G) -> bool:
-        """Return whether this iteration visits all blocks, although the stage goes part by part."""
+        """Return whether this iteration visits all blocks, although the stage goes part by part.
+
+        Parameters
+        ----------
+        globals_ : G
+            The globals, whole.
+
+        Returns
+        -------
+        bool
+        """
         return False
 
 
@@ -193,7 +292,18 @@ class Stage(Generic[G]):
         return self.sweeps if self.evaluate is None else (*self.sweeps, self.evaluate)
 
     def n_parts(self, meta: Meta) -> int:
-        """Return the parts that the blocks of a dataset are visited in: 1, or about N / `part_rows`."""
+        """Return the number of parts that the blocks of a dataset are visited in.
+
+        Parameters
+        ----------
+        meta : Meta
+            Shape of the dataset (N rows).
+
+        Returns
+        -------
+        int
+            1, or about N / `part_rows`.
+        """
         if self.part_rows is None:
             return 1
         return max(1, min(meta.n_blocks, round(meta.n_rows / self.part_rows)))

@@ -82,11 +82,42 @@ class Stored(FittedRun):
         return np.asarray(self.coordinate("obs").values, dtype=object)
 
     def features(self, view: str) -> Any:
-        """Return the names of the features of a view, (D,)."""
+        """Return the names of the features of a view.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        (D,) array of str
+
+        Raises
+        ------
+        InputError
+            When there is no such view.
+        """
         return np.asarray(self.coordinate(f"feature_{self.check_view(view)}").values, dtype=object)
 
     def own_features(self, view: str) -> Any:
-        """Return the names of the features of a view, (D,), where the posterior has them; else None."""
+        """Return the names of the features of a view, if they are in the posterior itself.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        (D,) array of str, or None
+            None: they are in the dataset alone.
+
+        Raises
+        ------
+        InputError
+            When there is no such view.
+        """
         labels = self._stored_coordinate(f"feature_{self.check_view(view)}")
         return None if labels is None else np.asarray(labels.values, dtype=object)
 
@@ -97,7 +128,17 @@ class Stored(FittedRun):
         return None
 
     def coordinate(self, dim: str) -> xr.Variable:
-        """Return the labels of a dimension from the group that has them, else from the dataset."""
+        """Return the labels of a dimension from the group that has them, else from the dataset.
+
+        Parameters
+        ----------
+        dim : str
+            Name of the dimension: ``obs``, ``factor``, ``feature_<view>``, ...
+
+        Returns
+        -------
+        Variable
+        """
         import xarray as xr
 
         if (labels := self._stored_coordinate(dim)) is not None:
@@ -110,6 +151,15 @@ class Stored(FittedRun):
 
     def variable(self, name: str) -> xr.DataArray:
         """Return a variable of the model in memory; of a sampler, its mean over aligned draws.
+
+        Parameters
+        ----------
+        name : str
+            Name of the variable: ``scores``, ``loadings_<view>``, ...
+
+        Returns
+        -------
+        DataArray
 
         Raises
         ------
@@ -132,9 +182,19 @@ class Stored(FittedRun):
         return self.tree[self.main_group].sizes["draw"] if self.kind == "monte carlo" else None
 
     def draws(self, name: str) -> xr.DataArray:
-        """Return the draws of a variable, (chain, draw, ...), factors aligned between draws and chains.
+        """Return the draws of a variable, factors aligned between draws and chains.
 
         Of a variational posterior only where they were drawn on request (`sample`).
+
+        Parameters
+        ----------
+        name : str
+            Name of the variable.
+
+        Returns
+        -------
+        DataArray
+            (chain, draw, ...)
 
         Raises
         ------
@@ -163,7 +223,12 @@ class Stored(FittedRun):
         return self._aligned[name]
 
     def scores(self) -> xr.DataArray:
-        """Return the factor scores of the samples, (obs, factor).
+        """Return the factor scores of the samples.
+
+        Returns
+        -------
+        DataArray
+            (obs, factor)
 
         Raises
         ------
@@ -177,9 +242,19 @@ class Stored(FittedRun):
         return self.variable("scores")
 
     def inputs(self) -> xr.DataArray:
-        """Return the inputs X of the process that couples the samples, (obs, input).
+        """Return the inputs X of the process that couples the samples.
 
         Of models with such a process; ``variable("inputs_variance")`` says how certain they are.
+
+        Returns
+        -------
+        DataArray
+            (obs, input)
+
+        Raises
+        ------
+        InputError
+            When the family has no such process.
         """
         if not self.has("inputs"):
             family = self.run["config"].get("model")
@@ -188,19 +263,82 @@ class Stored(FittedRun):
         return self.variable("inputs")
 
     def loadings(self, view: str) -> xr.DataArray:
-        """Return the loadings of a view, (feature, factor)."""
+        """Return the loadings of a view.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        DataArray
+            (feature, factor)
+
+        Raises
+        ------
+        InputError
+            When there is no such view, or the family has none of them.
+        """
         return self.variable(f"loadings_{self.check_view(view)}")
 
     def inclusion(self, view: str) -> xr.DataArray:
-        """Return the probability that a loading differs from zero, (feature, factor)."""
+        """Return the probability that each loading of a view differs from zero.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        DataArray
+            (feature, factor)
+
+        Raises
+        ------
+        InputError
+            When there is no such view, or the family has none of them.
+        """
         return self.variable(f"inclusion_{self.check_view(view)}")
 
     def intercept(self, view: str) -> xr.DataArray:
-        """Return the intercepts of the features of a view, (feature,)."""
+        """Return the intercepts of the features of a view.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        DataArray
+            (feature,)
+
+        Raises
+        ------
+        InputError
+            When there is no such view, or the family has none of them.
+        """
         return self.variable(f"intercept_{self.check_view(view)}")
 
     def factor(self, label: str | SupportsIndex) -> str:
-        """Return the label of a factor given by label or by number from 1, an integer of any type."""
+        """Return the label of a factor.
+
+        Parameters
+        ----------
+        label : str or int
+            Label, or number from 1 (an integer of any type).
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        InputError
+            When there is no such factor.
+        """
         labels = self.factors
         try:
             number = 0 if isinstance(label, str | bool) else operator.index(label)
@@ -217,7 +355,12 @@ class Stored(FittedRun):
         return "holdout" in self.tree.children
 
     def holdout_scores(self) -> pd.DataFrame:
-        """Return the scores of the held-out entries by view, and what the shown means would have scored.
+        """Return the scores of the held-out entries.
+
+        Returns
+        -------
+        DataFrame
+            By view, and what the shown means would have scored.
 
         Raises
         ------
@@ -228,9 +371,17 @@ class Stored(FittedRun):
         return self.tree["holdout"].to_dataset().to_dataframe()
 
     def holdout_entries(self, view: str) -> pd.DataFrame:
-        """Return the entries of a view that were held out of the fit: ``obs``, ``feature``, ``value``.
+        """Return the entries of a view that were held out of the fit.
 
-        Read from the dataset of the fit, in the order of its rows.
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        DataFrame
+            ``obs``, ``feature`` and ``value``, read from the dataset of the fit, in the order of its rows.
 
         Raises
         ------
@@ -275,11 +426,30 @@ class Stored(FittedRun):
         return "variational" if self.kind == "variational" else "posterior"
 
     def has(self, name: str) -> bool:
-        """Whether the model has a variable of this name."""
+        """Return whether the model has a variable of this name.
+
+        Parameters
+        ----------
+        name : str
+            Name of the variable.
+
+        Returns
+        -------
+        bool
+        """
         return any(name in self.tree[group].data_vars for group in self._groups)
 
     def array(self, name: str) -> xr.DataArray:
         """Return a variable of the model as it is stored, unread: of a sampler with its chains, unaligned.
+
+        Parameters
+        ----------
+        name : str
+            Name of the variable.
+
+        Returns
+        -------
+        DataArray
 
         Raises
         ------

@@ -31,6 +31,24 @@ def plot_rootogram(posterior: Posterior, view: str, ax: Axes | None = None) -> A
 
     The bars hang from the line: where they end above or below zero, the model expects too many or too few of
     that count.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted; its dataset must be there.
+    view : str
+        Name of a view of counts.
+    ax : Axes, optional
+        Where to draw; a new figure when left out.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        When the view has no counts.
     """
     posterior.features(view)  # refuses a view that there is not
     likelihood = posterior.data.views[view].likelihood
@@ -61,6 +79,24 @@ def plot_calibration(posterior: Posterior, view: str, ax: Axes | None = None) ->
 
     A count spreads the probability of itself evenly over its bins (Czado, Gneiting and Held 2009,
     Biometrics 65, 1254-1261).
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted; its dataset must be there.
+    view : str
+        Name of the view.
+    ax : Axes, optional
+        Where to draw; a new figure when left out.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        When there is no such view, or nothing of it is observed.
     """
     predictor, parts = _observed(posterior, view)
     found = [[x[seen] for x in predictor.tails(rows, y)] for rows, y, seen in parts]

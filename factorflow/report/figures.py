@@ -50,6 +50,22 @@ def plot_trace(posterior: Posterior, ax: Axes | None = None) -> Axes:
 
     Objectives compare only within a stage. The scale is cut at the lower end, where a few first iterations
     would flatten all that follow.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted.
+    ax : Axes, optional
+        Where to draw; a new figure when left out.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        Of a projection, which has no iterations.
     """
     trace = posterior.trace
     if "objective" not in trace:
@@ -105,6 +121,15 @@ def plot_variance_explained(
         Where to draw.
     group : str, optional
         One sample group instead of all samples.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        When there is no such group.
     """
     share = posterior.variance_explained(by_group=group is not None)
     if group is not None:
@@ -132,7 +157,30 @@ def plot_variance_explained(
 def plot_loadings(
     posterior: Posterior, view: str, factor: str | SupportsIndex = 1, n: int = 12, ax: Axes | None = None
 ) -> Axes:
-    """Draw the largest loadings of a factor and two standard deviations; pale where inclusion is doubtful."""
+    """Draw the largest loadings of a factor and two standard deviations; pale where inclusion is doubtful.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted.
+    view : str
+        Name of the view.
+    factor : str or int
+        Label, or number from 1.
+    n : int
+        Features at most.
+    ax : Axes, optional
+        Where to draw; a new figure when left out.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        When there is no such view or factor.
+    """
     ax = new_axes(ax)
     table = posterior.top_features(view, factor, n).iloc[::-1]
     place = np.arange(len(table))
@@ -156,7 +204,24 @@ def plot_loadings(
 
 
 def plot_weights(posterior: Posterior, ax: Axes | None = None) -> Axes:
-    """Draw the weights of the components of a table's model as bars."""
+    """Draw the weights of the components of a table's model as bars.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of a model of a table.
+    ax : Axes, optional
+        Where to draw; a new figure when left out.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        When its components have no weights.
+    """
     weight = posterior.variable("weight").values
     ax = new_axes(ax)
     place = np.arange(len(weight))[::-1]
@@ -189,6 +254,15 @@ def plot_scores(
         Where to draw.
     of : {"scores", "inputs"}
         What is drawn.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        When there is no such factor or column.
     """
     scores, rows = some_scores(posterior, of)
     if of == "scores":
@@ -210,7 +284,19 @@ def plot_scores(
 
 
 def plot_factor_correlation(posterior: Posterior, ax: Axes | None = None) -> Axes:
-    """Draw the correlation of the factors' scores over samples."""
+    """Draw the correlation of the factors' scores over samples.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted.
+    ax : Axes, optional
+        Where to draw; a new figure when left out.
+
+    Returns
+    -------
+    Axes
+    """
     scores, _ = some_scores(posterior)
     ax = new_axes(ax)
     correlation = correlate(scores)
@@ -231,6 +317,28 @@ def plot_data(
     """Draw the data of the features with the largest loadings, samples in the order of their scores.
 
     Each feature is centred and divided by its standard deviation; missing entries are left blank.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted; its dataset must be there.
+    view : str
+        Name of the view.
+    factor : str or int
+        Label, or number from 1.
+    n : int
+        Features at most.
+    ax : Axes, optional
+        Where to draw; a new figure when left out.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        When there is no such view or factor.
     """
     scores, rows = some_scores(posterior, rows=_some_rows(posterior.data))
     names = posterior.top_features(view, factor, n).index
@@ -258,6 +366,17 @@ def plot_presence(posterior: Posterior, ax: Axes | None = None) -> Axes:
     """Draw which samples each view has: the share of its features that is observed, from pale to dark.
 
     Samples are in the order of the dataset; of many, those of some blocks spread over it.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted; its dataset must be there.
+    ax : Axes, optional
+        Where to draw; a new figure when left out.
+
+    Returns
+    -------
+    Axes
     """
     dataset = posterior.data
     rows = _some_rows(dataset)
@@ -282,7 +401,24 @@ def plot_presence(posterior: Posterior, ax: Axes | None = None) -> Axes:
 
 
 def plot_rhat(posterior: Posterior, ax: Axes | None = None) -> Axes:
-    """Draw the distribution of R-hat over all entries of a sampler's global variables."""
+    """Draw the distribution of R-hat over all entries of a sampler's global variables.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        Of a sampler.
+    ax : Axes, optional
+        Where to draw; a new figure when left out.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        Of a variational posterior.
+    """
     values = posterior.diagnostics()["r_hat"].to_numpy()
     values = values[np.isfinite(values)]
     ax = new_axes(ax)

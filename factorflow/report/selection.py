@@ -31,6 +31,15 @@ def plot_selection(table: Sequence[Mapping[str, Any]], ax: Axes | None = None) -
         ``Selection.table`` of `factorflow.workflow.select.select`.
     ax : Axes, optional
         Where to draw; a new figure if left out.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        When it is not the table of a selection.
     """
     if not all(isinstance(row, Mapping) and KEYS <= row.keys() for row in table) or not len(table):
         expected = f"mappings with {', '.join(sorted(KEYS))}, the best first"

@@ -36,6 +36,15 @@ def plot_identities(posterior: Posterior, sequence: int = 0, ax: Axes | None = N
         Number of the sequence, from 0; its first 400 frames are drawn.
     ax : Axes, optional
         Where to draw.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        When the family has no identities, or there is no such sequence.
     """
     present = some_rows(posterior, "present", sequence)
     ax = new_axes(ax)
@@ -61,10 +70,21 @@ def plot_attributes(
 
     Parameters
     ----------
-    posterior, sequence, ax
+    posterior : Posterior
         As for `plot_identities`.
     identity : str or int
         Label, or number from 1.
+    sequence, ax
+        As for `plot_identities`.
+
+    Returns
+    -------
+    Axes
+
+    Raises
+    ------
+    InputError
+        When the family has no attributes, or there is no such identity or sequence.
     """
     present = some_rows(posterior, "present", sequence)
     labels = [str(label) for label in present["identity"].values]

@@ -111,7 +111,13 @@ class PlaceOptions(Options):
         return self
 
     def arguments(self) -> dict[str, Any]:
-        """Return the options as arguments of functions of Python, where a cluster is the ``executor``."""
+        """Return the options as arguments of functions of Python, where a cluster is the ``executor``.
+
+        Returns
+        -------
+        dict of str to Any
+            Value by argument.
+        """
         found = self.model_dump(exclude={"cluster"})
         return found if self.cluster is None else {**found, "executor": self.cluster}
 

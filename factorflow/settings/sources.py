@@ -210,7 +210,13 @@ class SourceOptions(TableOptions, MatrixOptions):
         return self
 
     def arguments(self) -> dict[str, Any]:
-        """Return what was given as arguments of `write_table`, if there is a formula, or `write_dataset`."""
+        """Return what was given as arguments of the function that writes the dataset.
+
+        Returns
+        -------
+        dict of str to Any
+            Of `write_table`, if there is a formula, else of `write_dataset`.
+        """
         given = self.model_dump(exclude_defaults=True)
         if self.formula is not None and (likelihood := given.pop("likelihoods", None)):
             given["likelihood"] = likelihood if isinstance(likelihood, str) else [*likelihood.values()][0]

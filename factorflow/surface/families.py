@@ -48,7 +48,12 @@ class Special(Analysed):
         return summary.components(self, n)
 
     def identities(self) -> xr.DataArray:
-        """Return the probability that each identity is present in each frame, (obs, identity).
+        """Return the probability that each identity is present in each frame.
+
+        Returns
+        -------
+        DataArray
+            (obs, identity)
 
         Raises
         ------
@@ -59,7 +64,12 @@ class Special(Analysed):
         return self.variable("present")
 
     def attributes(self) -> xr.Dataset:
-        """Return ``mean`` and ``sd`` of the attributes of each frame, (obs, identity, attribute).
+        """Return the attributes of each frame.
+
+        Returns
+        -------
+        Dataset
+            ``mean`` and ``sd``, (obs, identity, attribute).
 
         Raises
         ------

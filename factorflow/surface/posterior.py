@@ -79,6 +79,13 @@ class Posterior(Special):
     Arrays come labelled, with samples and features in the dataset's order. Of a sampler, `scores`,
     `loadings`, `inclusion` and `intercept` are means over aligned draws of all chains; the draws are in
     ``tree["posterior"]``. The groups of ``tree`` are described in ``docs/posterior.md``.
+
+    Parameters
+    ----------
+    tree : DataTree
+        Its groups.
+    path : str, optional
+        The store that it was opened from; left out: it is in memory.
     """
 
     def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:
@@ -88,7 +95,13 @@ class Posterior(Special):
     # What was found
 
     def sample_metadata(self) -> pd.DataFrame:
-        """Return what the dataset said of its samples (groups included), by sample name."""
+        """Return what the dataset says of its samples.
+
+        Returns
+        -------
+        DataFrame
+            By sample name: columns as at ingest, with ``group``, ``sequence`` and ``time`` if there are any.
+        """
         return sample_metadata(self)
 
     def top_features(self, view: str, factor: str | SupportsIndex, n: int = 10) -> pd.DataFrame:
@@ -111,18 +124,33 @@ class Posterior(Special):
         return summary.top_features(self, view, self.factor(factor), n)
 
     def variance_explained(self, *, by_group: bool = False) -> xr.DataArray:
-        """Return the share of the variance of each view that each factor explains, (view, factor).
+        """Return the share of the variance of each view that each factor explains.
 
         Parameters
         ----------
         by_group : bool
-            In every sample group: (group, view, factor). What the run did not record is computed in one pass
-            over the dataset.
+            For every sample group. What the run did not record is computed in one pass over the dataset.
+
+        Returns
+        -------
+        DataArray
+            (view, factor), or (group, view, factor).
         """
         return self._shares(by_group)["variance_explained"]
 
     def variance_explained_total(self, *, by_group: bool = False) -> xr.DataArray:
-        """Return the share of the variance of each view that all factors explain, ([group,] view)."""
+        """Return the share of the variance of each view that all factors explain.
+
+        Parameters
+        ----------
+        by_group : bool
+            As for `variance_explained`.
+
+        Returns
+        -------
+        DataArray
+            (view,), or (group, view).
+        """
         return self._shares(by_group)["variance_explained_total"]
 
     def _shares(self, by_group: bool) -> xr.Dataset:
@@ -167,6 +195,11 @@ class Posterior(Special):
             normal distribution; of counts and binary values their own. Nothing is computed until values are
             asked for, and then only for the rows selected: ``predict("rna").isel(obs=slice(0, 100))``. Of a
             table (obs,), in its order, and at once.
+
+        Raises
+        ------
+        InputError
+            When there is no such view, sample or factor, or a row is negative.
         """
         self.check_drawn()
         if self.meta.design is not None and not (isinstance(view, str) and view in self.views):
@@ -176,10 +209,25 @@ class Posterior(Special):
         )
 
     def impute(self, view: str, start: int | None = None, stop: int | None = None) -> xr.Dataset:
-        """Return a view with its missing entries predicted, lazily: ``mean``, ``sd`` and ``observed``.
+        """Return a view with its missing entries predicted.
 
-        ``mean`` is the value itself where there is one, ``sd`` 0 there. Entries that were held out of the fit
-        count as observed: the dataset has them.
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+        start, stop : int, optional
+            Rows; all when left out.
+
+        Returns
+        -------
+        Dataset
+            ``mean``, ``sd`` and ``observed``, (obs, feature), computed for the rows that are looked at. Where
+            there is a value, it is the ``mean``, and ``sd`` is 0; also where it was held out of the fit.
+
+        Raises
+        ------
+        InputError
+            When there is no such view, or the dataset is not there any more.
         """
         self.check_drawn()
         return prediction.impute(self, self.check_explained(view), rows_of(self, start, stop, None))
@@ -241,7 +289,25 @@ class Posterior(Special):
         return told(face(found))
 
     def sample(self, n_draws: int = 100, seed: int = 0) -> Posterior:
-        """Return this posterior with a group ``posterior`` of draws from a variational distribution."""
+        """Return this posterior with draws from its variational distribution.
+
+        Parameters
+        ----------
+        n_draws : int
+            Draws.
+        seed : int
+            Key of their noise.
+
+        Returns
+        -------
+        Posterior
+            With the draws in the group ``posterior`` of its tree.
+
+        Raises
+        ------
+        InputError
+            Of a sampler, which has draws.
+        """
         return Posterior(draws.with_draws(self, n_draws, seed), self.path)
 
     def to_arviz(
@@ -287,7 +353,18 @@ class Posterior(Special):
         return pointwise.arviz_tree(self, views, rows_of(self, start, stop, None), samples=samples)
 
     def diagnostics(self) -> pd.DataFrame:
-        """Return R-hat and bulk and tail effective sample sizes of a sampler's variables (arviz-stats)."""
+        """Return R-hat and effective sample sizes of a sampler's variables (arviz-stats).
+
+        Returns
+        -------
+        DataFrame
+            By entry of a variable: ``r_hat``, ``ess_bulk``, ``ess_tail``.
+
+        Raises
+        ------
+        InputError
+            Of a variational posterior.
+        """
         return diagnostics.diagnostics(self)
 
     # Faces
@@ -302,11 +379,23 @@ class Posterior(Special):
         return findings.findings(self)
 
     def summary(self) -> dict[str, Any]:
-        """Return the main results as plain values: run, findings, factors, variance explained, scores."""
+        """Return the main results as plain values.
+
+        Returns
+        -------
+        dict
+            As JSON has it: run, findings, factors, variance explained, held-out scores.
+        """
         return summary.summary(self, self.findings)
 
     def load(self) -> Posterior:
-        """Read everything into memory; the store is not needed afterwards."""
+        """Read everything into memory; the store is not needed afterwards.
+
+        Returns
+        -------
+        Posterior
+            This one.
+        """
         load_tree(self.tree, self.path)
         self.path = None
         return self
@@ -324,6 +413,11 @@ class Posterior(Special):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the posterior to a path where nothing is yet; it appears there when it is complete.
+
+        Parameters
+        ----------
+        path : path or URL
+            Where nothing is yet.
 
         Raises
         ------

@@ -125,6 +125,11 @@ def resume(
         Of `fit`: workers, memory_limit, max_iter (left out: that of the run), max_minutes, checkpoint_every,
         log_json, metrics, performance_report.
 
+    Returns
+    -------
+    Posterior
+        In memory, or opened from ``out``.
+
     Raises
     ------
     InputError
@@ -137,5 +142,25 @@ def resume(
 
 
 def project(posterior: Posterior, dataset: Dataset | str | os.PathLike[str], **options: Any) -> Posterior:
-    """Return the posterior of new samples under a fitted model: see `Posterior.project`."""
+    """Return the posterior of new samples under a fitted model.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        What was fitted.
+    dataset : Dataset or path
+        New samples.
+    **options
+        As for `Posterior.project`.
+
+    Returns
+    -------
+    Posterior
+        With the new samples as ``obs``.
+
+    Raises
+    ------
+    InputError
+        When dataset and model do not fit together, or ``out`` exists.
+    """
     return posterior.project(dataset, **options)

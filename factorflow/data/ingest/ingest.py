@@ -103,6 +103,8 @@ def write_dataset(
     attributes : mapping of str to value or array, optional
         What else belongs to the dataset, `Dataset.attributes`: plain values (as JSON has them) and NumPy
         arrays. No model sees them, and the fingerprint does not depend on them.
+    **removed
+        Unknown options: refused, with the name that is meant.
 
     Returns
     -------

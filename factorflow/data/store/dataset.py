@@ -122,21 +122,61 @@ class Dataset(OpenedStore):
         return self.names()
 
     def names(self, start: int = 0, stop: int | None = None) -> StrArray:
-        """Return the names of rows ``start`` to ``stop``; no others are read."""
+        """Return the names of some samples; no others are read.
+
+        Parameters
+        ----------
+        start, stop : int, optional
+            Rows; all when left out.
+
+        Returns
+        -------
+        (stop - start,) array of str
+        """
         first, last, _ = slice(start, stop).indices(self.n_rows)
         if not self.named:
             return sample_names(np.arange(first, last))
         return self.read_array("obs", slice(first, last))
 
     def features(self, view: str) -> StrArray:
-        """Return the names of the features of a view, (D,)."""
+        """Return the names of the features of a view.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        (D,) array of str
+
+        Raises
+        ------
+        InputError
+            When there is no such view.
+        """
         self._entry(view)
         return self.read_array(f"{view}/feature")
 
     def moments(self, view: str, *names: str) -> dict[str, NDArray[Any]]:
-        """Return n_observed, mean, variance, min and max of every feature of a view, (D,) each.
+        """Return moments of every feature of a view, as they were when the dataset was written.
 
-        Of a categorical view only n_observed: the samples of every level. If ``names`` are given, those.
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+        *names : {"n_observed", "mean", "variance", "min", "max"}
+            Which; all when left out. A categorical view has n_observed alone: the samples of each level.
+
+        Returns
+        -------
+        dict of str to (D,) array
+            By name.
+
+        Raises
+        ------
+        InputError
+            When there is no such view.
         """
         available = COUNTED if self._entry(view).kind.coded else MOMENTS
         return {name: self.read_array(f"{view}/{name}") for name in names or available}
@@ -156,7 +196,13 @@ class Dataset(OpenedStore):
         return pd.DataFrame(columns, index=pd.Index(self.obs_names, name="obs"))
 
     def stored_columns(self) -> dict[str, Any]:
-        """Return the columns of `obs` as they are stored: numbers, truth values or text ("": missing)."""
+        """Return the columns of `obs` as they are stored.
+
+        Returns
+        -------
+        dict of str to (N,) array
+            Numbers, truth values or text ("": missing) by column.
+        """
         columns: dict[str, Any] = {}
         for name, column in self.code_columns.items():
             codes = self.codes(name)
@@ -179,7 +225,24 @@ class Dataset(OpenedStore):
         }
 
     def codes(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
-        """Return the codes (group, sequence or time) of rows ``start`` to ``stop``; no others are read."""
+        """Return the codes of some samples; no others are read.
+
+        Parameters
+        ----------
+        name : {"group", "sequence", "time"}
+            Which code.
+        start, stop : int, optional
+            Rows; all when left out.
+
+        Returns
+        -------
+        (stop - start,) int32 array
+
+        Raises
+        ------
+        InputError
+            When the dataset has no such code.
+        """
         first, last, _ = slice(start, stop).indices(self.n_rows)
         with self._consistent_read():
             return self._codes(name, first, last)
@@ -206,6 +269,10 @@ class Dataset(OpenedStore):
             The views to model; all when left out. The order is always the dataset's.
         holdout : Holdout, optional
             With it, any entry of any view of values may be missing, or any row.
+
+        Returns
+        -------
+        Meta
 
         Raises
         ------
@@ -271,11 +338,44 @@ class Dataset(OpenedStore):
         ), truth
 
     def block(self, number: int, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Block:
-        """Read one block of rows as models see it: `read` without the truth."""
+        """Read one block of rows as models see it: `read` without the truth.
+
+        Parameters
+        ----------
+        number, views, holdout
+            As for `read`.
+
+        Returns
+        -------
+        Block
+
+        Raises
+        ------
+        InputError
+            When a chunk is damaged, or there is no such block or view.
+        """
         return self.read(number, views, holdout)[0]
 
     def values(self, view: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Return rows ``start`` to ``stop`` of a view, (stop - start, D) or codes, as blocks hold them."""
+        """Return values of a view, as blocks hold them.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+        start, stop : int, optional
+            Rows; all when left out.
+
+        Returns
+        -------
+        (stop - start, D) array
+            Of a categorical view codes (stop - start,).
+
+        Raises
+        ------
+        InputError
+            When a chunk is damaged, or there is no such view.
+        """
         entry = self._entry(view)
         first, last, _ = slice(start, stop).indices(self.n_rows)
         values, observed = self._arrays[entry.name]
@@ -295,7 +395,13 @@ class Dataset(OpenedStore):
     # Representations
 
     def describe(self) -> dict[str, Any]:
-        """Return sizes, likelihoods, missing entries and the block grid as plain values (JSON)."""
+        """Return sizes, likelihoods, missing entries and the block grid as plain values.
+
+        Returns
+        -------
+        dict
+            As JSON has it.
+        """
         from factorflow.data.store.describe import describe
 
         return describe(self.path, self.manifest, self.nbytes, self.attributes)
@@ -313,7 +419,22 @@ class Dataset(OpenedStore):
     # Inner parts
 
     def code_array(self, name: str) -> ChunkedArray:
-        """Return the array of a code (group, sequence or time) as it lies on disk."""
+        """Return the array of a code as it lies on disk.
+
+        Parameters
+        ----------
+        name : {"group", "sequence", "time"}
+            Which code.
+
+        Returns
+        -------
+        ChunkedArray
+
+        Raises
+        ------
+        InputError
+            When the dataset has no such code.
+        """
         if name not in self.code_names:
             raise InputError(
                 "code", name, f"one of {', '.join(self.code_names) or 'none'}", "The dataset has no others."

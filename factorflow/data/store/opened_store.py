@@ -86,7 +86,19 @@ class OpenedStore:
         return self.manifest.fingerprint
 
     def read_array(self, name: str, rows: Any = ...) -> NDArray[Any]:
-        """Return an array that lies beside the values, or some rows of it."""
+        """Return an array that lies beside the values, or some rows of it.
+
+        Parameters
+        ----------
+        name : str
+            Its path in the store.
+        rows : slice, optional
+            Which rows; all when left out.
+
+        Returns
+        -------
+        array
+        """
         with self._consistent_read():
             return read_array(self.path, name, self.checksums, rows)
 
