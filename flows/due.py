@@ -47,7 +47,7 @@ class Last:
     made : datetime
         When.
     fingerprint : str
-        Of the data of the latest posterior, a fit or a projection.
+        Of the data of the latest posterior, a fit or a projection; empty: it is gone or cannot be read.
     """
 
     record: RunRecord
@@ -90,6 +90,8 @@ def due(last: Last | None, asked: RunRecord, n_rows: int, rule: RefreshOptions, 
         return Due("fit", f"Other settings than those of the last fit: {', '.join(other)}.")
     if not last.record.model_copy(update={"identity": before}).answers(asked):
         return Due("fit", "Another budget of iterations than that of the last fit.")
+    if not last.fingerprint:
+        return Due("fit", "The latest posterior is gone, or cannot be read.")
     if last.fingerprint == asked.identity.fingerprint:
         return Due("nothing", "Data and settings are those of the latest posterior.")
     grown = (n_rows - last.n_rows) / last.n_rows
@@ -119,11 +121,13 @@ def last_fit(history: History, folder: Folder) -> Last | None:
     from factorflow.posterior.store import read_run
 
     entries = history.entries()
+    is_there = bool(entries) and read_run(history.path(entries[-1])) is not None
+    fingerprint = entries[-1].fingerprint if is_there else ""
     for entry in reversed(entries):
         record = read_run(history.path(entry)) if entry.kind == "fit" else None
         if record is not None and record.status == "complete":
             made = datetime.fromisoformat(entry.made)
-            return Last(record, history.path(entry), entry.n_rows, made, entries[-1].fingerprint)
+            return Last(record, history.path(entry), entry.n_rows, made, fingerprint)
     record = read_run(folder.posterior)
     if record is None or record.status != "complete" or entries:
         return None
@@ -151,7 +155,7 @@ def check_rows(history: History, last: Last | None, dataset: Dataset, rule: Refr
         entries = history.entries()
         latest = open_posterior(history.path(entries[-1]) if entries else last.path).meta.design
         rows, before = dataset.design.n_table_rows, latest.n_table_rows if latest is not None else 0
-    if rows < rule.min_rows * before:
+    if before and rows / before < rule.min_rows:
         expected = f">= {rule.min_rows * before:g}: {rule.min_rows:g} of the {before} of the latest posterior"
         remedy = "Restore the source, or set min_rows (0: any number)."
         raise InputError("rows of the source", rows, expected, remedy)

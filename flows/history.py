@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -167,16 +169,27 @@ class History:
         write_file(path, content, "out")
 
     def moments(self, entry: Entry) -> Moments | None:
-        """Return the moments of the data that an entry was made of; None where they are gone."""
+        """Return the moments of the data that an entry was made of; None where they are gone.
+
+        Raises
+        ------
+        InputError
+            If they cannot be read.
+        """
         found: dict[str, dict[str, Any]] = {}
-        with suppress(OSError, ValueError):
-            content = BytesIO(self.path(entry).with_suffix(".npz").read_bytes())
-            with np.load(content, allow_pickle=False) as arrays:
+        path = self.path(entry).with_suffix(".npz")
+        try:
+            with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
                 for key in arrays.files:
                     view, _, name = key.rpartition("/")
                     found.setdefault(view, {})[name] = arrays[key]
-            return found
-        return None
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, EOFError, AttributeError, BadZipFile, zlib.error) as error:
+            expected = f"moments of the data of {entry.name} ({error})"
+            remedy = "Restore it, or remove the file: then the data are not compared."
+            raise InputError("history", str(path), expected, remedy) from error
+        return found
 
     def prune(self, keep: int) -> list[str]:
         """Remove all but the last ``keep`` posteriors and the last fit; return the names of those removed.

@@ -30,7 +30,7 @@ from flows.due import (
     other_features,
     run_asked_for,
 )
-from flows.history import Entry, History, moments_of
+from flows.history import Entry, History, Moments, moments_of
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
@@ -201,6 +201,8 @@ def run_steps(
             _write_what_lacks(place, steps)
             return Refreshed(place, ingested, decided)
         check_rows(history, last, dataset, rule)
+        entries = history.entries()
+        moments = history.moments(entries[-1]) if entries else None  # damaged: before the work
         place, note, start = replace(folder, name=history.next_name()), "", None
         if decided.action == "project":
             assert last is not None
@@ -223,7 +225,7 @@ def run_steps(
             start="" if start is None else start.rpartition("/")[2],
             note=note,
         )
-        comparison = _compared(history, last, entry, dataset, place)
+        comparison = _compared(history, last, entry, dataset, place, moments)
         found = alerts(comparison, rule)
         entry = replace(entry, comparison=comparison | {"alerts": found} if comparison else {})
         if comparison and accept is not None and not accept(entry.comparison):
@@ -291,7 +293,12 @@ def _start(
 
 
 def _compared(
-    history: History, last: Last | None, entry: Entry, dataset: Dataset, place: Folder
+    history: History,
+    last: Last | None,
+    entry: Entry,
+    dataset: Dataset,
+    place: Folder,
+    moments: Moments | None,
 ) -> dict[str, Any]:
     """Return what changed since the last fit (factors, scores) and the latest posterior (data)."""
     from factorflow.surface import open_posterior
@@ -303,8 +310,6 @@ def _compared(
     if entry.kind == "fit":
         before, after = open_posterior(last.path), open_posterior(place.posterior)
         found |= {"factors": compare_factors(before, after), "scores": compare_scores(before, after)}
-    entries = history.entries()
-    moments = history.moments(entries[-1]) if entries else None
     if moments is not None:
         found["data"] = compare_data(moments, moments_of(dataset))
     return found

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder
 from flows import history
 from flows.drift import alerts, compare_data, compare_factors
-from flows.due import Due, Last, due
+from flows.due import Due, Last, check_rows, due
 from flows.history import Entry, History
 from flows.recurring import Refreshed, refresh
 
@@ -293,6 +294,38 @@ def test_a_killed_refresh_is_repaired_by_the_next(tmp_path: Path, monkeypatch: p
     assert (out / "0002.zarr").exists()
     assert again(source, out, max_iter=3).due.action == "nothing"
     assert sorted(path.name for path in out.glob("0*")) == ["0003.json", "0003.npz", "0003.zarr"]
+
+
+def test_what_is_damaged_in_a_history_is_an_error_or_made_anew(tmp_path: Path) -> None:
+    """Moments that cannot be read are named before a fit; a latest posterior that is gone is made anew."""
+    source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
+    for rows in (60, 70):
+        write(source, rows)
+        again(source, out, max_iter=3)
+    moments = (out / "0002.npz").read_bytes()
+    write(source, 80)
+    for damaged in (b"", b"null", moments[: len(moments) // 2]):
+        (out / "0002.npz").write_bytes(damaged)
+        with pytest.raises(InputError, match=r"0002\.npz: expected moments of the data of 0002\.zarr"):
+            again(source, out, max_iter=3)
+        assert not (out / "0003.zarr").exists()
+    (out / "0002.npz").unlink()
+    write(source, 70)
+    assert again(source, out, max_iter=3).due.action == "nothing"
+    delete(out / "0002.zarr")
+    found = again(source, out, {"refit_growth": 0.5}, max_iter=3)
+    assert found.due.reason == "The latest posterior is gone, or cannot be read."
+    assert latest(out) == "0003.zarr"
+    assert (out / latest(out)).exists()
+
+
+@pytest.mark.parametrize(("rows", "share"), [(90, 0.9), (55, 0.55), (57, 0.57)])
+def test_the_bound_itself_is_enough_rows(tmp_path: Path, rows: int, share: float) -> None:
+    """Whatever the product of share and rows is rounded to."""
+    rule, empty = RefreshOptions(min_rows=share), History(tmp_path)
+    check_rows(empty, last(), SimpleNamespace(n_rows=rows, design=None), rule)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="rows of the source"):
+        check_rows(empty, last(), SimpleNamespace(n_rows=rows - 1, design=None), rule)  # type: ignore[arg-type]
 
 
 def test_a_source_that_lost_its_rows_does_not_become_the_latest(tmp_path: Path) -> None:
