@@ -44,6 +44,12 @@ def find_anomalies(posterior: Posterior, view: str | None = None, n: int = 20) -
     ------
     InputError
         For a view that is not explained, or when the dataset has changed.
+
+    Examples
+    --------
+    >>> found = factorflow.analysis.find_anomalies(posterior, "rna", n=5)
+    >>> found.columns.tolist()
+    ['obs', 'feature', 'value', 'mean', 'sd', 'p_value']
     """
     import pandas as pd
 

@@ -49,6 +49,11 @@ def factor_correlation(posterior: Stored) -> pd.DataFrame:
     -------
     DataFrame
         By factor and factor; NaN of factors whose scores do not vary.
+
+    Examples
+    --------
+    >>> factorflow.analysis.factor_correlation(posterior).shape
+    (3, 3)
     """
     import pandas as pd
 
@@ -96,6 +101,15 @@ def associate(
     ------
     InputError
         For a column that does not exist or cannot be tested, and when there is none.
+
+    Examples
+    --------
+    >>> found = factorflow.analysis.associate(posterior, ["age", "clinic"])
+    >>> sorted(set(found["test"]))
+    ['kruskal-wallis', 'spearman']
+    >>> metadata = pd.DataFrame({"dose": range(80)}, posterior.obs_names)
+    >>> factorflow.analysis.associate(posterior, metadata=metadata)["column"].tolist()
+    ['dose', 'dose', 'dose']
     """
     found = run_tests(posterior, columns, metadata)
     if left_out := found.attrs["not_tested"]:
@@ -227,6 +241,15 @@ def match_factors(
         When two runs share too few names, or they are of different datasets whose samples (features) have no
         names and are not equally many. Equally many samples without names are matched by position, with a
         warning.
+
+    Examples
+    --------
+    >>> other = factorflow.fit(dataset, model, seed=1, max_iter=20)
+    >>> matching = factorflow.analysis.match_factors([posterior, other], by="loadings")
+    >>> matching.table.columns.tolist()
+    ['run', 'reference', 'factor', 'correlation']
+    >>> matching.stability.round(1).tolist()
+    [1.0, 1.0, 1.0]
     """
     import pandas as pd
     from scipy.optimize import linear_sum_assignment

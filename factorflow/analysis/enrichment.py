@@ -20,7 +20,7 @@ __all__ = ["enrich", "read_gmt"]
 
 
 def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
-    """Read feature sets from a GMT file.
+    r"""Read feature sets from a GMT file.
 
     Parameters
     ----------
@@ -36,6 +36,14 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     ------
     InputError
         When the file cannot be read, a line has no members, or a name comes twice.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> text = "hallmark\tdescription\tgene1\tgene2\n"
+    >>> _ = Path("sets.gmt").write_text(text)
+    >>> factorflow.analysis.read_gmt("sets.gmt")
+    {'hallmark': ['gene1', 'gene2']}
     """
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -97,6 +105,15 @@ def enrich(
     ------
     InputError
         When no set has enough features of the view.
+
+    Examples
+    --------
+    >>> sets = {"first": [f"gene{i}" for i in range(10)], "last": [f"gene{i}" for i in range(20, 30)]}
+    >>> found = factorflow.analysis.enrich(posterior, "rna", sets, sign="positive", factors=["Factor1"])
+    >>> found.columns.tolist()
+    ['factor', 'set', 'size', 'statistic', 'p_value', 'q_value']
+    >>> sorted(found["set"])
+    ['first', 'last']
     """
     import pandas as pd
     from scipy.stats import false_discovery_control

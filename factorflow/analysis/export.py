@@ -53,6 +53,13 @@ def annotate_anndata(posterior: Posterior, adata: AnnData, view: str | None = No
     ------
     InputError
         When no sample or no feature has the name of one of the posterior, or the view is not clear.
+
+    Examples
+    --------
+    >>> from anndata import AnnData
+    >>> adata = factorflow.analysis.annotate_anndata(posterior, AnnData(rna), view="rna")
+    >>> adata.obsm["X_factorflow"].shape, adata.varm["factorflow"].shape
+    ((80, 3), (30, 3))
     """
     if view is None:
         if len(posterior.views) > 1:
@@ -141,6 +148,12 @@ def export_tables(
     ------
     InputError
         When a file exists, unless it may be replaced, or cannot be written.
+
+    Examples
+    --------
+    >>> files = factorflow.analysis.export_tables(posterior, "tables")
+    >>> files[0].name, len(files)
+    ('scores.csv', 9)
     """
     import pandas as pd
 

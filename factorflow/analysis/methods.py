@@ -40,6 +40,15 @@ class Analysed(Stored):
         ------
         InputError
             For a column that does not exist or cannot be tested, and when there is none.
+
+        Examples
+        --------
+        >>> found = posterior.associate(["age"])
+        >>> found[["factor", "test", "n"]]
+            factor      test   n
+        0  Factor1  spearman  80
+        1  Factor2  spearman  80
+        2  Factor3  spearman  80
         """
         return associate(self, columns, metadata)
 
@@ -69,6 +78,12 @@ class Analysed(Stored):
         ------
         InputError
             When no set has enough features of the view.
+
+        Examples
+        --------
+        >>> sets = {"first": [f"gene{i}" for i in range(10)]}
+        >>> posterior.enrich("rna", sets)["size"].tolist()
+        [10, 10, 10]
         """
         return enrich(self, view, sets, sign=sign, test=test, min_size=min_size, factors=factors)
 
@@ -90,5 +105,11 @@ class Analysed(Stored):
         ------
         InputError
             When two runs share too few names of samples (features).
+
+        Examples
+        --------
+        >>> other = factorflow.fit(dataset, model, seed=1, max_iter=20)
+        >>> posterior.match(other).stability.round(1).to_dict()
+        {'Factor1': 1.0, 'Factor2': 1.0, 'Factor3': 1.0}
         """
         return match_factors([self, *others], by)

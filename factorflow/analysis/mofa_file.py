@@ -69,6 +69,11 @@ def export_mofa(
     -----
     ExportWarning
         Of names that were changed.
+
+    Examples
+    --------
+    >>> factorflow.analysis.export_mofa(posterior, "cohort.hdf5").name
+    'cohort.hdf5'
     """
     h5py = require("h5py", "writes HDF5 files")
     target = check_target(path, overwrite)

@@ -31,6 +31,11 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
     ------
     InputError
         Naming an unknown model, an unknown option or a value out of bounds.
+
+    Examples
+    --------
+    >>> factorflow.models.configure({"model": "sparse_gfa", "n_factors": 15}).n_factors
+    15
     """
     from factorflow.errors import InputError
     from factorflow.models.contract import ModelConfig

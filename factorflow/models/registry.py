@@ -40,6 +40,12 @@ def registered() -> dict[str, type[ModelConfig]]:
     -------
     dict of str to type
         Subclass of `ModelConfig` by name.
+
+    Examples
+    --------
+    >>> from factorflow.models.registry import registered
+    >>> list(registered())
+    ['gplvm_cmf', 'identity_attribute', 'molten_normal', 'molten_poisson', 'probit', 'sparse_gfa']
     """
     _scan()
     return dict(sorted(_REGISTRY.items()))

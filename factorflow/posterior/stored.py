@@ -97,6 +97,11 @@ class Stored(FittedRun):
         ------
         InputError
             When there is no such view.
+
+        Examples
+        --------
+        >>> posterior.features("rna")[:3].tolist()
+        ['gene0', 'gene1', 'gene2']
         """
         return np.asarray(self.coordinate(f"feature_{self.check_view(view)}").values, dtype=object)
 
@@ -165,6 +170,11 @@ class Stored(FittedRun):
         ------
         InputError
             When the model has no such variable, or a chunk of it is damaged.
+
+        Examples
+        --------
+        >>> posterior.variable("scores_variance").dims
+        ('obs', 'factor')
         """
         if self.kind == "variational":
             return self._load(name)
@@ -200,6 +210,11 @@ class Stored(FittedRun):
         ------
         InputError
             Where there are no draws of the variable.
+
+        Examples
+        --------
+        >>> posterior.sample(50).draws("scores").dims
+        ('chain', 'draw', 'obs', 'factor')
         """
         if self.kind == "variational":
             group = self.tree["posterior"] if "posterior" in self.tree.children else None
@@ -234,6 +249,11 @@ class Stored(FittedRun):
         ------
         InputError
             When the samples of the family have none.
+
+        Examples
+        --------
+        >>> posterior.scores().sel(factor="Factor1").round(1).values[:3]
+        array([ 0.1,  0.3, -1.4])
         """
         if not self.has("scores"):
             family = self.run["config"].get("model")
@@ -273,12 +293,19 @@ class Stored(FittedRun):
         Returns
         -------
         DataArray
-            (feature, factor)
+            (feature_<view>, factor)
 
         Raises
         ------
         InputError
             When there is no such view, or the family has none of them.
+
+        Examples
+        --------
+        >>> posterior.loadings("rna").dims
+        ('feature_rna', 'factor')
+        >>> posterior.loadings("rna").sel(feature_rna="gene0").round(1).values
+        array([-3.1,  0.9,  0.7])
         """
         return self.variable(f"loadings_{self.check_view(view)}")
 
@@ -293,12 +320,18 @@ class Stored(FittedRun):
         Returns
         -------
         DataArray
-            (feature, factor)
+            (feature_<view>, factor)
 
         Raises
         ------
         InputError
             When there is no such view, or the family has none of them.
+
+        Examples
+        --------
+        >>> included = posterior.inclusion("mutations") > 0.5
+        >>> included.dims, bool(included.any())
+        (('feature_mutations', 'factor'), True)
         """
         return self.variable(f"inclusion_{self.check_view(view)}")
 
@@ -313,12 +346,17 @@ class Stored(FittedRun):
         Returns
         -------
         DataArray
-            (feature,)
+            (feature_<view>,)
 
         Raises
         ------
         InputError
             When there is no such view, or the family has none of them.
+
+        Examples
+        --------
+        >>> posterior.intercept("rna").dims
+        ('feature_rna',)
         """
         return self.variable(f"intercept_{self.check_view(view)}")
 
@@ -338,6 +376,11 @@ class Stored(FittedRun):
         ------
         InputError
             When there is no such factor.
+
+        Examples
+        --------
+        >>> posterior.factor(2)
+        'Factor2'
         """
         labels = self.factors
         try:
@@ -366,6 +409,11 @@ class Stored(FittedRun):
         ------
         InputError
             When nothing was held out.
+
+        Examples
+        --------
+        >>> posterior.holdout_scores()["rmse"].round(1).to_dict()
+        {'rna': 0.5, 'mutations': 0.4}
         """
         self._check_scored()
         return self.tree["holdout"].to_dataset().to_dataframe()
@@ -387,6 +435,12 @@ class Stored(FittedRun):
         ------
         InputError
             When nothing was held out, or the dataset is not there any more.
+
+        Examples
+        --------
+        >>> entries = posterior.holdout_entries("rna")
+        >>> len(entries), entries.columns.tolist()
+        (250, ['obs', 'feature', 'value'])
         """
         import pandas as pd
 

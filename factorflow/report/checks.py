@@ -97,6 +97,11 @@ def plot_calibration(posterior: Posterior, view: str, ax: Axes | None = None) ->
     ------
     InputError
         When there is no such view, or nothing of it is observed.
+
+    Examples
+    --------
+    >>> ax = factorflow.report.plot_calibration(posterior, "rna")
+    >>> ax.figure.savefig("plot_calibration.png")
     """
     predictor, parts = _observed(posterior, view)
     found = [[x[seen] for x in predictor.tails(rows, y)] for rows, y, seen in parts]

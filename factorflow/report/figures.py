@@ -66,6 +66,11 @@ def plot_trace(posterior: Posterior, ax: Axes | None = None) -> Axes:
     ------
     InputError
         Of a projection, which has no iterations.
+
+    Examples
+    --------
+    >>> ax = factorflow.report.plot_trace(posterior)
+    >>> ax.figure.savefig("plot_trace.png")
     """
     trace = posterior.trace
     if "objective" not in trace:
@@ -130,6 +135,11 @@ def plot_variance_explained(
     ------
     InputError
         When there is no such group.
+
+    Examples
+    --------
+    >>> ax = factorflow.report.plot_variance_explained(posterior)
+    >>> ax.figure.savefig("plot_variance_explained.png")
     """
     share = posterior.variance_explained(by_group=group is not None)
     if group is not None:
@@ -180,6 +190,11 @@ def plot_loadings(
     ------
     InputError
         When there is no such view or factor.
+
+    Examples
+    --------
+    >>> ax = factorflow.report.plot_loadings(posterior, "rna", factor=1)
+    >>> ax.figure.savefig("plot_loadings.png")
     """
     ax = new_axes(ax)
     table = posterior.top_features(view, factor, n).iloc[::-1]
@@ -263,6 +278,11 @@ def plot_scores(
     ------
     InputError
         When there is no such factor or column.
+
+    Examples
+    --------
+    >>> ax = factorflow.report.plot_scores(posterior, x=1, y=2, color="age")
+    >>> ax.figure.savefig("plot_scores.png")
     """
     scores, rows = some_scores(posterior, of)
     if of == "scores":
@@ -296,6 +316,11 @@ def plot_factor_correlation(posterior: Posterior, ax: Axes | None = None) -> Axe
     Returns
     -------
     Axes
+
+    Examples
+    --------
+    >>> ax = factorflow.report.plot_factor_correlation(posterior)
+    >>> ax.figure.savefig("plot_factor_correlation.png")
     """
     scores, _ = some_scores(posterior)
     ax = new_axes(ax)
@@ -339,6 +364,11 @@ def plot_data(
     ------
     InputError
         When there is no such view or factor.
+
+    Examples
+    --------
+    >>> ax = factorflow.report.plot_data(posterior, "rna", factor=1, n=10)
+    >>> ax.figure.savefig("plot_data.png")
     """
     scores, rows = some_scores(posterior, rows=_some_rows(posterior.data))
     names = posterior.top_features(view, factor, n).index
@@ -377,6 +407,11 @@ def plot_presence(posterior: Posterior, ax: Axes | None = None) -> Axes:
     Returns
     -------
     Axes
+
+    Examples
+    --------
+    >>> ax = factorflow.report.plot_presence(posterior)
+    >>> ax.figure.savefig("plot_presence.png")
     """
     dataset = posterior.data
     rows = _some_rows(dataset)

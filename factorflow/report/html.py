@@ -66,6 +66,11 @@ def write_report(
     ------
     InputError
         If the file cannot be written.
+
+    Examples
+    --------
+    >>> factorflow.report.write_report(posterior, "report.html").name
+    'report.html'
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 

@@ -67,6 +67,11 @@ def open_posterior(path: str | os.PathLike[str] | RemotePath) -> Posterior:
     ------
     InputError
         When there is no posterior, one of another schema version, or one that lacks a chunk.
+
+    Examples
+    --------
+    >>> factorflow.open_posterior("cohort-k3.zarr").factors
+    ['Factor1', 'Factor2', 'Factor3']
     """
     place = current_version(as_location(path, "posterior"))
     return Posterior(open_tree(place), str(place))
@@ -86,6 +91,15 @@ class Posterior(Special):
         Its groups.
     path : str, optional
         The store that it was opened from; left out: it is in memory.
+
+    Examples
+    --------
+    >>> posterior.views
+    ('rna', 'mutations')
+    >>> posterior.kind
+    'variational'
+    >>> posterior.run["status"], posterior.run["seed"]
+    ('complete', 0)
     """
 
     def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:
@@ -101,6 +115,11 @@ class Posterior(Special):
         -------
         DataFrame
             By sample name: columns as at ingest, with ``group``, ``sequence`` and ``time`` if there are any.
+
+        Examples
+        --------
+        >>> posterior.sample_metadata().columns.tolist()
+        ['age', 'clinic']
         """
         return sample_metadata(self)
 
@@ -120,6 +139,12 @@ class Posterior(Special):
         -------
         DataFrame
             By feature: ``loading`` and, where the model has them, ``sd`` and ``inclusion``.
+
+        Examples
+        --------
+        >>> top = posterior.top_features("rna", factor=1, n=3)
+        >>> top.index.tolist(), top.columns.tolist()
+        (['gene0', 'gene19', 'gene28'], ['loading', 'sd', 'inclusion'])
         """
         return summary.top_features(self, view, self.factor(factor), n)
 
@@ -135,6 +160,11 @@ class Posterior(Special):
         -------
         DataArray
             (view, factor), or (group, view, factor).
+
+        Examples
+        --------
+        >>> posterior.variance_explained().sel(view="rna").round(1).values
+        array([0.4, 0.3, 0.3])
         """
         return self._shares(by_group)["variance_explained"]
 
@@ -150,6 +180,11 @@ class Posterior(Special):
         -------
         DataArray
             (view,), or (group, view).
+
+        Examples
+        --------
+        >>> posterior.variance_explained_total().round(1).values
+        array([0.9, 0.5])
         """
         return self._shares(by_group)["variance_explained_total"]
 
@@ -190,16 +225,24 @@ class Posterior(Special):
         Returns
         -------
         Dataset
-            ``mean`` and ``sd`` of a new observation, (obs, feature); with an interval also ``lower`` and
-            ``upper``: quantiles of Student's t where the degrees of freedom of the noise are known, else of a
-            normal distribution; of counts and binary values their own. Nothing is computed until values are
-            asked for, and then only for the rows selected: ``predict("rna").isel(obs=slice(0, 100))``. Of a
-            table (obs,), in its order, and at once.
+            ``mean`` and ``sd`` of a new observation, (obs, feature_<view>); with an interval also ``lower``
+            and ``upper``: quantiles of Student's t where the degrees of freedom of the noise are known, else
+            of a normal distribution; of counts and binary values their own. Nothing is computed until values
+            are asked for, and then only for the rows selected: ``predict("rna").isel(obs=slice(0, 100))``. Of
+            a table (obs,), in its order, and at once.
 
         Raises
         ------
         InputError
             When there is no such view, sample or factor, or a row is negative.
+
+        Examples
+        --------
+        >>> found = posterior.predict("rna", obs=["patient0", "patient1"], interval=0.9)
+        >>> found["mean"].dims, found["mean"].shape
+        (('obs', 'feature_rna'), (2, 30))
+        >>> bool((found["lower"] < found["upper"]).all())
+        True
         """
         self.check_drawn()
         if self.meta.design is not None and not (isinstance(view, str) and view in self.views):
@@ -221,13 +264,21 @@ class Posterior(Special):
         Returns
         -------
         Dataset
-            ``mean``, ``sd`` and ``observed``, (obs, feature), computed for the rows that are looked at. Where
-            there is a value, it is the ``mean``, and ``sd`` is 0; also where it was held out of the fit.
+            ``mean``, ``sd`` and ``observed``, (obs, feature_<view>), computed for the rows that are looked
+            at. Where there is a value, it is the ``mean``, and ``sd`` is 0; also where the fit held it out.
 
         Raises
         ------
         InputError
             When there is no such view, or the dataset is not there any more.
+
+        Examples
+        --------
+        >>> found = posterior.impute("rna", stop=10)
+        >>> found["observed"].values[0, :3]
+        array([False,  True,  True])
+        >>> found["sd"].values[0, :3].round(1)
+        array([0.6, 0. , 0. ])
         """
         self.check_drawn()
         return prediction.impute(self, self.check_explained(view), rows_of(self, start, stop, None))
@@ -270,6 +321,12 @@ class Posterior(Special):
         ------
         InputError
             When dataset and model do not fit together, or ``out`` exists.
+
+        Examples
+        --------
+        >>> new = factorflow.write_dataset("new.zarr", {"rna": rna.iloc[:5]})
+        >>> posterior.project(new).scores().shape
+        (5, 3)
         """
         place, where = executor_options(executor)
         options = {"workers": workers, "memory_limit": memory_limit} | where
@@ -307,6 +364,12 @@ class Posterior(Special):
         ------
         InputError
             Of a sampler, which has draws.
+
+        Examples
+        --------
+        >>> drawn = posterior.sample(n_draws=50)
+        >>> drawn.draws("loadings_rna").shape
+        (1, 50, 30, 3)
         """
         return Posterior(draws.with_draws(self, n_draws, seed), self.path)
 
@@ -345,6 +408,12 @@ class Posterior(Special):
         ------
         InputError
             Without draws (of a variational posterior: `sample` first), or if too much would be computed.
+
+        Examples
+        --------
+        >>> tree = posterior.sample(50).to_arviz(log_likelihood="rna")
+        >>> tree["log_likelihood/rna"].dims
+        ('chain', 'draw', 'entry_rna')
         """
         known = [view.name for view in self.meta.value_views]
         chosen = known if log_likelihood is True else log_likelihood or []
@@ -375,6 +444,14 @@ class Posterior(Special):
 
         Chains that have not mixed, a budget that ended the run, views predicted worse than by their means,
         overdispersed counts, factors that are one sample or one feature, or follow depth or a batch.
+
+        Examples
+        --------
+        >>> posterior.findings
+        []
+        >>> stopped = factorflow.fit(dataset, model, max_iter=3)
+        >>> stopped.findings[0].kind
+        'budget'
         """
         return findings.findings(self)
 
@@ -385,6 +462,12 @@ class Posterior(Special):
         -------
         dict
             As JSON has it: run, findings, factors, variance explained, held-out scores.
+
+        Examples
+        --------
+        >>> summary = posterior.summary()
+        >>> summary["model"], summary["status"], summary["n_factors"]
+        ('sparse_gfa', 'complete', 3)
         """
         return summary.summary(self, self.findings)
 
@@ -395,6 +478,12 @@ class Posterior(Special):
         -------
         Posterior
             This one.
+
+        Examples
+        --------
+        >>> opened = factorflow.open_posterior("cohort-k3.zarr").load()
+        >>> opened.path is None
+        True
         """
         load_tree(self.tree, self.path)
         self.path = None
@@ -407,6 +496,10 @@ class Posterior(Special):
         ------
         InputError
             Naming the first file that is missing or changed.
+
+        Examples
+        --------
+        >>> posterior.verify()
         """
         if self.path is not None:
             read_with_checksums(self.path)[1].verify()
@@ -423,6 +516,10 @@ class Posterior(Special):
         ------
         InputError
             When something is there, or it cannot be written.
+
+        Examples
+        --------
+        >>> posterior.sample(50).save("cohort-k3-draws.zarr")
         """
         place = as_location(path)
         if current_version(place).exists():

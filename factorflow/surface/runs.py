@@ -84,6 +84,15 @@ def fit(
         Before any work starts: data, model and settings do not fit together, or ``out`` exists.
     RunError
         If the run fails after it began; what was checkpointed stays.
+
+    Examples
+    --------
+    >>> model = factorflow.models.SparseGFA(n_factors=3)
+    >>> found = factorflow.fit(dataset, model, seed=1, holdout=0.1, max_iter=10)
+    >>> found.scores().shape
+    (80, 3)
+    >>> found.holdout_scores().index.tolist()
+    ['rna', 'mutations']
     """
     options = {name: value for name, value in locals().items() if name in RunOptions.model_fields}
     del options["executor"]
@@ -134,6 +143,15 @@ def resume(
     ------
     InputError
         If there is no interrupted run.
+
+    Examples
+    --------
+    >>> model = factorflow.models.SparseGFA(n_factors=3)
+    >>> stopped = factorflow.fit(dataset, model, max_minutes=1e-4, out="stopped.zarr")
+    >>> stopped.run["status"]
+    'partial'
+    >>> factorflow.resume("stopped.zarr").run["status"]
+    'complete'
     """
     place, where = executor_options(executor)
     with watching(progress, on_event) as watch:
@@ -162,5 +180,10 @@ def project(posterior: Posterior, dataset: Dataset | str | os.PathLike[str], **o
     ------
     InputError
         When dataset and model do not fit together, or ``out`` exists.
+
+    Examples
+    --------
+    >>> factorflow.project(posterior, dataset).scores().shape
+    (80, 3)
     """
     return posterior.project(dataset, **options)

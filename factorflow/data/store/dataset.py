@@ -55,6 +55,12 @@ def open_dataset(path: str | os.PathLike[str] | RemotePath) -> Dataset:
     ------
     InputError
         When there is no factorflow dataset at ``path``, or one of another schema version.
+
+    Examples
+    --------
+    >>> dataset = factorflow.open_dataset("cohort.zarr")
+    >>> dataset.n_rows, list(dataset.views)
+    (80, ['rna', 'mutations'])
     """
     dataset = Dataset(str(current_version(as_location(path, "dataset"))))
     dataset.manifest  # noqa: B018  read now, so that a wrong path fails here
@@ -74,6 +80,13 @@ class Dataset(OpenedStore):
         Absolute path of the store, or its URL.
     fingerprint : str, optional
         The fingerprint it must have.
+
+    Examples
+    --------
+    >>> dataset.n_rows, dataset.obs_names[:2].tolist()
+    (80, ['patient0', 'patient1'])
+    >>> {view.name: (view.likelihood, view.n_features) for view in dataset.views.values()}
+    {'rna': ('gaussian', 30), 'mutations': ('bernoulli', 20)}
     """
 
     @property
@@ -132,6 +145,11 @@ class Dataset(OpenedStore):
         Returns
         -------
         (stop - start,) array of str
+
+        Examples
+        --------
+        >>> dataset.names(78).tolist()
+        ['patient78', 'patient79']
         """
         first, last, _ = slice(start, stop).indices(self.n_rows)
         if not self.named:
@@ -154,6 +172,11 @@ class Dataset(OpenedStore):
         ------
         InputError
             When there is no such view.
+
+        Examples
+        --------
+        >>> dataset.features("rna")[:3].tolist()
+        ['gene0', 'gene1', 'gene2']
         """
         self._entry(view)
         return self.read_array(f"{view}/feature")
@@ -177,6 +200,11 @@ class Dataset(OpenedStore):
         ------
         InputError
             When there is no such view.
+
+        Examples
+        --------
+        >>> dataset.moments("rna", "n_observed")["n_observed"][:3]
+        array([79, 80, 80])
         """
         available = COUNTED if self._entry(view).kind.coded else MOMENTS
         return {name: self.read_array(f"{view}/{name}") for name in names or available}
@@ -353,6 +381,12 @@ class Dataset(OpenedStore):
         ------
         InputError
             When a chunk is damaged, or there is no such block or view.
+
+        Examples
+        --------
+        >>> block = dataset.block(0, ["rna"])
+        >>> block.n_rows, block.data["rna"].dtype
+        (80, dtype('float32'))
         """
         return self.read(number, views, holdout)[0]
 
@@ -375,6 +409,11 @@ class Dataset(OpenedStore):
         ------
         InputError
             When a chunk is damaged, or there is no such view.
+
+        Examples
+        --------
+        >>> dataset.values("mutations", stop=10).shape
+        (10, 20)
         """
         entry = self._entry(view)
         first, last, _ = slice(start, stop).indices(self.n_rows)
@@ -401,6 +440,11 @@ class Dataset(OpenedStore):
         -------
         dict
             As JSON has it.
+
+        Examples
+        --------
+        >>> dataset.describe()["n_samples"], dataset.describe()["n_blocks"]
+        (80, 1)
         """
         from factorflow.data.store.describe import describe
 
