@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from contextvars import copy_context
 from typing import Any
 
@@ -70,7 +70,7 @@ def progress_bar(bar: bool | None = None) -> Iterator[OnEvent]:
     bar : bool, optional
         Whether it is a bar on stderr, or lines; by default a bar in a terminal and in a notebook.
     """
-    if not (sys.stderr.isatty() or _in_notebook() if bar is None else bar):
+    if not (_in_terminal() or _in_notebook() if bar is None else bar):
         lines = _Lines()
         with closing(Silence(_say)) as silence:
 
@@ -87,6 +87,14 @@ def progress_bar(bar: bool | None = None) -> Iterator[OnEvent]:
         drawn.close()
 
 
+def _in_terminal() -> bool:
+    """Whether stderr is a terminal: services have none, and some libraries put an object in its place."""
+    try:
+        return sys.stderr.isatty()
+    except (AttributeError, ValueError):  # None or another object; closed
+        return False
+
+
 def _in_notebook() -> bool:
     """Whether this runs in the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
@@ -98,15 +106,34 @@ def _say(message: str) -> None:
     """Send a line to where `logging` says; to stderr if nobody has said it, whatever the logger's level."""
     if LOGGER.hasHandlers():
         LOGGER.info("%s", message)
-    else:
-        print(f"{time.strftime('%H:%M:%S')} factorflow: {message}", file=sys.stderr)
+    elif sys.stderr is not None:
+        with suppress(OSError, ValueError):  # its reader is gone, or it is closed: no reason to end a run
+            print(f"{time.strftime('%H:%M:%S')} factorflow: {message}", file=sys.stderr)
 
 
 class _Bar:
     def __init__(self) -> None:
         self._bar: Any = None
+        self._lost = False
 
     def __call__(self, event: Event) -> None:
+        if not self._lost:
+            self._attempt(lambda: self._draw(event))
+
+    def close(self) -> None:
+        if self._bar is not None and not self._lost:
+            self._attempt(self._bar.close)
+
+    def _attempt(self, draw: Callable[[], None]) -> None:
+        """Draw, and never again once the terminal is gone: that is no reason to end a run."""
+        try:
+            draw()
+        except (OSError, ValueError):
+            self._lost = True
+            if self._bar is not None:
+                self._bar.disable = True
+
+    def _draw(self, event: Event) -> None:
         match event:
             case RunStarted():
                 from tqdm.auto import tqdm
@@ -129,10 +156,6 @@ class _Bar:
                 self._bar.set_description(event.reason)
             case _:
                 pass
-
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
 
 
 class Silence:

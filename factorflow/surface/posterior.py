@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
@@ -542,5 +543,6 @@ def face(found: xr.DataTree | Path | RemotePath) -> Posterior:
 def told(posterior: Posterior) -> Posterior:
     """Return a posterior, having said what is to be known of it."""
     for finding in posterior.findings:
-        FINDINGS.warning("%s", finding)
+        with suppress(ValueError):  # of logging, where stderr is closed
+            FINDINGS.warning("%s", finding)
     return posterior

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import sys
@@ -21,6 +22,7 @@ from factorflow.engine.events import (
     StageEntered,
 )
 from factorflow.engine.progress import progress_bar, watching
+from factorflow.surface.posterior import FINDINGS, told
 
 EVENTS = [
     RunStarted("toy", 100, 4, 2, "http://127.0.0.1:8787/status", ("fit",), 20),
@@ -64,6 +66,50 @@ def test_without_a_terminal_there_is_a_line_a_minute(
     ]
 
 
+class Gone:
+    """A stream whose reader is gone, and that cannot say whether it is a terminal."""
+
+    def write(self, text: str) -> None:
+        raise BrokenPipeError
+
+    def flush(self) -> None:
+        raise BrokenPipeError
+
+
+def closed() -> Any:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("stream", [None, closed(), Gone()], ids=["none", "closed", "gone"])
+def test_a_run_does_not_need_a_place_for_its_lines(
+    stream: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Services, and programs without a window, have no stderr; a pipe may have lost its reader."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(progress.LOGGER, "handlers", [])
+    monkeypatch.setattr(FINDINGS, "propagate", False)
+    monkeypatch.setattr(sys, "stderr", stream)
+    with watching(True, None) as on_event:
+        for event in EVENTS:
+            on_event(event)
+    told(SimpleNamespace(findings=["a finding"]))  # type: ignore[arg-type]
+    assert capsys.readouterr().out == ""
+
+
+def test_a_bar_may_lose_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with progress_bar(bar=True) as on_event:
+        on_event(EVENTS[0])
+        assert "0/20" in stream.getvalue()
+        monkeypatch.setattr(stream, "write", Gone().write)
+        monkeypatch.setattr(stream, "flush", Gone().flush)
+        for event in EVENTS:  # the first again: the dashboard
+            on_event(event)
+
+
 def test_handlers_and_levels_stay_as_they_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -104,14 +150,14 @@ def test_progress_is_shown_unless_somebody_listens(
     choice: bool | None, listens: bool, shown: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or as ``progress`` says; who listens is told in any case."""
-    told: list[Event] = []
+    heard: list[Event] = []
     lines: list[Event] = []
     monkeypatch.setattr(progress, "_Lines", lambda: lines.append)
-    with watching(choice, told.append if listens else None) as on_event:
+    with watching(choice, heard.append if listens else None) as on_event:
         for event in EVENTS:
             on_event(event)
     assert len(lines) == shown * len(EVENTS)
-    assert told == (EVENTS if listens else [])
+    assert heard == (EVENTS if listens else [])
 
 
 def test_fit_and_project_show_progress(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
