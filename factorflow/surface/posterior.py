@@ -141,6 +141,11 @@ class Posterior(Special):
         DataFrame
             By feature: ``loading`` and, where the model has them, ``sd`` and ``inclusion``.
 
+        Raises
+        ------
+        InputError
+            When there is no such view or factor, or the view has no loadings.
+
         Examples
         --------
         >>> top = posterior.top_features("rna", factor=1, n=3)
@@ -162,6 +167,11 @@ class Posterior(Special):
         DataArray
             (view, factor), or (group, view, factor).
 
+        Raises
+        ------
+        InputError
+            With ``by_group``, when the dataset has no groups.
+
         Examples
         --------
         >>> posterior.variance_explained().sel(view="rna").round(1).values
@@ -181,6 +191,11 @@ class Posterior(Special):
         -------
         DataArray
             (view,), or (group, view).
+
+        Raises
+        ------
+        InputError
+            With ``by_group``, when the dataset has no groups.
 
         Examples
         --------
@@ -235,7 +250,7 @@ class Posterior(Special):
         Raises
         ------
         InputError
-            When there is no such view, sample or factor, or a row is negative.
+            When there is no such view, sample or factor, a row is negative, or ``interval`` is not in (0, 1).
 
         Examples
         --------
@@ -364,7 +379,7 @@ class Posterior(Special):
         Raises
         ------
         InputError
-            Of a sampler, which has draws.
+            Of a sampler, which has draws; when ``n_draws`` is below 1, or they do not fit into memory.
 
         Examples
         --------
