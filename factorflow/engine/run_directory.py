@@ -66,7 +66,12 @@ class RunDirectory:
         return self.is_resumable() or (self.remote is not None and self.remote.exist())
 
     def is_ended(self) -> bool:
-        """Return whether the complete result is in its place, and nothing is left to resume."""
+        """Return whether the complete result is in its place, and nothing is left to resume.
+
+        What a run was still to replace (`REPLACES`) is not its result, also where its manifest was lost.
+        """
+        if (self.path / REPLACES).exists():
+            return False
         if self.remote is not None and not self.out.exists():  # raises where the store cannot be read
             return False
         run = read_run(self.out)
@@ -103,7 +108,12 @@ class RunDirectory:
             raise RunError(f"{error} {text}; or copy it to another place.") from error
 
     def delete(self, lock: Lock) -> None:
-        """Delete the directory and its copy, manifests first: nothing half deleted is resumed."""
+        """Delete the directory and its copy, manifests first: nothing half deleted is resumed.
+
+        Before them what says that the run was still to replace something (`is_ended`).
+        """
+        with suppress(OSError):
+            (self.path / REPLACES).unlink(missing_ok=True)
         if self.remote is not None:
             self.remote.delete()
         lock.delete_directory(first=MANIFEST)

@@ -127,3 +127,17 @@ def test_a_damaged_dataset_replaces_nothing(
 def test_a_chunk_without_content_is_damaged() -> None:
     assert crc32c_bytes(b"") == b"\0\0\0\0"
     assert chunk_damage(b"\0\0\0\0") == "a wrong checksum"
+
+
+def test_a_run_without_its_manifest_is_not_taken_for_the_result_that_it_was_to_replace(
+    old: Any, tmp_path: Path
+) -> None:
+    """What is at the path is not called its result, and the run is left alone."""
+    with pytest.raises(RunError, match="Crash"):
+        fit(tmp_path, on_event=fails_after("CheckpointWritten", 3, Crash))
+    run = tmp_path / "p.zarr.run"
+    (run / "manifest.json").unlink()
+    with pytest.raises(InputError, match="expected the checkpoints of an interrupted run"):
+        factorflow.resume(tmp_path / "p.zarr")
+    assert (run / "posterior.zarr").exists()
+    assert_same_bits(factorflow.open_posterior(tmp_path / "p.zarr"), old)
