@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, RunError
 from factorflow.extras import require
 from factorflow.settings import RefreshOptions, RunOptions, SourceOptions
 from factorflow.workflow import pipeline
@@ -228,7 +228,7 @@ def run_steps(
         comparison = _compared(history, last, entry, dataset, place, moments)
         found = alerts(comparison, rule)
         entry = replace(entry, comparison=comparison | {"alerts": found} if comparison else {})
-        if comparison and accept is not None and not accept(entry.comparison):
+        if comparison and accept is not None and not _is_accepted(accept, entry.comparison, place):
             return Refreshed(place, ingested, decided, entry, tuple(found), accepted=False)
         if entry.kind == "fit":
             steps.summarise(place)
@@ -257,6 +257,15 @@ def imported(path: str) -> Accept:
         raise InputError("accept", path, f"a function, not a {type(hook).__name__}", "Correct it.")
     accept: Accept = hook
     return accept
+
+
+def _is_accepted(accept: Accept, comparison: Mapping[str, Any], place: Folder) -> bool:
+    try:
+        return bool(accept(comparison))
+    except Exception as error:  # it is somebody else's
+        text = f"accept, which decides about {place.posterior}, raised {type(error).__name__}: {error}"
+        remedy = "The latest posterior is the one before; the next refresh asks again."
+        raise RunError(f"{text}. {remedy}") from error
 
 
 def _is_partial(place: Folder) -> bool:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import factorflow
 from factorflow.cli import app
-from factorflow.errors import InputError
+from factorflow.errors import InputError, RunError
 from factorflow.posterior.record import RunRecord
 from factorflow.settings import RefreshOptions, RunOptions, SourceOptions
 from factorflow.storage.local import delete
@@ -352,6 +352,13 @@ def test_a_source_that_lost_its_rows_does_not_become_the_latest(tmp_path: Path) 
     assert (latest(out), (out / "report.html").read_text()) == ("0001.zarr", report)
     assert asked[0]["rows"] == {"before": 100, "after": 92}
     assert asked[0]["alerts"][0] == "8 % of the rows went: 100 before, 92 now."
+
+    def fails(comparison: Any) -> bool:
+        raise KeyError("speed")
+
+    with pytest.raises(RunError, match=r"accept.*0002\.zarr, raised KeyError: 'speed'"):
+        refresh(source, Folder.at(out), MODEL, RunOptions(max_iter=3), accept=fails)
+    assert latest(out) == "0001.zarr"
     assert accept(True).entry == History(out).entries()[-1]
     assert latest(out) == "0002.zarr"
     write(source, 50)
