@@ -203,8 +203,14 @@ def _prefect() -> Check:
         return Check("prefect server", True, "none set, and Prefect is not installed (extra `flows`)")
     password = os.environ.get("PREFECT_API_AUTH_STRING")
     database = os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL")
+    starts = os.environ.get("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", "true").lower() not in (
+        "false",
+        "0",
+        "no",
+        "off",
+    )
     try:
-        check_prefect(address, password, home, database)
+        check_prefect(address, password, home, database, starts_server=starts)
     except InputError as error:
         return Check("prefect server", False, str(error).removesuffix(f" {error.remedy}"), error.remedy)
     return Check("prefect server", True, address or "none set: flows start one of their own")

@@ -41,6 +41,8 @@ def check_prefect(
     password: str | None = None,
     home: str | None = None,
     database: str | None = None,
+    *,
+    starts_server: bool = True,
 ) -> None:
     """Refuse settings of Prefect with which flows would wait, or fail with an error that does not name them.
 
@@ -52,6 +54,8 @@ def check_prefect(
         PREFECT_API_AUTH_STRING.
     home, database : str, optional
         PREFECT_HOME and PREFECT_API_DATABASE_CONNECTION_URL.
+    starts_server : bool
+        PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: whether a flow may start a server of its own.
 
     Raises
     ------
@@ -62,6 +66,13 @@ def check_prefect(
     if address:
         _check_address(address, password)
         return
+    if not starts_server:  # also of a profile that says neither
+        raise InputError(
+            "PREFECT_API_URL",
+            "not set",
+            "the address of a Prefect server, since PREFECT_SERVER_ALLOW_EPHEMERAL_MODE is off",
+            "Set it, or let flows start one: `prefect config set PREFECT_SERVER_ALLOW_EPHEMERAL_MODE=true`.",
+        )
     folder = Path(home or "~/.prefect").expanduser()
     _check_home(folder)
     path = _path_of(database) if database else folder / "prefect.db"

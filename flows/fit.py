@@ -16,6 +16,7 @@ from prefect.settings import (
     PREFECT_API_DATABASE_CONNECTION_URL,
     PREFECT_API_URL,
     PREFECT_HOME,
+    PREFECT_SERVER_ALLOW_EPHEMERAL_MODE,
 )
 
 from factorflow.cli import options
@@ -110,7 +111,8 @@ def check_server() -> None:
     """Refuse settings of Prefect that no flow could run with, of the environment or of a profile."""
     known = PREFECT_API_URL, PREFECT_API_AUTH_STRING, PREFECT_HOME, PREFECT_API_DATABASE_CONNECTION_URL
     values = (getattr(setting.value(), "get_secret_value", setting.value)() for setting in known)
-    check_prefect(*(None if value is None else str(value) for value in values))
+    given = (None if value is None else str(value) for value in values)
+    check_prefect(*given, starts_server=PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value())
 
 
 @contextmanager
@@ -126,7 +128,8 @@ def server_named() -> Iterator[None]:
                 str(PREFECT_HOME.value()),
                 "a folder with whose database Prefect starts a server",
                 "See the messages above; set PREFECT_HOME to an empty folder, or start a server (`prefect "
-                "server start`) and set PREFECT_API_URL.",
+                "server start`) and set PREFECT_API_URL. Where the disk, or the database, is slow, raise "
+                "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.",
             ) from error
         if not str(error).startswith("Failed to reach API"):
             raise

@@ -109,6 +109,22 @@ def test_a_database_of_another_version(tmp_path: Path) -> None:
     check_prefect(home=str(tmp_path), database="postgresql+asyncpg://db/prefect")
 
 
+def test_no_server_and_none_may_be_started(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(
+        InputError, match="PREFECT_API_URL = not set.*PREFECT_SERVER_ALLOW_EPHEMERAL_MODE is off"
+    ):
+        check_prefect(home=str(tmp_path), starts_server=False)
+    check_prefect(address, "user:right", starts_server=False)
+    for name in ("PREFECT_API_URL", "PREFECT_API_DATABASE_CONNECTION_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    for value, fine in (("False", False), ("true", True)):
+        monkeypatch.setenv("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", value)
+        assert doctor._prefect().ok is fine
+
+
 def test_databases_that_are_none(tmp_path: Path) -> None:
     home, file = str(tmp_path), tmp_path / "x.db"
     check_prefect(home=home, database=f"sqlite+aiosqlite:///{file}")  # none yet
