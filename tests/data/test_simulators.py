@@ -58,7 +58,7 @@ def test_data_follow_the_truth(tmp_path: Path) -> None:
         (probability * (1 - probability)).mean()
     )
     assert abs(error) < 5 / np.sqrt(probability.size)
-    rate = np.exp(predictor["counts"])
+    rate = np.logaddexp(0, predictor["counts"])
     assert abs((dataset.values("counts") - rate).mean()) < 5 * np.sqrt(rate.mean() / rate.size)
     active = truth["active"].values
     assert active.any(axis=0).all()

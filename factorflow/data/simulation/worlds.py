@@ -45,7 +45,7 @@ def sparse_gfa(
     """Simulate a group factor model with spike-and-slab loadings.
 
     ``x_nd = b_d + sum_k z_nk w_dk``; gaussian: x plus noise; bernoulli: success probability sigmoid(x);
-    poisson: rate exp(x).
+    poisson: rate log(1 + exp(x)).
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def sparse_gfa(
     view_activity : float
         Probability that a factor is active in a view.
     scale : float
-        Standard deviation of a non-zero loading of bernoulli views; of poisson views half of it.
+        Standard deviation of a non-zero loading of bernoulli and poisson views.
     """
     specs = specifications(views)
     check_count("n_factors", n_factors)
@@ -103,7 +103,7 @@ def sparse_gfa(
     for index, (name, (likelihood, n_features)) in enumerate(specs.items()):
         loadings = generator.standard_normal((n_features, n_factors), dtype=np.float32)
         loadings *= (generator.random((n_features, n_factors)) >= sparsity) * active[index]
-        loadings *= np.float32({"gaussian": 1.0, "bernoulli": scale}.get(likelihood, 0.5 * scale))
+        loadings *= np.float32(1.0 if likelihood == "gaussian" else scale)
         intercept = generator.standard_normal(n_features, dtype=np.float32)
         deviation = _noise_deviation(generator, loadings, r2)
         arrays[f"loadings_{name}"] = ((f"feature_{name}", "factor"), loadings)
@@ -149,7 +149,7 @@ class _View:
             uniform = self.noise.rows(site, start, stop, width, "uniform")
             values = (uniform * (1 + np.exp(-x)) < 1).astype(np.float32)
         else:
-            values = self._counts(site, start, np.exp(x))
+            values = self._counts(site, start, np.logaddexp(0, x))
         if self.missing:
             values[self.noise.rows(gaps, start, stop, width, "uniform") < self.missing] = np.nan
         if self.absent is not None:
