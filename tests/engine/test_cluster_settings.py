@@ -313,7 +313,7 @@ def test_closed_after_errors(data: Any, config: Any, own_class: Any, monkeypatch
 
 def test_no_worker_comes(data: Any, config: Any, own_class: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of a queue that starts no job."""
-    monkeypatch.setattr(OneProcess, "adapt", lambda *_, **__: None)
+    monkeypatch.setattr(clusters, "_adapt", lambda *_: None)
     own_class |= {"kwargs": {"n_workers": 0}, "workers": 2, "wait": "1s"}
     with pytest.raises(InputError, match="at least one worker within 1 s"):
         factorflow.fit(data, config, executor=own_class)
