@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ FILES = sorted(
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 
 
+@cache
 def documents(path: Path) -> list[Any]:
     return [one for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one is not None]
 
