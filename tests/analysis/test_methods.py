@@ -90,7 +90,7 @@ def test_a_dataset_that_has_moved(folder: Path, tmp_path: Path) -> None:
     tree.tree.attrs["dataset"] = str(tmp_path / "there" / "data")
     tree.save(tmp_path / "fit")
     impute = ["predict", tmp_path / "fit", "rna", "--impute", "--out", tmp_path / "rna.csv"]
-    assert "--dataset PATH" in run(*impute, code=2)["error"]["message"]
+    assert "add --dataset" in run(*impute, code=2)["error"]["message"]
     run(*impute, "--dataset", tmp_path / "moved")
     factorflow.simulate("sparse_gfa", tmp_path / "other", 30, views={"a": ("gaussian", 4)})
     assert "another one" in run(*impute, "--dataset", tmp_path / "other", code=2)["error"]["message"]

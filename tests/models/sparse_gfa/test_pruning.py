@@ -163,7 +163,7 @@ def test_dropping_in_a_run(tmp_path: Any) -> None:
     every, _ = sizes(0.0)
     assert (every == 4).all()
     found, two = sizes(1e-3)
-    assert found[0] == 3  # two are counted, one to spare
+    assert found[0] == 4  # two are counted, two to spare
     assert found[-1] == two.scores().shape[1] == 2
     share = (two.loadings("v").values ** 2).sum(0) * (two.scores().values ** 2).mean(0)
     share = 80 * share / ((y - y.mean(0)) ** 2).sum()

@@ -414,8 +414,12 @@ def test_bound_rises_in_single_precision_where_features_have_little_noise(tmp_pa
     dataset = factorflow.write_dataset(
         tmp_path / "d.zarr", views=views, likelihoods=dict.fromkeys(views, "gaussian")
     )
-    trace = factorflow.fit(dataset, SparseGFA(n_factors=8, precision=32)).trace
-    for stage in ("warm-up", "sparse"):
-        bound = trace["objective"].values[trace["stage"].values == stage]
-        assert len(bound) > 3
-        assert (np.diff(bound) >= -1e-7 * np.abs(bound[:-1])).all()
+    fits = {bits: factorflow.fit(dataset, SparseGFA(n_factors=8, precision=bits)) for bits in (32, 64)}
+    trace = fits[32].trace
+    bound = trace["objective"].values[trace["stage"].values == "sparse"]
+    assert len(bound) > 3
+    assert (np.diff(bound) >= -1e-7 * np.abs(bound[:-1])).all()
+    noise = {
+        bits: 1.0 / posterior.variable("noise_precision_exact").values for bits, posterior in fits.items()
+    }
+    np.testing.assert_allclose(noise[32], noise[64], rtol=0.1)
