@@ -138,18 +138,20 @@ def last_fit(history: History, folder: Folder) -> Last | None:
     return Last(record, folder.posterior, rows, made, record.identity.fingerprint)
 
 
-def n_latest_rows(history: History, last: Last) -> int:
-    """Return the rows of the latest posterior, a fit or a projection."""
+def n_latest_rows(history: History, last: Last | None) -> int:
+    """Return the rows of the latest posterior, a fit or a projection; 0 where there is none.
+
+    The history knows them also where its posteriors are gone or cannot be read.
+    """
     entries = history.entries()
-    return entries[-1].n_rows if entries else last.n_rows
+    return entries[-1].n_rows if entries else 0 if last is None else last.n_rows
 
 
 def check_rows(history: History, last: Last | None, dataset: Dataset, rule: RefreshOptions) -> None:
     """Refuse data that lost most of their rows, before anything is made of them."""
-    if last is None:
-        return
     rows, before = dataset.n_rows, n_latest_rows(history, last)
-    if dataset.design is not None:  # rows of a table that agree are one, which depends on the formula
+    # Rows of a table that agree are one, which depends on the formula.
+    if dataset.design is not None and last is not None and last.fingerprint:
         from factorflow.surface import open_posterior
 
         entries = history.entries()

@@ -312,11 +312,13 @@ def _compared(
     """Return what changed since the last fit (factors, scores) and the latest posterior (data)."""
     from factorflow.surface import open_posterior
 
-    if last is None:
+    entries = history.entries()
+    if last is None and not entries:
         return {}
-    found: dict[str, Any] = {"with": last.path.name, "factors": [], "scores": [], "data": []}
+    before_it = history.path(entries[-1]) if last is None else last.path
+    found: dict[str, Any] = {"with": before_it.name, "factors": [], "scores": [], "data": []}
     found["rows"] = {"before": n_latest_rows(history, last), "after": dataset.n_rows}
-    if entry.kind == "fit":
+    if entry.kind == "fit" and last is not None:
         before, after = open_posterior(last.path), open_posterior(place.posterior)
         found |= {"factors": compare_factors(before, after), "scores": compare_scores(before, after)}
     if moments is not None:

@@ -365,6 +365,27 @@ def test_a_source_that_lost_its_rows_does_not_become_the_latest(tmp_path: Path) 
     assert again(source, out, {"min_rows": 0.0}, max_iter=3).due.action == "fit"
 
 
+def test_rows_are_known_where_no_posterior_of_the_history_can_be_read(tmp_path: Path) -> None:
+    """The bound on them holds, and the hook is asked."""
+    source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
+    again(source, out, max_iter=3)
+    delete(out / "0001.zarr")
+    write(source, 50)
+    with pytest.raises(InputError, match="rows of the source = 50: expected >= 90"):
+        again(source, out, max_iter=3)
+    write(source, 95)
+    asked: list[Any] = []
+
+    def accept(comparison: Any) -> bool:
+        asked.append(comparison)
+        return True
+
+    found = refresh(source, Folder.at(out), MODEL, RunOptions(max_iter=3), accept=accept)
+    assert found.due.action == "fit"
+    assert asked[0]["rows"] == {"before": 100, "after": 95}
+    assert latest(out) == "0002.zarr"
+
+
 @pytest.fixture
 def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The path of a function that takes what has no alerts; its module is in a folder of the path."""
