@@ -52,6 +52,16 @@ def test_a_task_that_is_given_up_is_told_with_the_numbers(
         executor.result(None)
 
 
+def test_a_worker_that_was_lost_before_it_was_looked_at_has_the_limit_of_the_others(
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor._workers()
+    events = [{"worker": f"tcp://127.0.0.1:{port}", "pid": port, "rss": 390 << 20} for port in (1, 2)]
+    monkeypatch.setattr(executor._watch, "_restarts", lambda: events)
+    with pytest.raises(RunError, match=r"\(2 times\): it took 390 MiB, of 400 MiB that it may take"):
+        executor._watch.refuse_restarts()
+
+
 def test_what_a_worker_may_use_ends_where_dask_pauses_or_restarts_it(executor: DaskExecutor) -> None:
     """Of the engine's own workers, that are not paused: where they are restarted."""
     assert executor.memory_bytes == int(0.95 * (400 << 20))

@@ -128,8 +128,11 @@ class Watch:
             Naming the worker, what it took and what it may.
         """
         counts: dict[str, int] = {}
+        shared = max((limit for _, limit in self._workers.values()), default=0)
         for event in self._restarts()[self._n_before :]:
-            nanny, limit = self._workers.get(event["worker"], (event["worker"].rpartition(":")[0], 0))
+            # One that was lost before it was looked at is told from others by its host, and has their limit.
+            unseen = event["worker"].rpartition(":")[0], shared
+            nanny, limit = self._workers.get(event["worker"], unseen)
             counts[nanny] = counts.get(nanny, 0) + 1
             if counts[nanny] >= most:
                 of = f", of {limit / 2**20:.0f} MiB that it may take" if limit else ""
