@@ -78,9 +78,9 @@ def fit(
     folder, label = Folder.at(out), Label.of(source, out)
     dataset, ingested = tasks.ingest(source, folder, source_options)
     fitted = tasks.fit(dataset, folder, model, run, overwrite, label)
-    if fitted or not folder.summary.exists():
+    if not folder.is_current(folder.summary):
         tasks.summarise(folder, label)
-    if fitted or not folder.report.exists():
+    if not folder.is_current(folder.report):
         tasks.publish(folder, label)
     tasks.say(folder.findings())
     return Outcome(ingested, fitted, folder).describe()

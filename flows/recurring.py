@@ -42,6 +42,9 @@ __all__ = ["Refreshed", "Steps", "imported", "refresh", "run_steps"]
 Accept = Callable[[Mapping[str, Any]], bool]
 """A hook that says whether a new posterior becomes the latest, by its comparison with the one before."""
 
+Check = Callable[["Dataset"], None]
+"""Raises InputError for a new dataset that is not to replace the one before."""
+
 RULE = RefreshOptions()
 RUN = RunOptions()
 SOURCE = SourceOptions()
@@ -54,7 +57,7 @@ class Steps:
     Parameters
     ----------
     ingest : callable
-        Returns the path of the dataset, and whether it was written.
+        (folder, check of a new dataset): returns the path of the dataset, and whether it was written.
     fit : callable
         (dataset, folder, path of the posterior that it begins with or None): fits.
     project : callable
@@ -63,7 +66,7 @@ class Steps:
         (folder): write summary and report.
     """
 
-    ingest: Callable[[Folder], tuple[str, bool]]
+    ingest: Callable[[Folder, Check], tuple[str, bool]]
     fit: Callable[[str, Folder, str | None], Any]
     project: Callable[[str, str, Folder], Any]
     summarise: Callable[[Folder], Any]
@@ -149,8 +152,8 @@ def refresh(
         folder is going on.
     """
 
-    def ingest(place: Folder) -> tuple[str, bool]:
-        dataset, changed = pipeline.ingest(source, place, source_options)
+    def ingest(place: Folder, check: Check) -> tuple[str, bool]:
+        dataset, changed = pipeline.ingest(source, place, source_options, check)
         return str(dataset.path), changed
 
     def fit(dataset: str, place: Folder, warm: str | None) -> Any:
@@ -187,8 +190,9 @@ def run_steps(
     history = History(folder.path)
     with history.locked():
         history.repair(rule.keep)
-        path, ingested = steps.ingest(folder)
-        dataset, last = open_dataset(path), last_fit(history, folder)
+        last = last_fit(history, folder)
+        path, ingested = steps.ingest(folder, lambda new: check_rows(history, last, new, rule))
+        dataset = open_dataset(path)
         decided = due(last, run_asked_for(dataset, model, options), dataset.n_rows, rule, datetime.now(UTC))
         if (
             last is not None
@@ -198,7 +202,7 @@ def run_steps(
             decided = Due("fit", f"Other features than those of the last fit: {', '.join(views)}.")
         if decided.action == "nothing":
             place = replace(folder, name=_latest_name(history, folder))
-            _write_what_lacks(place, steps)
+            _write_outdated(place, steps)
             return Refreshed(place, ingested, decided)
         check_rows(history, last, dataset, rule)
         entries = history.entries()
@@ -280,9 +284,9 @@ def _latest_name(history: History, folder: Folder) -> str:
     return entries[-1].name if entries else folder.name
 
 
-def _write_what_lacks(place: Folder, steps: Steps) -> None:
+def _write_outdated(place: Folder, steps: Steps) -> None:
     for path, step in ((place.summary, steps.summarise), (place.report, steps.publish)):
-        if not path.exists():
+        if not place.is_current(path):
             step(place)
 
 

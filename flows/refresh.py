@@ -33,7 +33,7 @@ from flows.parameters import (
     SourceOptions,
     default_model,
 )
-from flows.recurring import Refreshed, Steps, run_steps
+from flows.recurring import Check, Refreshed, Steps, run_steps
 
 __all__ = ["refresh"]
 
@@ -76,8 +76,8 @@ def refresh(
     """
     folder, label = Folder.at(out), Label.of(source, out)
 
-    def ingest(place: Folder) -> tuple[str, bool]:
-        found: tuple[str, bool] = tasks.ingest(source, place, source_options)
+    def ingest(place: Folder, check: Check) -> tuple[str, bool]:
+        found: tuple[str, bool] = tasks.ingest(source, place, source_options, check)
         return found
 
     steps = Steps(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import flows.prepare  # noqa: F401  before Prefect
 
 # isort: split
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from prefect import get_run_logger, task
@@ -17,6 +17,7 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import TerminationSignal
 from prefect.tasks import Task
 
+from factorflow.data import Dataset
 from factorflow.errors import InputError
 from factorflow.surface import open_posterior
 from factorflow.workflow import pipeline
@@ -39,9 +40,11 @@ def worth_retrying(_: Task[..., Any], __: TaskRun, state: State[Any]) -> bool:
 
 
 @task(cache_policy=NO_CACHE)
-def ingest(source: str, folder: Folder, options: SourceOptions) -> tuple[str, bool]:
-    """Return the path of the source's dataset, and whether it had to be written."""
-    dataset, changed = pipeline.ingest(source, folder, options)
+def ingest(
+    source: str, folder: Folder, options: SourceOptions, check: Callable[[Dataset], None] | None = None
+) -> tuple[str, bool]:
+    """Return the path of the source's dataset, and whether it had to be written; ``check`` may refuse it."""
+    dataset, changed = pipeline.ingest(source, folder, options, check)
     print(repr(dataset))
     return str(dataset.path), changed
 

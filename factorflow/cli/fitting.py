@@ -29,6 +29,7 @@ from factorflow.settings import (
     SourceOptions,
     TrialOptions,
 )
+from factorflow.storage.location import as_location
 
 if TYPE_CHECKING:
     from factorflow.engine.events import Event
@@ -62,6 +63,8 @@ def resume(
     run: ResumeOptions,
 ) -> Shown:
     """Go on with an interrupted run: its dataset, model and seed are those it began with."""
+    from factorflow.workflow.pipeline import Folder, repair
+
     began = False
 
     def watch(event: Event) -> None:
@@ -71,6 +74,9 @@ def resume(
 
     with progress_bar() as on_event:
         posterior = factorflow.resume(out, on_event=watch, **run.arguments())
+    place = as_location(out, "out")
+    for folder in place.parents[:1]:  # of a flow: its summary and report follow the posterior
+        repair(Folder(folder, place.name))
     shown = _shown(out, posterior)
     if began:
         return shown

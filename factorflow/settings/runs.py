@@ -257,6 +257,7 @@ class RefreshOptions(Options):
     min_rows: float = Field(
         default=0.9,
         ge=0,
+        le=1,
         description="Share of the rows of the latest posterior that the data must have; fewer are refused. "
         "0: any number is taken.",
     )

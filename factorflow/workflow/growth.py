@@ -56,6 +56,7 @@ def append_growth(
     before: Contents,
     dataset: Location,
     index_col: str | int | bool | None = None,
+    out: str | os.PathLike[str] | None = None,
 ) -> tuple[Dataset | None, str]:
     """Append to a dataset what its source has grown by; do nothing where it did more, and say what.
 
@@ -69,6 +70,8 @@ def append_growth(
         The dataset.
     index_col : str, int or False, optional
         As for `factorflow.write_dataset`.
+    out : path, optional
+        Where the new version goes; left out: in place of the dataset.
 
     Returns
     -------
@@ -90,7 +93,7 @@ def append_growth(
             _write_tail(file, before[file.name], folder / file.name)
         views = folder if Path(source).is_dir() else folder / files[0].name
         try:
-            return append_rows(str(dataset), views, index_col), ""
+            return append_rows(str(dataset), views, index_col, out), ""
         except InputError as error:  # what is wrong, it is said of the whole source when that is ingested
             return None, f"the new rows do not fit: {error.parameter} = {error.value}"
 

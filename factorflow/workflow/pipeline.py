@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError, counted
 from factorflow.settings import RunOptions, SourceOptions
+from factorflow.storage.checksums import METADATA
 from factorflow.storage.download import as_local_source, remote_fingerprint
 from factorflow.storage.local import disk_errors
 from factorflow.storage.location import Location, as_location, is_remote
-from factorflow.storage.publish import current_version, write_file
+from factorflow.storage.publish import current_version, new_directory, write_file
 from factorflow.storage.remote import RemotePath
 from factorflow.workflow.growth import append_growth, contents, growing_tables
 
@@ -37,6 +38,7 @@ __all__ = [
     "ingest",
     "project",
     "publish",
+    "repair",
     "summarise",
 ]
 
@@ -95,6 +97,16 @@ class Folder:
     def report(self) -> Location:
         """The report, one HTML file."""
         return self.path / "report.html"
+
+    @property
+    def written(self) -> Location:
+        """Checksums of summary and report, and of which posterior they are, JSON."""
+        return self.path / "written.json"
+
+    def is_current(self, path: Location) -> bool:
+        """Return whether summary or report is whole, and of the posterior that is there now."""
+        noted = (_read_json(self.written) or {}).get(path.name)
+        return noted is not None and noted == _checksums(self, path)
 
     def ingested(self) -> str:
         """Return how the dataset was last written: appended, or anew and why; "": the first time."""
@@ -178,6 +190,7 @@ def ingest(
     source: str | os.PathLike[str],
     folder: Folder,
     options: SourceOptions = SOURCE,
+    check: Callable[[Dataset], None] | None = None,
 ) -> tuple[Dataset, bool]:
     """Return the dataset of a source, written anew only if the source has changed.
 
@@ -193,6 +206,8 @@ def ingest(
         Where the dataset goes.
     options : SourceOptions
         How the source is read.
+    check : callable, optional
+        Raises InputError for a new dataset that is not to replace the one before.
 
     Returns
     -------
@@ -205,7 +220,8 @@ def ingest(
     InputError
         When the source cannot be used, or is a dataset and has options.
     """
-    from factorflow.data import open_dataset, write_dataset, write_table
+    from factorflow.data import open_dataset
+    from factorflow.data.store.layout import read_root
 
     given = options.arguments()
     if _is_dataset(source):
@@ -230,13 +246,48 @@ def ingest(
         return open_dataset(folder.dataset), False
     with disk_errors(folder.path, "out"):
         folder.path.mkdir(parents=True, exist_ok=True)
+    with new_directory(folder.dataset, overwrite=True, recognise=read_root, reads="of the source") as built:
+        os.rmdir(built)  # its writer makes it
+        noted = _write(os.fspath(source), folder.dataset, str(built), options, before, record, held)
+        if check is not None:
+            check(open_dataset(built))
         folder.source_record.unlink(missing_ok=True)  # an interrupted ingest must not look like it
+    _write_json(folder.source_record, noted)
+    return open_dataset(folder.dataset), True
+
+
+def _write(
+    source: str,
+    dataset: Location,
+    built: str,
+    options: SourceOptions,
+    before: Mapping[str, Any],
+    record: dict[str, Any],
+    held: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write the new version of a dataset, and return the record of its source.
+
+    Parameters
+    ----------
+    source, options
+        As for `ingest`.
+    dataset : Path or Remote
+        The version before.
+    built : str
+        Where the new version goes.
+    before, record : mapping
+        Records of the source: of the version before, and of this one.
+    held : mapping
+        What was in the files of the version before.
+    """
+    from factorflow.data import write_dataset, write_table
+
+    given = options.arguments()
     if options.formula is not None:
-        dataset = write_table(str(folder.dataset), os.fspath(source), overwrite=True, **given)
+        written = write_table(built, source, **given)
         why = "rows of a long table that agree are merged, and sorted by their levels"
-        _write_json(folder.source_record, record | _how(before, dataset, None, why))
-        return dataset, True
-    with as_local_source(os.fspath(source)) as views:
+        return record | _how(before, written, None, why)
+    with as_local_source(source) as views:
         plain = given.keys() <= {"index_col", "likelihoods"}
         why = "" if plain else "it is read with metadata or other options"
         files = [] if why else growing_tables(views)
@@ -244,12 +295,11 @@ def ingest(
         if {**before, "fingerprint": ""} != {**record, "fingerprint": ""}:
             why = "it was read in another way"
         elif not why:
-            grown, why = append_growth(views, held, folder.dataset, given.get("index_col"))
-        dataset = grown or write_dataset(str(folder.dataset), views, overwrite=True, **given)
+            grown, why = append_growth(views, held, dataset, given.get("index_col"), built)
+        written = grown or write_dataset(built, views, **given)
         if now and all(file.stat().st_size == now[file.name][0] for file in files):  # none grew meanwhile
-            record["files"] = now
-    _write_json(folder.source_record, record | _how(before, dataset, grown, why))
-    return dataset, True
+            record = {**record, "files": now}
+    return record | _how(before, written, grown, why)
 
 
 def _how(before: Mapping[str, Any], dataset: Dataset, grown: Dataset | None, why: str) -> dict[str, str]:
@@ -341,6 +391,7 @@ def summarise(folder: Folder) -> dict[str, Any]:
 
     summary: dict[str, Any] = open_posterior(folder.posterior).summary()
     _write_json(folder.summary, summary)
+    _note(folder, folder.summary)
     return summary
 
 
@@ -350,7 +401,20 @@ def publish(folder: Folder) -> Location:
     from factorflow.surface import open_posterior
 
     write_report(open_posterior(folder.posterior), folder.report)
+    _note(folder, folder.report)
     return folder.report
+
+
+def repair(folder: Folder) -> None:
+    """Write summary and report of the posterior anew where they were written, and are not whole any more.
+
+    Or are of the posterior that was there before.
+    """
+    noted = _read_json(folder.written) or {}
+    for path, step in ((folder.summary, summarise), (folder.report, publish)):
+        its = noted.get(path.name, {})
+        if its.get("posterior") == folder.name and its != _checksums(folder, path):
+            step(folder)
 
 
 @dataclass
@@ -364,6 +428,22 @@ class _Watch:
         self.started = True
         if self.on_event is not None:
             self.on_event(event)
+
+
+def _checksums(folder: Folder, path: Location) -> dict[str, str]:
+    """Return which posterior is there, and sha256 (hex) of its metadata and of a file; "": cannot be read."""
+    found = {"posterior": folder.name}
+    for name, file in (("metadata", folder.posterior / METADATA), ("sha256", path)):
+        try:
+            found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+        except OSError:
+            found[name] = ""
+    return found
+
+
+def _note(folder: Folder, path: Location) -> None:
+    noted = _read_json(folder.written) or {}
+    _write_json(folder.written, {**noted, path.name: _checksums(folder, path)})
 
 
 def _is_dataset(path: str | os.PathLike[str]) -> bool:

@@ -87,8 +87,12 @@ def test_fit_writes_everything_once(
     assert str(out / "report.html") in report.replace("\\", "")
 
     warned.clear()
+    summary, modified = (out / "summary.json").read_bytes(), (out / "report.html").stat().st_mtime_ns
+    (out / "summary.json").write_bytes(summary[:20])
     again = fit(str(source), str(out), model=model(), run=options(max_iter=2))
     assert again["done"] == "nothing to do"
+    assert (out / "summary.json").read_bytes() == summary
+    assert (out / "report.html").stat().st_mtime_ns == modified
     assert [finding["kind"] for finding in again["findings"]] == ["budget"]
     assert warned[0].startswith("The run was ended by max_iter after 2 iterations")
     assert "The run was ended by max_iter after 2 iterations" in report

@@ -38,6 +38,7 @@ def no_report(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 
     def publish(folder: Folder) -> Path:
         folder.report.write_text(folder.name)
+        pipeline._note(folder, folder.report)
         return folder.report
 
     if request.function.__name__ != "test_what_drifted_is_said":
@@ -518,3 +519,59 @@ def test_the_last_posteriors_and_the_last_fit_stay(tmp_path: Path, keep: int, le
     assert (tmp_path / "notes.npz").exists()
     assert history.next_name() == "0007.zarr"
     assert history.prune(keep) == []
+
+
+def test_summary_and_report_that_are_not_whole_are_written_anew(tmp_path: Path) -> None:
+    """Cut off, changed, deleted, or with no word of what they are of; where nothing is to be done, too."""
+    source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
+    again(source, out, max_iter=3)
+    files = {name: (out / name).read_bytes() for name in ("summary.json", "report.html")}
+    written = (out / "written.json").read_bytes()
+    for name, content in files.items():
+        for damage in (content[: len(content) // 2], content.replace(b"0", b"1"), b"", None):
+            (out / name).unlink() if damage is None else (out / name).write_bytes(damage)
+            assert again(source, out, max_iter=3).describe()["done"] == "nothing to do"
+            assert (out / name).read_bytes() == content
+    (out / "written.json").write_text("{")
+    again(source, out, max_iter=3)
+    assert (out / "written.json").read_bytes() == written
+    before = [(out / name).stat().st_mtime_ns for name in files]
+    again(source, out, max_iter=3)
+    assert before == [(out / name).stat().st_mtime_ns for name in files]  # what is whole is left alone
+
+
+def test_resume_repairs_summary_and_report(tmp_path: Path) -> None:
+    """Of a complete run, whose posterior a flow summarised; where no flow did, it writes none."""
+    source, folder = write(tmp_path / "y.csv", 60), Folder.at(tmp_path / "out")
+    dataset, _ = pipeline.ingest(source, folder)
+    pipeline.fit(dataset, folder, MODEL, RunOptions(max_iter=3))
+    assert CliRunner().invoke(app, ["resume", str(folder.posterior)]).exit_code == 0
+    assert not (tmp_path / "out/summary.json").exists()
+    pipeline.summarise(folder)
+    pipeline.publish(folder)
+    summary, report = (tmp_path / "out/summary.json"), (tmp_path / "out/report.html")
+    content = summary.read_bytes()
+    summary.write_bytes(content[:9])
+    report.unlink()
+    assert CliRunner().invoke(app, ["resume", str(folder.posterior)]).exit_code == 0
+    assert summary.read_bytes() == content
+    assert report.exists()
+
+
+def test_a_source_that_is_refused_leaves_the_dataset_of_the_posterior(tmp_path: Path) -> None:
+    """Whose rows are read where they are: anomalies, predictions; and the source is looked at again."""
+    source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
+    again(source, out, max_iter=3)
+    before = factorflow.open_dataset(out / "dataset.zarr").fingerprint
+    record = (out / "source.json").read_bytes()
+    write(source, 40)
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"rows of the source = 40: expected >= 54"):
+            again(source, out, max_iter=3)
+    assert factorflow.open_dataset(out / "dataset.zarr").fingerprint == before
+    assert (out / "source.json").read_bytes() == record
+    assert not list(out.glob("dataset.zarr.*"))
+    write(source, 60)
+    assert again(source, out, max_iter=3).describe()["done"] == "nothing to do"
+    write(source, 70)
+    assert "new rows of the source were appended" in again(source, out, max_iter=3).describe()["ingest"]

@@ -25,7 +25,10 @@ __all__ = ["append_rows"]
 
 
 def append_rows(
-    path: str | os.PathLike[str], views: Any, index_col: str | int | bool | None = None
+    path: str | os.PathLike[str],
+    views: Any,
+    index_col: str | int | bool | None = None,
+    out: str | os.PathLike[str] | None = None,
 ) -> Dataset:
     """Add rows to a dataset and open its new version; the old one stays until that is complete.
 
@@ -40,6 +43,8 @@ def append_rows(
         The new rows of every view, as for `write_dataset`.
     index_col : str, int or False, optional
         As for `write_dataset`.
+    out : path-like, or URL, optional
+        Where the new version goes; left out: in place of the old one.
 
     Raises
     ------
@@ -61,7 +66,8 @@ def append_rows(
             raise _refused("views", ", ".join(extra), f"those of the dataset: {', '.join(kinds)}")
         samples = _samples(old, sources)
         features: dict[str, Any] = {view: old.features(view) for view in kinds}
-        return write_dataset(str(target), grown, kinds, samples=samples, features=features, overwrite=True)
+        place, replaces = (str(target), True) if out is None else (out, False)
+        return write_dataset(place, grown, kinds, samples=samples, features=features, overwrite=replaces)
 
 
 @dataclass(frozen=True)
