@@ -14,7 +14,7 @@ from factorflow.lazily import names_of, on_first_use
 if TYPE_CHECKING:
     from factorflow import analysis, data, models, posterior, report
     from factorflow.data import open_dataset, simulate, write_dataset, write_table
-    from factorflow.surface import Posterior, fit, open_posterior, project, resume
+    from factorflow.surface import Posterior, fit, load, open_posterior, project, resume
 
     __version__: str
 
@@ -27,6 +27,7 @@ __all__ = [
     "analysis",
     "data",
     "fit",
+    "load",
     "models",
     "open_dataset",
     "open_posterior",
@@ -39,7 +40,7 @@ __all__ = [
     "write_table",
 ]
 
-_SURFACE = ("Posterior", "fit", "open_posterior", "project", "resume")
+_SURFACE = ("Posterior", "fit", "load", "open_posterior", "project", "resume")
 _MODULES = ("analysis", "data", "models", "posterior", "report")
 _DATA = ("open_dataset", "simulate", "write_dataset", "write_table")
 

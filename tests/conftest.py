@@ -88,6 +88,14 @@ def _dashboards_anywhere() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is left in the cache folder of who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FACTORFLOW_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _each_test_counts_anew() -> None:
     _calls.clear()

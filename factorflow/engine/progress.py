@@ -28,7 +28,7 @@ from factorflow.engine.events import (
 )
 from factorflow.errors import thread_limit_explained
 
-__all__ = ["LOGGER", "Silence", "progress_bar", "watching"]
+__all__ = ["LOGGER", "Silence", "progress_bar", "say", "watching"]
 
 LOGGER = logging.getLogger("factorflow")
 
@@ -72,7 +72,7 @@ def progress_bar(bar: bool | None = None) -> Iterator[OnEvent]:
     """
     if not (_in_terminal() or _in_notebook() if bar is None else bar):
         lines = _Lines()
-        with closing(Silence(_say)) as silence:
+        with closing(Silence(say)) as silence:
 
             def told(event: Event) -> None:
                 silence(event)
@@ -102,7 +102,7 @@ def _in_notebook() -> bool:
     return hasattr(shell, "kernel")
 
 
-def _say(message: str) -> None:
+def say(message: str) -> None:
     """Send a line to where `logging` says; to stderr if nobody has said it, whatever the logger's level."""
     if LOGGER.hasHandlers():
         LOGGER.info("%s", message)
@@ -219,17 +219,17 @@ class _Lines:
             case RunStarted():
                 self._max_iter, self._first = event.max_iter, None
                 if event.dashboard:
-                    _say(f"Dask dashboard: {event.dashboard}")
+                    say(f"Dask dashboard: {event.dashboard}")
             case IterationDone():
                 if self._first is None:
                     self._first, self._said = (event.seconds, event.iteration), event.seconds
                 if event.seconds - self._said >= LINE_SECONDS:
                     self._said = event.seconds
-                    _say(self._line(event))
+                    say(self._line(event))
             case RunFinished():
                 if event.seconds >= LINE_SECONDS:
                     what = f"{event.reason} after {event.iterations} iterations"
-                    _say(f"{what}, {_minutes(event.seconds)}")
+                    say(f"{what}, {_minutes(event.seconds)}")
             case _:
                 pass
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow import run
 from factorflow.engine.executors.launch import executor_options
-from factorflow.engine.progress import watching
+from factorflow.engine.progress import LOGGER, say, watching
 from factorflow.settings import FitOptions, ResumeOptions, RunOptions, documented, parse_config
+from factorflow.surface.inputs import as_dataset, split_options
 from factorflow.surface.posterior import Posterior, face, told
 
 if TYPE_CHECKING:
+    from anndata import AnnData
+    from mudata import MuData
+
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
     from factorflow.engine.executors.launch import Place
@@ -24,8 +30,8 @@ __all__ = ["fit", "project", "resume"]
 
 @documented(FitOptions)
 def fit(
-    dataset: Dataset | str | os.PathLike[str],
-    model: ModelConfig | Mapping[str, Any],
+    data: Dataset | AnnData | MuData | Mapping[str, Any] | str | os.PathLike[str],
+    model: ModelConfig | Mapping[str, Any] | None = None,
     *,
     seed: int = 0,
     executor: Place = "local",
@@ -46,18 +52,22 @@ def fit(
     performance_report: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     on_event: OnEvent | None = None,
+    **options: Any,
 ) -> Posterior:
-    """Fit a model to a dataset and return its posterior.
+    """Fit a model to data and return its posterior.
 
     The same dataset, settings and seed give the same bits with any executor and any number of workers,
     interrupted and resumed or not.
 
     Parameters
     ----------
-    dataset : Dataset, path or URL
-        What `write_dataset` wrote.
-    model : ModelConfig or mapping
-        Such as ``models.SparseGFA(n_factors=15)``, or ``{"model": "sparse_gfa", "n_factors": 15}``.
+    data : Dataset, path, URL, AnnData, MuData or mapping
+        What `write_dataset` wrote, or anything that it reads as ``views``: a file, an object in memory,
+        ``{"rna": frame, ...}``. That is written to a dataset in the cache folder first (``FACTORFLOW_CACHE``,
+        by default ``~/.cache/factorflow``), which the log names; the same data are written once.
+    model : ModelConfig or mapping, optional
+        Such as ``models.SparseGFA(n_factors=15)``, or ``{"model": "sparse_gfa", "n_factors": 15}``. Left out:
+        ``models.SparseGFA`` with the options given here.
     executor : {"local", "threads", "dask"}, address, distributed.Client, cluster object or mapping
         This process; its threads; a Dask cluster of its own on this machine; a running one. A mapping starts
         any other cluster: ``{"class": "dask_jobqueue.SLURMCluster", "kwargs": {"cores": 1, "memory": "4GB",
@@ -72,6 +82,9 @@ def fit(
         is given.
     on_event : callable, optional
         Told of everything that happens (`factorflow.engine.events`).
+    **options
+        Of `write_dataset`, where the data are no dataset yet (``obs``, ``groups``, ``likelihoods``,
+        ``layer``, ...), else of ``models.SparseGFA``, where ``model`` is left out (``n_factors``, ...).
 
     Returns
     -------
@@ -93,15 +106,20 @@ def fit(
     (80, 3)
     >>> found.holdout_scores().index.tolist()
     ['rna', 'mutations']
+    >>> factorflow.fit({"rna": rna}, n_factors=2, max_iter=10).factors
+    ['Factor1', 'Factor2']
     """
-    options = {name: value for name, value in locals().items() if name in RunOptions.model_fields}
-    del options["executor"]
+    given = {name: value for name, value in locals().items() if name in RunOptions.model_fields}
+    del given["executor"]
     place, where = executor_options(executor)
+    settings = parse_config(RunOptions, given | where)
+    model, of_data = split_options(data, model, options, _OWN)
+    shown = on_event is None if progress is None else progress
     with watching(progress, on_event) as watch:
         found = run.fit(
-            dataset,
+            as_dataset(data, of_data, say if shown else partial(LOGGER.info, "%s")),
             model,
-            parse_config(RunOptions, options | where),
+            settings,
             out=out,
             overwrite=overwrite,
             resume=resume,
@@ -110,6 +128,9 @@ def fit(
             on_event=watch,
         )
     return told(face(found))
+
+
+_OWN = tuple(name for name in inspect.signature(fit).parameters if name != "options")
 
 
 def resume(

@@ -59,7 +59,8 @@ ONLY_IN = {
     "prefect": {"flows"},
     # run and surface name the type of a Client
     "distributed": {"factorflow/engine", "factorflow/run.py", "factorflow/surface"},
-    "anndata": {"factorflow/data", "factorflow/analysis", "factorflow/cli"},
+    # surface names the type of its objects
+    "anndata": {"factorflow/data", "factorflow/analysis", "factorflow/cli", "factorflow/surface"},
     "matplotlib": {"factorflow/report", "flows/artifacts.py"},
 }
 HEAVY = {

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 MOST_USED = set(
     """
     write_dataset write_table simulate open_dataset Dataset Dataset.describe Dataset.values configure
-    fit resume project open_posterior Posterior Posterior.project Posterior.save Posterior.findings
+    fit resume project open_posterior load Posterior Posterior.project Posterior.save Posterior.findings
     Posterior.summary Posterior.top_features Posterior.variance_explained Posterior.predict Posterior.impute
     Posterior.sample Posterior.to_arviz Stored.features Stored.variable Stored.draws Stored.scores
     Stored.loadings Stored.inclusion Stored.intercept Stored.holdout_scores Analysed.associate
