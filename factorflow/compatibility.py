@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from factorflow.doctor import Check
+from factorflow.engine.checkpoint import MANIFEST
+from factorflow.engine.remote_checkpoints import DRAWN
+from factorflow.engine.run_directory import FINISHED, RunDirectory
 from factorflow.errors import InputError, counted
-from factorflow.storage.location import URL
+from factorflow.storage.checksums import METADATA
+from factorflow.storage.local import LOCK
+from factorflow.storage.location import URL, as_location
 
 __all__ = ["examine_folder"]
 
 RUN = ".run"
 """What the folder of an interrupted run ends with."""
-
-MANIFEST = "manifest.json"
 
 
 def examine_folder(folder: str | os.PathLike[str]) -> list[Check]:
@@ -39,14 +43,20 @@ def examine_folder(folder: str | os.PathLike[str]) -> list[Check]:
         remedy = "Name the folder with results; of object stores, the one that FACTORFLOW_RUNS names."
         raise InputError("results", text, "an existing folder of a disk", remedy)
     runs: list[Check] = []
+    lost: list[Check] = []
     stores: dict[str, list[Path]] = {"posterior": [], "dataset": []}
     for place in _places(Path(text)):
         if place.name.endswith(RUN):
-            runs.append(_run(place))
+            if (check := _run(place)) is not None:
+                runs.append(check)
+        elif not (place / METADATA).exists():
+            found = f"its {METADATA} is lost: nothing opens it"
+            remedy = "Restore that file, or make the store anew (`overwrite`); else delete the folder."
+            lost.append(Check(f"store {place}", False, found, remedy))
         elif (kind := _kind(place)) in stores:
             stores[kind].append(place)
     runs = runs or [Check("interrupted runs", True, "none")]
-    return [*runs, *_posteriors(stores["posterior"]), *_datasets(stores["dataset"])]
+    return [*runs, *lost, *_posteriors(stores["posterior"]), *_datasets(stores["dataset"])]
 
 
 def _places(folder: Path) -> Iterator[Path]:
@@ -55,29 +65,44 @@ def _places(folder: Path) -> Iterator[Path]:
         names.sort()
         for name in tuple(names):
             place = Path(root, name)
-            if (is_run := name.endswith(RUN)) or (place / "zarr.json").exists():
+            if (place / METADATA).exists() or (_is_ours(place) if name.endswith(RUN) else _lost_root(place)):
                 names.remove(name)
-                if not is_run or (place / MANIFEST).exists():
-                    yield place
+                yield place
+
+
+def _is_ours(place: Path) -> bool:
+    """Return whether a folder that is called like one of a run is one, with or without its manifest."""
+    return any((place / name).exists() for name in (MANIFEST, LOCK, DRAWN)) or bool(_checkpoints(place))
+
+
+def _checkpoints(place: Path) -> list[str]:
+    return sorted(path.name for path in place.glob("checkpoint-*"))
+
+
+def _lost_root(place: Path) -> bool:
+    """Return whether a folder is called like a store and holds arrays of one, but not its root."""
+    return place.suffix == ".zarr" and any(place.glob(f"*/{METADATA}"))
 
 
 def _kind(place: Path) -> str:
     """Return what a store is by its schema: ``posterior``, ``dataset``, or another word."""
     try:
-        schema = json.loads((place / "zarr.json").read_text(encoding="utf-8"))["attributes"]["schema"]
+        schema = json.loads((place / METADATA).read_text(encoding="utf-8"))["attributes"]["schema"]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     return str(schema).removeprefix("factorflow.")
 
 
-def _run(place: Path) -> Check:
-    """Look at all that going on with a run would refuse."""
+def _run(place: Path) -> Check | None:
+    """Look at all that going on with a run would refuse; None of a run that is at work, or has ended."""
     from factorflow.data import open_dataset
     from factorflow.engine.checkpoint import read_manifest
     from factorflow.engine.executors.environment import environment
     from factorflow.models import configure
 
     name = f"run {str(place).removesuffix(RUN)}"
+    if not (place / MANIFEST).exists():
+        return _without_manifest(name, place)
     now = environment()
     try:
         _, begun = read_manifest(place)
@@ -97,6 +122,36 @@ def _run(place: Path) -> Check:
     known = begun.environment
     changed = [f"{key} {known[key]} -> {now[key]}" for key in known if now.get(key, known[key]) != known[key]]
     return Check(name, True, "goes on" + (f"; last bits may differ: {', '.join(changed)}" if changed else ""))
+
+
+def _without_manifest(name: str, place: Path) -> Check | None:
+    """Look at the folder of a run that has no checkpoint yet, or none any more."""
+    out = str(place).removesuffix(RUN)
+    if (place / FINISHED).exists():
+        return Check(
+            name, True, "complete, and to be uploaded", f"`factorflow resume` of its URL, in {place}"
+        )
+    if _is_locked(place / LOCK):
+        return None
+    if RunDirectory(as_location(out)).is_ended():
+        return Check(name, True, "complete; its folder is left over, and deleted by `factorflow resume`")
+    remedy = f"Begin it anew with --overwrite, which deletes {place}; or delete that yourself."
+    if there := _checkpoints(place):
+        found = f"{MANIFEST} is lost: {there[-1]} cannot be resumed"
+        return Check(name, False, found, f"Restore {place / MANIFEST} from a backup. {remedy}")
+    return Check(name, False, "was ended before its first checkpoint: there is nothing to go on with", remedy)
+
+
+def _is_locked(lock: Path) -> bool:
+    """Return whether a process is at work that holds a lock."""
+    try:
+        with lock.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # there is none, or the file system has no locks
+        pass
+    return False
 
 
 def _posteriors(places: list[Path]) -> list[Check]:

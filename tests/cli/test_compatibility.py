@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from factorflow.compatibility import examine_folder
 from factorflow.engine.events import CheckpointWritten
 from factorflow.engine.executors import environment
 from factorflow.errors import InputError
+from factorflow.storage.local import Lock
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,46 @@ def test_what_else_ends_a_run(copy: Path, monkeypatch: pytest.MonkeyPatch) -> No
     whole["run"]["identity"]["config"]["spike"] = True  # an option that is no more
     manifest.write_text(json.dumps(whole))
     assert found(copy)[name][1].startswith("spike = True: expected nothing")
+
+
+def test_a_run_without_manifest_is_named(copy: Path) -> None:
+    """With what can be done; one that is at work, and what is of somebody else, is not."""
+    place = copy / "below/q.zarr.run"
+    name, manifest = f"run {copy / 'below/q.zarr'}", (place / "manifest.json").read_bytes()
+    (place / "manifest.json").unlink()
+    ok, said, remedy = found(copy)[name]
+    assert not ok
+    assert said == "manifest.json is lost: checkpoint-000002 cannot be resumed"
+    assert f"Restore {place}/manifest.json from a backup. Begin it anew with --overwrite" in remedy
+    (place / "lock").unlink()
+    assert found(copy)[name][1] == said
+    (place / "lock").touch()
+    shutil.rmtree(place / "checkpoint-000002")
+    assert found(copy)[name][:2] == (
+        False,
+        "was ended before its first checkpoint: there is nothing to go on with",
+    )
+    with closing(Lock(place / "lock", place)):
+        assert examine_folder(copy)[0].found == "none"
+    shutil.copytree(copy / "p.zarr", copy / "below/q.zarr")
+    assert found(copy)[name][0]
+    (place / "replaces").touch()
+    assert not found(copy)[name][0]
+    (place / "lock").unlink()
+    (place / "manifest.json").write_bytes(manifest)
+    assert "manifest" not in found(copy)[name][1]
+    (copy / "other.run/inner").mkdir(parents=True)
+    shutil.copytree(copy / "p.zarr", copy / "other.run/inner/p.zarr")
+    assert f"run {copy / 'other'}" not in found(copy)
+    assert found(copy)["posteriors"][1] == "3 posteriors can be read"
+
+
+def test_a_store_without_root_is_named(copy: Path) -> None:
+    for store in ("p.zarr", "d.zarr"):
+        (copy / store / "zarr.json").unlink()
+        ok, said, remedy = found(copy)[f"store {copy / store}"]
+        assert (ok, said) == (False, "its zarr.json is lost: nothing opens it")
+        assert "Restore that file" in remedy
 
 
 @pytest.mark.parametrize(("store", "kind"), [("p.zarr", "posterior"), ("d.zarr", "dataset")])
