@@ -85,7 +85,11 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 """By the name of a type, a test for its values, and what they are in words."""
 
-ALIASES = {"Names": "Sequence[str]", "Part": "Literal['both', 'kept', 'held out']"}
+ALIASES = {
+    "By": "Literal['group', 'sample', 'feature']",
+    "Names": "Sequence[str]",
+    "Part": "Literal['both', 'kept', 'held out']",
+}
 """What names of types in annotations stand for."""
 
 

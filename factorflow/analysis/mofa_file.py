@@ -175,8 +175,8 @@ def _write_expectations(file: Any, posterior: Posterior, groups: Groups) -> None
 def _write_variance_explained(file: Any, posterior: Posterior, groups: Groups) -> None:
     """Write shares in percent: by group, view and factor, and by group and view; NaN: not measured."""
     by_group = bool(posterior.meta.groups) and groups.names != [SINGLE_GROUP]
-    share = posterior.variance_explained(by_group=by_group)
-    total = posterior.variance_explained_total(by_group=by_group)
+    share = posterior.variance_explained(by="group" if by_group else None)
+    total = posterior.variance_explained_total(by="group" if by_group else None)
     if by_group:
         share, total = share.reindex(group=groups.names), total.reindex(group=groups.names)
     for g, group in enumerate(groups.keys):

@@ -44,12 +44,19 @@ WIDTH = 100
 SHOWN = ("r2", "rmse", "auc", "log_loss", "baseline_log_loss", "log_likelihood", "baseline_log_likelihood")
 
 
-def top_features(posterior: Stored, view: str, factor: str, n: int) -> pd.DataFrame:
+def top_features(posterior: Stored, view: str | None, factor: str, n: int) -> pd.DataFrame:
     """Return the features with the largest loadings of a factor (`Posterior.top_features`)."""
     import pandas as pd
 
     if n < 0:
         raise InputError("n", n, "a number of features, 0 or more", "For example 10.")
+    if view is None:
+        parts = [top_features(posterior, name, factor, n) for name in posterior.loaded_views]
+        if not parts:
+            raise InputError("view", view, "a family whose views have loadings", "Ask for variable(name).")
+        for name, part in zip(posterior.loaded_views, parts, strict=True):
+            part.insert(0, "view", name)
+        return pd.concat(parts)
     loadings = posterior.loadings(view).sel(factor=factor)
     table = {"loading": loadings.values}
     for column, name in (("sd", f"loadings_variance_{view}"), ("inclusion", f"inclusion_{view}")):

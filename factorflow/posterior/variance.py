@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float64
@@ -18,42 +19,68 @@ if TYPE_CHECKING:
     from factorflow.data.aligned import Aligned
     from factorflow.posterior.stored import Stored
 
-__all__ = ["variance_explained"]
+__all__ = ["By", "contribution_scores", "variance_explained"]
+
+By = Literal["group", "sample", "feature"]
 
 
-def variance_explained(posterior: Stored, *, by_group: bool = False) -> xr.Dataset:
+def variance_explained(posterior: Stored, by: By | None = None, view: str | None = None) -> xr.Dataset:
     """Return ``variance_explained`` by each factor (view, factor), and ``variance_explained_total`` (view,).
 
     In total 1 - sum (y - yhat)^2 / sum (y - mean of the feature)^2 over the observed entries of a view. By
     one factor: what it takes, with the intercepts, from the residual sum of squares of the intercepts alone,
-    as a share of the same denominator, so that a factor without loadings explains nothing. For groups the
-    sums run over their samples; the mean of a feature is always that over all samples.
+    as a share of the same denominator, so that a factor without loadings explains nothing. For groups and
+    samples the sums run over their entries; the mean of a feature is always that over all samples.
 
     Parameters
     ----------
     posterior : Stored
         What was fitted.
-    by_group : bool
-        Separately in every sample group.
+    by : {"group", "sample", "feature"}, optional
+        Separately in every sample group or sample, or of every feature.
+    view : str, optional
+        One view alone, without the dimension.
 
     Raises
     ------
     InputError
-        When the family has no factors with loadings, or the dataset has no groups.
+        When the family has no factors with loadings, the dataset has no groups, or shares by feature are
+        asked for of several views.
     """
-    if by_group and not posterior.meta.groups:
+    if by == "group" and not posterior.meta.groups:
         expected, remedy = "a dataset with sample groups", "Write the dataset with {groups}."
-        raise InputError("by_group", True, expected, remedy, groups=...)
-    if posterior.has("variance_explained"):
+        raise InputError("by", by, expected, remedy, groups=...)
+    if view is not None:
+        posterior.check_explained(view)
+    if by in (None, "group") and posterior.has("variance_explained"):
         share = posterior.variable("variance_explained")
-        if ("group" in share.dims) == by_group:
+        if ("group" in share.dims) == (by == "group"):
             total = posterior.variable("variance_explained_total")
-            return share.to_dataset(name="variance_explained").assign(variance_explained_total=total)
-    return _from_data(posterior, by_group)
+            found = share.to_dataset(name="variance_explained").assign(variance_explained_total=total)
+            return found if view is None else found.sel(view=view, drop=True)
+    return _from_data(posterior, by, view)
 
 
-def _from_data(posterior: Stored, by_group: bool) -> xr.Dataset:
-    """Compute the shares in one pass over the dataset."""
+def contribution_scores(posterior: Stored, by_sample: xr.DataArray, total: xr.DataArray) -> xr.DataArray:
+    """Return what each view contributes to where a sample lies, (obs, view) (`Posterior.contribution_scores`).
+
+    Parameters
+    ----------
+    posterior : Stored
+        What was fitted.
+    by_sample, total : DataArray
+        The variance that all factors explain: (obs, view), and (view,).
+    """
+    if len(posterior.meta.value_views) < 2:
+        names = ", ".join(view.name for view in posterior.meta.value_views)
+        remedy = "Ask for variance_explained_total(by='sample')."
+        raise InputError("views", names, "at least two views that are explained", remedy)
+    relative = (by_sample / total.where(total > 0)).clip(min=0.0)
+    return relative / relative.sum("view").where(lambda whole: whole > 0)
+
+
+def _from_data(posterior: Stored, by: By | None, view: str | None) -> xr.Dataset:
+    """Compute the shares in one pass over the dataset; by sample in two."""
     import xarray as xr
 
     dataset, factors = posterior.data, posterior.factors
@@ -64,30 +91,38 @@ def _from_data(posterior: Stored, by_group: bool) -> xr.Dataset:
             "a family that records it, or a variational one with factors",
             "Compare held-out scores instead.",
         )
-    groups = list(posterior.meta.groups) if by_group else [""]
-    views = [view.name for view in posterior.meta.value_views]
-    parts = [_squares(posterior, dataset, view, len(groups)) for view in views]
+    views = [known.name for known in posterior.meta.value_views if view in (None, known.name)]
+    if by == "feature" and len(views) > 1:
+        expected = "one of them: each view has features of its own"
+        raise InputError("view", ", ".join(views), expected, f"For example view={views[0]!r}.")
+    parts = [_squares(posterior, dataset, name, by) for name in views]
     total = np.stack([part[0] for part in parts], axis=1)
     residual = np.stack([part[1] for part in parts], axis=1)
     single = residual[:, :, 1:-1] + (total[:, :, None] - residual[:, :, -1:])
-    share = explained_share(total[:, :, None], single)
+    dim, labels = {
+        None: ("group", [""]),
+        "group": ("group", list(posterior.meta.groups)),
+        "sample": ("obs", posterior.coordinate("obs")),
+        "feature": (f"feature_{views[0]}", posterior.coordinate(f"feature_{views[0]}")),
+    }[by]
     result = xr.Dataset(
         {
-            "variance_explained": (("group", "view", "factor"), share),
-            "variance_explained_total": (("group", "view"), explained_share(total, residual[:, :, 0])),
+            "variance_explained": ((dim, "view", "factor"), explained_share(total[:, :, None], single)),
+            "variance_explained_total": ((dim, "view"), explained_share(total, residual[:, :, 0])),
         },
-        coords={"group": groups, "view": views, "factor": factors},
+        coords={dim: labels, "view": views, "factor": factors},
     )
-    return result if by_group else result.isel(group=0, drop=True)
+    result = result if by is not None else result.isel({dim: 0}, drop=True)
+    return result if view is None and by != "feature" else result.isel(view=0, drop=True)
 
 
 def _squares(
-    posterior: Stored, dataset: Dataset | Aligned, view: str, n_groups: int
+    posterior: Stored, dataset: Dataset | Aligned, view: str, by: By | None
 ) -> tuple[Float64[np.ndarray, " G"], Float64[np.ndarray, "G K2"]]:
     """Return sums of squares of a view: about its features' means, and about 2 + K predictions.
 
-    The predictions are those by all factors, by each alone, and by the intercepts alone.
-    Entries that were held out of the fit are left out.
+    The predictions are those by all factors, by each alone, and by the intercepts alone; the sums are over
+    groups, or by sample or feature. Entries that were held out of the fit are left out.
     """
     from factorflow.data import Holdout
 
@@ -95,21 +130,43 @@ def _squares(
     whole = Predictor(posterior, view)
     predictors = [whole, *(whole.with_factors([k]) for k in range(len(posterior.factors)))]
     predictors.append(whole.with_factors([]))
-    residual = np.zeros((n_groups, len(predictors)))
-    moments = np.zeros((3, n_groups, len(posterior.features(view))))
+    n_features = len(posterior.features(view))
+    n_groups = len(posterior.meta.groups) if by == "group" else 1
+    n_sums = {"sample": dataset.n_rows, "feature": n_features}.get(by or "", n_groups)
+    residual = np.zeros((n_sums, len(predictors)))
+    moments = np.zeros((3, n_groups, n_features))
     shift = np.nan_to_num(dataset.moments(view, "mean")["mean"])
-    for number in range(dataset.n_blocks):
-        block = dataset.block(number, [view], holdout)
-        values = block.data[view]
-        y, seen = dataset.views[view].kind.fill_missing(values)
-        about = np.where(seen, y - shift, 0.0)
+
+    def blocks() -> Iterator[tuple[Any, Any, Any]]:
+        for number in range(dataset.n_blocks):
+            block = dataset.block(number, [view], holdout)
+            y, seen = dataset.views[view].kind.fill_missing(block.data[view])
+            yield block, y, seen
+
+    for block, y, seen in blocks():
+        about, rows = np.where(seen, y - shift, 0.0), block.rows
         codes = block.columns["group"] if n_groups > 1 else np.zeros(block.n_rows, int)
-        rows = block.rows
-        fits = [(np.where(seen, y - predictor(rows)[0], 0.0) ** 2).sum(1) for predictor in predictors]
         for g in range(n_groups):
             mine = codes == g
-            residual[g] += [fit[mine].sum() for fit in fits]
             moments[:, g] += [part[mine].sum(0) for part in (seen, about, about * about)]
+        for i, predictor in enumerate(predictors):
+            squares = np.where(seen, y - predictor(rows)[0], 0.0) ** 2
+            if by == "sample":
+                residual[rows, i] = squares.sum(1)
+            elif by == "feature":
+                residual[:, i] += squares.sum(0)
+            else:
+                residual[:, i] += np.bincount(codes, squares.sum(1), n_groups)
     by_feature = total_squares(*moments)
+    if by == "feature":
+        return by_feature[0], residual
+    if by == "sample":
+        usable, center = by_feature[0] > 0, shift + moments[1, 0] / np.maximum(moments[0, 0], 1.0)
+        total = np.zeros(dataset.n_rows)
+        for block, y, seen in blocks():
+            shown = (seen > 0) & usable
+            squares = np.where(shown, y - center, 0.0) ** 2
+            total[block.rows] = np.where((seen > 0).any(1), squares.sum(1), np.nan)
+        return total, residual
     known = ~np.isnan(by_feature).all(axis=1)
     return np.where(known, np.nansum(by_feature, axis=1), np.nan), residual

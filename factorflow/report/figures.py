@@ -141,7 +141,7 @@ def plot_variance_explained(
     >>> ax = factorflow.report.plot_variance_explained(posterior)
     >>> ax.figure.savefig("plot_variance_explained.png")
     """
-    share = posterior.variance_explained(by_group=group is not None)
+    share = posterior.variance_explained(by=None if group is None else "group")
     if group is not None:
         if group not in posterior.meta.groups:
             raise InputError(

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from factorflow.engine.events import OnEvent
     from factorflow.engine.executors.launch import Place
     from factorflow.posterior.findings import Finding
+    from factorflow.posterior.variance import By
 
 __all__ = ["Posterior", "face", "open_posterior", "told"]
 
@@ -105,7 +106,7 @@ class Posterior(Special):
 
     def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:
         super().__init__(tree, path)
-        self._shares_of: dict[bool, xr.Dataset] = {}
+        self._shares_of: dict[tuple[By | None, str | None], xr.Dataset] = {}
 
     # What was found
 
@@ -124,22 +125,25 @@ class Posterior(Special):
         """
         return sample_metadata(self)
 
-    def top_features(self, view: str, factor: str | SupportsIndex, n: int = 10) -> pd.DataFrame:
+    def top_features(
+        self, view: str | None = None, factor: str | SupportsIndex = 1, n: int = 10
+    ) -> pd.DataFrame:
         """Return the features with the largest loadings of a factor.
 
         Parameters
         ----------
-        view : str
-            Name of the view.
+        view : str, optional
+            Name of the view; all with loadings when left out.
         factor : str or int
             Label, or number from 1.
         n : int
-            Features at most.
+            Features at most, of each view.
 
         Returns
         -------
         DataFrame
-            By feature: ``loading`` and, where the model has them, ``sd`` and ``inclusion``.
+            By feature: ``loading`` and, where the model has them, ``sd`` and ``inclusion``; of all views
+            with a column ``view`` in front.
 
         Raises
         ------
@@ -151,63 +155,99 @@ class Posterior(Special):
         >>> top = posterior.top_features("rna", factor=1, n=3)
         >>> top.index.tolist(), top.columns.tolist()
         (['gene0', 'gene19', 'gene28'], ['loading', 'sd', 'inclusion'])
+        >>> posterior.top_features(factor=1, n=2)["view"].tolist()
+        ['rna', 'rna', 'mutations', 'mutations']
         """
         return summary.top_features(self, view, self.factor(factor), n)
 
-    def variance_explained(self, *, by_group: bool = False) -> xr.DataArray:
+    def variance_explained(self, by: By | None = None, *, view: str | None = None) -> xr.DataArray:
         """Return the share of the variance of each view that each factor explains.
 
         Parameters
         ----------
-        by_group : bool
-            For every sample group. What the run did not record is computed in one pass over the dataset.
+        by : {"group", "sample", "feature"}, optional
+            For every sample group, sample or feature. What the run did not record is computed from the
+            dataset, block by block.
+        view : str, optional
+            One view alone; needed by feature, where there are several.
 
         Returns
         -------
         DataArray
-            (view, factor), or (group, view, factor).
+            (view, factor), with ``by`` (group, view, factor) or (obs, view, factor); of one view without that
+            dimension: (feature_<view>, factor).
 
         Raises
         ------
         InputError
-            With ``by_group``, when the dataset has no groups.
+            When the dataset has no groups, or shares by feature are asked for of several views.
 
         Examples
         --------
         >>> posterior.variance_explained().sel(view="rna").round(1).values
         array([0.4, 0.3, 0.3])
+        >>> posterior.variance_explained(by="feature", view="rna").sizes["feature_rna"]
+        30
         """
-        return self._shares(by_group)["variance_explained"]
+        return self._shares(by, view)["variance_explained"]
 
-    def variance_explained_total(self, *, by_group: bool = False) -> xr.DataArray:
+    def variance_explained_total(self, by: By | None = None, *, view: str | None = None) -> xr.DataArray:
         """Return the share of the variance of each view that all factors explain.
 
         Parameters
         ----------
-        by_group : bool
+        by, view
             As for `variance_explained`.
 
         Returns
         -------
         DataArray
-            (view,), or (group, view).
+            (view,), with ``by`` (group, view) or (obs, view); of one view without that dimension.
 
         Raises
         ------
         InputError
-            With ``by_group``, when the dataset has no groups.
+            As for `variance_explained`.
 
         Examples
         --------
         >>> posterior.variance_explained_total().round(1).values
         array([0.9, 0.5])
         """
-        return self._shares(by_group)["variance_explained_total"]
+        return self._shares(by, view)["variance_explained_total"]
 
-    def _shares(self, by_group: bool) -> xr.Dataset:
-        if by_group not in self._shares_of:
-            self._shares_of[by_group] = variance.variance_explained(self, by_group=by_group)
-        return self._shares_of[by_group]
+    def contribution_scores(self) -> xr.DataArray:
+        """Return how much each view contributes to where each sample lies among the factors.
+
+        The variance of a sample that all factors explain in a view, divided by what they explain of the view
+        in all samples (below 0 taken as 0), as a share of the sum over views (MOFA2's
+        `calculate_contribution_scores`).
+
+        Returns
+        -------
+        DataArray
+            (obs, view); rows sum to 1. NaN of a view that a sample lacks, and where no view is explained.
+
+        Raises
+        ------
+        InputError
+            When fewer than two views are explained.
+
+        Examples
+        --------
+        >>> posterior.contribution_scores().sum("view").values[:3].round(6)
+        array([1., 1., 1.])
+        """
+        return variance.contribution_scores(
+            self, self.variance_explained_total(by="sample"), self.variance_explained_total()
+        )
+
+    def _shares(self, by: By | None, view: str | None) -> xr.Dataset:
+        if by not in (None, "group", "sample", "feature"):
+            raise InputError("by", by, "group, sample or feature", "Leave it out for all samples.")
+        if (by, view) not in self._shares_of:
+            self._shares_of[by, view] = variance.variance_explained(self, by, view)
+        return self._shares_of[by, view]
 
     # Prediction
 

@@ -148,7 +148,7 @@ def test_variance_explained_is_the_formula(given: Any) -> None:
 
 
 def test_variance_explained_by_group_adds_up(given: Any) -> None:
-    by_group = given.posterior.variance_explained(by_group=True)
+    by_group = given.posterior.variance_explained(by="group")
     assert by_group.dims == ("group", "view", "factor")
     assert list(by_group["group"].values) == ["a", "b"]
     low = by_group.min("group") - 1e-12 <= given.posterior.variance_explained()
@@ -163,6 +163,15 @@ def test_holdout_scores(given: Any, make_given: Any) -> None:
     assert np.isnan(table.loc["rna", "auc"])
     with pytest.raises(InputError, match="holdout"):
         make_given().posterior.holdout_scores()
+
+
+def test_top_features_of_all_views(given: Any) -> None:
+    table = given.posterior.top_features(factor=2, n=3)
+    assert table["view"].tolist() == ["rna"] * 3 + ["mutation"] * 3
+    for view in ("rna", "mutation"):
+        pd.testing.assert_frame_equal(
+            table[table["view"] == view].drop(columns="view"), given.posterior.top_features(view, 2, 3)
+        )
 
 
 def test_top_features(given: Any) -> None:
@@ -365,8 +374,8 @@ def test_shares_of_binary_views_and_by_group_are_the_formula(given: Any) -> None
         p = 1 / (1 + np.exp(-(b + z[:, factors] @ w[:, factors].T)))
         return float(np.nansum((y - p)[rows] ** 2))
 
-    share = given.posterior.variance_explained(by_group=True).sel(view="mutation")
-    total = given.posterior.variance_explained_total(by_group=True).sel(view="mutation")
+    share = given.posterior.variance_explained(by="group").sel(view="mutation")
+    total = given.posterior.variance_explained_total(by="group").sel(view="mutation")
     for name in ("a", "b"):
         rows = groups == name
         about = float(np.nansum((y - np.nanmean(y, axis=0))[rows] ** 2))
@@ -374,3 +383,63 @@ def test_shares_of_binary_views_and_by_group_are_the_formula(given: Any) -> None
         for k, factor in enumerate(given.posterior.factors):
             expected = (squares([], rows) - squares([k], rows)) / about
             assert float(share.sel(group=name, factor=factor)) == pytest.approx(expected)
+
+
+def _shown(given: Any, view: str) -> tuple[Any, Any]:
+    """Return the entries of a view that the fit saw, NaN elsewhere, and predictions by some factors."""
+    y = given.dataset.values(view).astype(float)
+    y[~given.dataset.views[view].kind.observed(given.dataset.values(view))] = np.nan
+    y[Holdout(0.1, 0).mask(["rna", "mutation"].index(view), 0, *y.shape)] = np.nan
+
+    def fit(factors: list[int]) -> Any:
+        w = given.record[f"loadings_{view}"]
+        x = given.rows["scores"][:, factors] @ w[:, factors].T + given.record[f"intercept_{view}"]
+        return x if view == "rna" else 1 / (1 + np.exp(-x))
+
+    return y, fit
+
+
+@pytest.mark.parametrize(("by", "axis"), [("sample", 1), ("feature", 0)])
+def test_shares_by_sample_and_feature_are_the_formula(given: Any, by: Any, axis: int) -> None:
+    for view in ("rna", "mutation"):
+        y, fit = _shown(given, view)
+        total = np.nansum((y - np.nanmean(y, axis=0)) ** 2, axis=axis)
+        residual = [
+            np.nansum((y - fit(factors)) ** 2, axis=axis) for factors in ([0, 1, 2], [], [0], [1], [2])
+        ]
+        share = given.posterior.variance_explained(by, view=view)
+        assert share.dims == ("obs" if by == "sample" else f"feature_{view}", "factor")
+        for k in range(3):
+            np.testing.assert_allclose(share[:, k], (residual[1] - residual[2 + k]) / total, rtol=1e-5)
+        found = given.posterior.variance_explained_total(by, view=view)
+        np.testing.assert_allclose(found, 1 - residual[0] / total, rtol=1e-5)
+
+
+def test_shares_by_sample_of_all_views(given: Any) -> None:
+    share = given.posterior.variance_explained(by="sample")
+    assert share.dims == ("obs", "view", "factor")
+    assert list(share["obs"].values) == list(given.posterior.obs_names)
+    one = given.posterior.variance_explained(by="sample", view="mutation")
+    np.testing.assert_array_equal(share.sel(view="mutation").values, one.values)
+    with pytest.raises(InputError, match="view = rna, mutation: "):
+        given.posterior.variance_explained(by="feature")
+    with pytest.raises(InputError, match="by = rows: "):
+        given.posterior.variance_explained(by="rows")
+    with pytest.raises(InputError, match="view"):
+        given.posterior.variance_explained(view="atac")
+
+
+def test_contribution_scores(given: Any) -> None:
+    relative = []
+    for view in ("rna", "mutation"):
+        y, fit = _shown(given, view)
+        about, left = (y - np.nanmean(y, axis=0)) ** 2, (y - fit([0, 1, 2])) ** 2
+        of_sample = 1 - np.nansum(left, axis=1) / np.nansum(about, axis=1)
+        relative.append(np.maximum(of_sample / (1 - np.nansum(left) / np.nansum(about)), 0))
+    expected = np.stack(relative, axis=1)
+    found = given.posterior.contribution_scores()
+    assert found.dims == ("obs", "view")
+    whole = expected.sum(1, keepdims=True)
+    assert (whole == 0).any()  # of these nothing is known
+    expected = np.where(whole > 0, expected, np.nan) / np.where(whole > 0, whole, 1)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

@@ -171,8 +171,8 @@ def test_a_view_that_a_group_lacks_has_no_share(tmp_path: Path, kind: str) -> No
     for prior in ("ard", "normal"):  # shares by group are recorded, or computed
         model = SparseGFA(n_factors=2, scores=prior, max_iter=30)
         posterior = factorflow.fit(data, model)
-        share = posterior.variance_explained(by_group=True)
-        total = posterior.variance_explained_total(by_group=True)
+        share = posterior.variance_explained(by="group")
+        total = posterior.variance_explained_total(by="group")
         assert np.isnan(share.sel(view="y", group="B").values).all()
         assert np.isnan(float(total.sel(view="y", group="B")))
         known = total.sel(view=["x"]).values.ravel().tolist() + [float(total.sel(view="y", group="A"))]
@@ -188,8 +188,8 @@ def test_shares_that_were_not_recorded_are_computed_from_predictions(fitted: Any
     """By group after a fit without parameters of groups, and the other way round."""
     for case, by_group in (("ungrouped prior", True), ("all kinds, grouped", False)):
         posterior = fitted(case)
-        alone = posterior.variance_explained(by_group=by_group)
-        together = posterior.variance_explained_total(by_group=by_group)
+        alone = posterior.variance_explained(by="group" if by_group else None)
+        together = posterior.variance_explained_total(by="group" if by_group else None)
         for view in posterior.views:
             y = DATA[view]
             mean = np.nanmean(y, axis=0)
@@ -210,7 +210,7 @@ def test_shares_that_were_not_recorded_are_computed_from_predictions(fitted: Any
 
 def test_shares_by_group_of_recorded_ones_are_the_recorded_ones(fitted: Any) -> None:
     posterior = fitted("gaussian, grouped")
-    by_group = posterior.variance_explained(by_group=True)
+    by_group = posterior.variance_explained(by="group")
     np.testing.assert_array_equal(by_group.values, values_of(posterior, "variance_explained"))
     assert list(by_group["group"].values) == ["a", "b"]
 
