@@ -62,7 +62,7 @@ def variance_explained(posterior: Stored, by: By | None = None, view: str | None
 
 
 def contribution_scores(posterior: Stored, by_sample: xr.DataArray, total: xr.DataArray) -> xr.DataArray:
-    """Return what each view contributes to where a sample lies, (obs, view) (`Posterior.contribution_scores`).
+    """Return what views contribute to where a sample lies (`Posterior.contribution_scores`), (obs, view).
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def _squares(
             elif by == "feature":
                 residual[:, i] += squares.sum(0)
             else:
-                residual[:, i] += np.bincount(codes, squares.sum(1), n_groups)
+                residual[:, i] += [squares[codes == g].sum() for g in range(n_groups)]
     by_feature = total_squares(*moments)
     if by == "feature":
         return by_feature[0], residual
