@@ -7,6 +7,7 @@ import flows.prepare  # noqa: F401  before Prefect
 # isort: split
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from prefect import flow, task
@@ -15,12 +16,25 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, as_completed
 from pydantic import Field
 
+from factorflow.data import open_dataset
 from factorflow.engine.executors.launch import shared_cluster
+from factorflow.models.registry import registered
 from factorflow.settings import SELECTION
 from factorflow.surface import open_posterior
 from factorflow.workflow.parallel import Stop
 from factorflow.workflow.pipeline import Folder
-from factorflow.workflow.select import Selection, Trial, Verdict, choose, plan, publish, refit, run_trial
+from factorflow.workflow.select import (
+    Selection,
+    Trial,
+    Verdict,
+    check_holdout,
+    check_trials,
+    choose,
+    plan,
+    publish,
+    refit,
+    run_trial,
+)
 from flows import tasks
 from flows.artifacts import Label, RunWatcher, picture_of, publish_picture, publish_report
 from flows.markdown import plain
@@ -38,11 +52,39 @@ from flows.parameters import (
 
 __all__ = ["select"]
 
+
+@dataclass(frozen=True)
+class Options(Shown):
+    """How values of options of a model are shown, and checked: each as a family of models checks it."""
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        """Return the schema of the form; named properties would each be a field of it."""
+        values: dict[str, list[dict[str, Any]]] = {}
+        for family in registered().values():
+            for name, field in family.model_json_schema()["properties"].items():
+                for one in field.get("anyOf", [field]):
+                    bounds = {key: one[key] for key in one if key not in {"title", "description", "default"}}
+                    if bounds not in values.setdefault(name, []):
+                        values[name].append(bounds)
+        return {
+            **super().__get_pydantic_json_schema__(core_schema, handler),
+            "propertyNames": {"enum": sorted(values)},
+            "patternProperties": {
+                f"^{name}$": {"type": "array", "minItems": 1, "items": {"anyOf": fields}}
+                for name, fields in values.items()
+            },
+        }
+
+
 Grid = Annotated[
     dict[str, list[Any]],
-    Shown('Options of the model to vary, each with its values, as JSON: `{"n_factors": [5, 10, 15]}`.'),
+    Options('Options of the model to vary, each with its values, as JSON: `{"n_factors": [5, 10, 15]}`.'),
 ]
-Seeds = Annotated[list[int], Shown("Runs of each combination: a seed each.")]
+Seeds = Annotated[
+    list[Annotated[int, Field(ge=0, lt=2**63)]],
+    Field(min_length=1),
+    Shown("Runs of each combination: a seed each."),
+]
 Parallel = Annotated[
     int, Field(ge=1), Shown("Fits at the same time, on one cluster, with the same results (>= 1).")
 ]
@@ -113,8 +155,10 @@ def select(
         is to be known of it.
     """
     folder, label = Folder.at(out), Label.of(source, out)
-    dataset, _ = tasks.ingest(source, folder, source_options)
     trials = plan(model.model_dump(mode="json"), grid, seeds)
+    check_holdout(run)
+    dataset, _ = tasks.ingest(source, folder, source_options)
+    check_trials(open_dataset(dataset), trials)
     place = str(folder.path / "trials")
     labels = [Label(label.dataset, f"{label.run}/{trial.name}") for trial in trials]
     named = zip(trials, labels, strict=True)

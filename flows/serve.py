@@ -31,7 +31,9 @@ from factorflow.cli.options import assignments, value_of
 from factorflow.cli.output import command
 from factorflow.cli.output import serve as run_commands
 from factorflow.errors import InputError
+from factorflow.models.registry import default_family
 from factorflow.settings.clusters import seconds_of
+from factorflow.workflow.select import plan
 from flows.fit import check_server, server_named
 
 __all__ = ["Served", "deployments", "schedule_of"]
@@ -204,6 +206,9 @@ def _check(flow: Flow[..., Any], parameters: Mapping[str, Any], *, whole: bool) 
             TypeAdapter(hints[name]).validate_python(value)
         except ValidationError as error:
             raise _refusal(name, error) from None
+    if "grid" in parameters:  # its values are those of the model
+        model = parameters.get("model", {"model": default_family()})
+        plan(model, parameters["grid"], parameters.get("seeds", [0]))
 
 
 def _refusal(name: str, error: ValidationError) -> InputError:

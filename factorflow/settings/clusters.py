@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from factorflow.errors import InputError
 from factorflow.settings.base import Options
@@ -40,6 +40,21 @@ SUCCESSORS = {
     "tls": "distributed.comm.tls of Dask's configuration",
 }
 """What took the place of kinds, and of names, of settings that were removed."""
+
+ADDRESS = r"[a-z]+://\S+"
+"""What the address of a scheduler may be."""
+
+DURATION = r"^\s*(\d*\.?\d+\s*[A-Za-z]+|(\d+-)?\d+:[0-5]\d(:[0-5]\d)?)\s*$"
+"""What a time may be, for schemas; `seconds_of` knows the units."""
+
+BOUNDS = {
+    "type": "object",
+    "properties": {
+        "minimum": {"type": "integer", "minimum": 0},
+        "maximum": {"type": "integer", "minimum": 1},
+    },
+}
+"""The schema of the number of workers that a cluster adapts to."""
 
 _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>[0-5]\d)(?::(?P<seconds>[0-5]\d))?")
 
@@ -105,13 +120,13 @@ class ClusterSetting(Options):
         default_factory=dict,
         description="Arguments of the class by name; no secrets: those belong into Dask's configuration.",
     )
-    adapt: dict[str, Any] | None = Field(
+    adapt: Annotated[dict[str, Any], WithJsonSchema(BOUNDS)] | None = Field(
         default=None,
         description="Bounds of the number of workers, {minimum: 2, maximum: 16}, and other arguments of the "
         "cluster's adapt(); equal bounds replace jobs that are lost. Left out: the workers of kwargs, else "
         "as many as `workers`.",
     )
-    address: str | None = Field(
+    address: Annotated[str, WithJsonSchema({"type": "string", "pattern": f"^{ADDRESS}$"})] | None = Field(
         default=None,
         description="Instead of a class: the scheduler of a running cluster, tcp://host:8786 or "
         "tls://host:8786.",
@@ -127,7 +142,7 @@ class ClusterSetting(Options):
         ge=1,
         description="Runs that work there at the same time: each plans with its share of memory.",
     )
-    wait: str | None = Field(
+    wait: Annotated[str, WithJsonSchema({"type": "string", "pattern": DURATION})] | None = Field(
         default=None,
         description="Time to wait for the first worker; left out: 1h for a class, 60 s for an address.",
     )
@@ -158,6 +173,20 @@ class ClusterSetting(Options):
         if self.adapt is not None:
             _check_bounds(self.adapt)
         return self
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
+        """Return the schema of a form, in which one of class and address is needed, and not both."""
+        schema = super().__get_pydantic_json_schema__(core_schema, handler)
+        absent, text = {"type": "null"}, {"type": "string"}
+        has_class = {"required": ["class"], "properties": {"class": text}}
+        described = handler.resolve_ref_schema(schema)
+        described |= {
+            "if": has_class,
+            "then": {"properties": {"address": absent}},
+            "else": {"required": ["address"], "properties": {"address": text}},
+        }
+        return schema
 
     @property
     def n_workers(self) -> int:
@@ -217,6 +246,6 @@ def check_address(address: str) -> None:
     InputError
         Saying what one looks like.
     """
-    if not re.fullmatch(r"[a-z]+://\S+", address):
+    if not re.fullmatch(ADDRESS, address):
         expected = "the address of a Dask scheduler, such as tcp://host:8786"
         raise InputError("address", address, expected, "Correct it.")

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, mod
 
 from factorflow.errors import InputError
 from factorflow.settings.base import Options
-from factorflow.settings.clusters import Cluster
+from factorflow.settings.clusters import Cluster, bytes_of
 from factorflow.shape import HoldoutUnit
 
 __all__ = [
@@ -66,6 +66,21 @@ FunctionPath = Annotated[
 ]
 
 
+def _check_memory(limit: str) -> str:
+    bytes_of("memory_limit", limit)
+    return limit
+
+
+MemoryLimit = Annotated[
+    str,
+    AfterValidator(_check_memory),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^\s*[\d_.]*\d[\d_.]*([eE]\d+)?\s*([kKmMgGtTpP]i?)?[bB]?\s*$"}
+    ),
+]
+Port = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^(\S*:)?\d{1,5}$"})]
+
+
 class PlaceOptions(Options):
     """Where a run works."""
 
@@ -80,7 +95,7 @@ class PlaceOptions(Options):
         ge=1,
         description="Threads or worker processes to start (threads, dask); all cores when left out.",
     )
-    memory_limit: str | None = Field(
+    memory_limit: MemoryLimit | None = Field(
         default=None,
         description="Memory of each worker, such as 4GB; of this process for local and threads.",
     )
@@ -132,7 +147,7 @@ class ResumeOptions(PlaceOptions):
         description="File to which a line of JSON is appended for each event of the run: run, model, stage, "
         "iteration, objective (nats), seconds.",
     )
-    metrics: str | None = Field(
+    metrics: Port | None = Field(
         default=None,
         description="Port, or HOST:PORT, where Prometheus fetches the run's numbers; a port alone is open to "
         "this machine only.",

@@ -34,6 +34,7 @@ class FileOptions(Options):
     )
     block_rows: int | None = Field(
         default=None,
+        ge=1,
         description="Rows of a block, a power of two; chosen from the width of the views when left out.",
     )
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
 from factorflow.extras import require
-from factorflow.settings import SELECTION, TrialOptions
+from factorflow.settings import SELECTION, RunOptions, TrialOptions
 from factorflow.storage.local import disk_errors
 from factorflow.storage.location import Location, as_location
 from factorflow.storage.remote import RemotePath
@@ -145,12 +145,30 @@ def plan(
     for name, values in (*grid.items(), ("seeds", seeds)):
         if twice := [value for i, value in enumerate(values) if value in values[:i]]:
             raise InputError(name, twice[0], "every value once", "It would count twice in the ranking.")
+    for seed in seeds:
+        RunOptions(seed=seed)
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
     return tuple(
         Trial(configure({**model, **varied}).model_dump(mode="json"), varied, seed)
         for varied in combinations
         for seed in seeds
     )
+
+
+def check_trials(dataset: Dataset, trials: Sequence[Trial]) -> None:
+    """Refuse a model that cannot be fitted to a dataset, before the first trial runs."""
+    from factorflow.models import configure
+
+    for trial in trials:
+        config = configure(trial.model)
+        config.build(dataset.meta(config.views))
+
+
+def check_holdout(options: TrialOptions) -> None:
+    """Refuse runs without held-out entries: there would be nothing to rank them by."""
+    if not options.holdout:
+        expected = "a share of the entries, 0 < holdout < 1"
+        raise InputError("holdout", options.holdout, expected, "For example 0.1.")
 
 
 def run_trial(
@@ -176,10 +194,7 @@ def run_trial(
     """
     from factorflow.surface import fit
 
-    if not options.holdout:
-        raise InputError(
-            "holdout", options.holdout, "a share of the entries, 0 < holdout < 1", "For example 0.1."
-        )
+    check_holdout(options)
     folder = as_location(out, "out")
     with disk_errors(folder, "out"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -340,16 +355,14 @@ def select(
     from factorflow.data import Dataset, open_dataset
     from factorflow.engine.executors.launch import shared_cluster
     from factorflow.engine.progress import LOGGER
-    from factorflow.models import configure
 
     check_parallel(parallel)
     require("matplotlib", "draws selection.png")
     folder = check_folder(out)
     trials = plan(model, grid, seeds)
+    check_holdout(options)
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    for trial in trials:  # before the first of them runs
-        config = configure(trial.model)
-        config.build(data.meta(config.views))
+    check_trials(data, trials)
     with shared_cluster(options, parallel) as shared:
 
         def run(trial: Trial, listener: OnEvent | None) -> Verdict:

@@ -210,6 +210,23 @@ def test_select_runs_trials_at_the_same_time(source: Path, tmp_path: Path, prefe
     assert numbers[0] == numbers[1]
 
 
+@pytest.mark.parametrize(
+    ("grid", "holdout", "said"),
+    [
+        ({"n_factors": [2, 0]}, 0.1, "n_factors = 0: expected a number from 1 on"),
+        ({"n_factor": [2]}, 0.1, "Did you mean n_factors"),
+        ({"n_factors": [2]}, 0.0, "holdout = 0.0: expected a share of the entries"),
+    ],
+)
+def test_a_selection_is_refused_before_its_source_is_read(
+    tmp_path: Path, grid: dict[str, list[int]], holdout: float, said: str
+) -> None:
+    from flows.select import select
+
+    with pytest.raises(InputError, match=said):
+        select("nowhere.csv", str(tmp_path / "out"), grid, model=model(), run=options(holdout=holdout))
+
+
 @pytest.mark.thorough
 def test_a_trial_that_fails_ends_the_others_in_order(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -237,9 +254,9 @@ def test_a_trial_that_fails_ends_the_others_in_order(
 
     monkeypatch.setattr(select, "run_trial", run_trial)
     monkeypatch.setattr(select, "shared_cluster", shared_cluster)
-    grid = {"n_factors": [1, 2, 3]}
+    grid, run = {"n_factors": [1, 2, 3]}, options(holdout=0.1)
     with pytest.raises(InputError, match="Choose more"):
-        select.select(str(source), str(tmp_path / "out"), grid, model=model(), run=options(), parallel=2)
+        select.select(str(source), str(tmp_path / "out"), grid, model=model(), run=run, parallel=2)
     assert ended[0] == 2
 
 

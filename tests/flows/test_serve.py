@@ -116,6 +116,9 @@ def test_no_schedule(cron: str | None, every: str | None, zone: str | None, para
         ("refresh", GIVEN | {"run": {"seed": "x"}}, None, "run.seed"),
         ("fit", {"model": {"model": "sparse_gfa", "n_factors": -1}}, None, "model.n_factors"),
         ("select", {"grid": 5}, None, "grid"),
+        ("select", {"grid": {"n_factors": [3, 0]}}, None, "n_factors"),
+        ("select", {"grid": {"n_factors": [3]}, "model": {"model": "identity_attribute"}}, None, "n_factors"),
+        ("fit", {"run": {"memory_limit": "many"}}, None, "run.memory_limit"),
     ],
 )
 def test_parameters_that_a_run_would_refuse(
