@@ -8,7 +8,8 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic_core import PydanticCustomError
 
 from factorflow import settings
 from factorflow.errors import InputError
@@ -27,6 +28,7 @@ __all__ = [
     "Shown",
     "Source",
     "SourceOptions",
+    "Worded",
     "default_model",
 ]
 
@@ -82,6 +84,22 @@ class Families(Shown):
         return {**form, "anyOf": [*form["anyOf"], {"title": "as JSON", "type": "object"}], **rest}
 
 
+def _worded(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """Check a parameter; what is wrong with it is said as factorflow says it, without pydantic's words."""
+    try:
+        return check(value)
+    except ValidationError as error:
+        for found in error.errors():
+            if isinstance(cause := found.get("ctx", {}).get("error"), InputError):
+                words = {"message": str(cause), "error": cause}
+                raise PydanticCustomError("input", "{message}", words) from None
+        raise
+
+
+Worded = WrapValidator(_worded)
+"""Annotation of a parameter of a flow that is a group of options."""
+
+
 def _with_family(value: Any) -> Any:
     """Return options with the name of their family: that which a flow fits when it is given none."""
     if not isinstance(value, Mapping):
@@ -100,6 +118,7 @@ else:
         reduce(or_, (family for _, family in _families)),
         Field(discriminator="model"),
         BeforeValidator(_with_family),
+        Worded,
         Families("The family of models, and its options."),
     ]
     """Any configuration in `factorflow.models`; its ``model`` says which."""
@@ -126,9 +145,9 @@ class RunOptions(settings.RunOptions):
     )
 
 
-Run = Annotated[RunOptions, Shown("Where and for how long it runs, its seed, and what is held out.")]
+Run = Annotated[RunOptions, Worded, Shown("Where and for how long it runs, its seed, and what is held out.")]
 
-Reading = Annotated[SourceOptions, Shown("How the source is read; nothing of it for a dataset.")]
+Reading = Annotated[SourceOptions, Worded, Shown("How the source is read; nothing of it for a dataset.")]
 
 
 def default_model() -> Any:

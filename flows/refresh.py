@@ -31,6 +31,7 @@ from flows.parameters import (
     Shown,
     Source,
     SourceOptions,
+    Worded,
     default_model,
 )
 from flows.recurring import Check, Refreshed, Steps, run_steps
@@ -39,6 +40,7 @@ __all__ = ["refresh"]
 
 Rule = Annotated[
     RefreshOptions,
+    Worded,
     Shown("When a fit is due, what it begins with, how many posteriors stay, what is called drift."),
 ]
 

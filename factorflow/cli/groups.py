@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import reduce
+from operator import or_
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -55,6 +57,7 @@ def parse_group(group: type[Options], typed: dict[str, Any]) -> Options:
 
 def _in_shell(hint: Any) -> tuple[Any, str | None]:
     """Return the type of an option in a shell, and how its values are shown where that says too little."""
+    hint = _without_checks(hint)
     kinds = _kinds(hint)
     if _has_parts(hint):
         return str | None, None
@@ -67,6 +70,15 @@ def _in_shell(hint: Any) -> tuple[Any, str | None]:
     if len(kinds) > 1:
         return (bool if bool in kinds else str | None), None
     return hint, None
+
+
+def _without_checks(hint: Any) -> Any:
+    """Return a type without what its group checks, and words, itself: bounds and validators."""
+    if get_origin(hint) is Annotated:
+        return get_args(hint)[0]
+    if get_origin(hint) in (Union, UnionType):
+        return reduce(or_, (_without_checks(part) for part in get_args(hint)))
+    return hint
 
 
 def _completer(choices: list[str]) -> Callable[[str], list[str]]:

@@ -224,6 +224,7 @@ FLAGS: dict[str, Flag] = {}
 IN_PYTHON = {
     "out": ("path", "output"),
     "form": ("format",),
+    "sources": ("views", "SOURCE"),
 }
 """What functions of Python call parameters of commands."""
 
@@ -231,13 +232,15 @@ IN_PYTHON = {
 def _flags_of(parameter: inspect.Parameter) -> dict[str, Flag]:
     """Return how a parameter is typed, by its names in Python."""
     said = next((m for m in getattr(parameter.annotation, "__metadata__", ()) if hasattr(m, "help")), None)
+    names = [parameter.name, *IN_PYTHON.get(parameter.name, ())]
     if isinstance(said, typer.models.ArgumentInfo):
-        return {parameter.name: Flag(str(said.metavar or parameter.name.upper()).split()[0].rstrip("."))}
+        word = str(said.metavar or parameter.name.upper()).split()[0].rstrip(".")
+        return dict.fromkeys(names, Flag(word))
     given = (getattr(said, "default", None), *(getattr(said, "param_decls", None) or ()))
     declared = [text for text in given if isinstance(text, str) and text.startswith("--")]
     name = declared[0].partition("/")[0] if declared else "--" + parameter.name.replace("_", "-")
     flag = Flag(name, is_switch=bool in (parameter.annotation, *get_args(parameter.annotation)))
-    return dict.fromkeys([parameter.name, *IN_PYTHON.get(parameter.name, ())], flag)
+    return dict.fromkeys(names, flag)
 
 
 def serve(app: typer.Typer) -> None:

@@ -18,7 +18,7 @@ from factorflow.settings import RunOptions, SourceOptions
 from factorflow.storage.checksums import METADATA
 from factorflow.storage.download import as_local_source, remote_fingerprint
 from factorflow.storage.local import disk_errors
-from factorflow.storage.location import Location, as_location, is_remote
+from factorflow.storage.location import Location, as_location, is_remote, source_not_found
 from factorflow.storage.publish import current_version, new_directory, write_file
 from factorflow.storage.remote import RemotePath
 from factorflow.workflow.growth import append_growth, contents, growing_tables
@@ -176,7 +176,7 @@ def fingerprint(source: str | os.PathLike[str]) -> str:
         return remote_fingerprint(as_location(source, "source"))  # type: ignore[arg-type]
     root = Path(source)
     if not root.exists():
-        raise InputError("source", str(source), "a file or folder", "Check the path.")
+        raise source_not_found(source, "source")
     digest = hashlib.sha256()
     for path in [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file()):
         digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())

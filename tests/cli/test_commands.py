@@ -79,11 +79,21 @@ def test_the_example_ingests(tmp_path: Path) -> None:
     ("arguments", "named"),
     [
         (["inspect", "nowhere.zarr"], "nowhere.zarr"),
-        (["ingest", "nowhere.npz", "--out", "x.zarr"], "nowhere.npz"),
-        (["ingest", "a=1", "a=2", "--out", "x.zarr"], "views = 1: expected a file or folder that exists"),
+        (
+            ["ingest", "nowhere.npz", "--out", "x.zarr"],
+            "SOURCE nowhere.npz: expected a file or folder that exists",
+        ),
+        (["ingest", "a=1", "a=2", "--out", "x.zarr"], "SOURCE 1: expected a file or folder that exists"),
         (["fit", "nowhere.zarr", "--out", "x.zarr"], "nowhere.zarr"),
         (["resume", "nowhere.zarr"], "nowhere.zarr"),
-        (["refresh", "nowhere.npz", "--out", "x"], "nowhere.npz"),
+        (
+            ["refresh", "nowhere.npz", "--out", "x"],
+            "SOURCE nowhere.npz: expected a file or folder that exists",
+        ),
+        (
+            ["refresh", "nowhere.npz", "--out", "x", "--accept", "y"],
+            "--accept y: expected package.module:function",
+        ),
         (["summary", "nowhere.zarr"], "nowhere.zarr"),
     ],
 )

@@ -216,10 +216,12 @@ def test_every_option_is_explained() -> None:
 def test_nothing_is_cut_in_the_help(monkeypatch: pytest.MonkeyPatch) -> None:
     """Names of options and what commands do are there in full where a terminal is narrow."""
     monkeypatch.setenv("COLUMNS", "80")
-    listed, ingest, fit = (run(*command, "--help").stdout for command in ([], ["ingest"], ["fit"]))
+    commands: tuple[list[str], ...] = ([], ["ingest"], ["fit"], ["refresh"])
+    listed, ingest, fit, refresh = (run(*command, "--help").stdout for command in commands)
     assert "--no-drop-empty-features" in ingest
     assert "--performance-report" in fit
-    lines = [line for text in (listed, ingest, fit) for line in text.splitlines()[1:]]  # of usage, OPTIONS...
+    shown = (listed, ingest, fit, refresh)
+    lines = [line for text in shown for line in text.splitlines()[1:]]  # of usage, OPTIONS...
     assert not [line for line in lines if line.endswith(("...", "…"))]
     assert max(map(len, lines)) <= 80
 

@@ -114,6 +114,8 @@ def test_inputs_round_trip(tmp_path: Path, y: np.ndarray, rng: np.random.Generat
     np.testing.assert_array_equal(dataset.values("effort"), effort)
     counts = np.bincount(wanted[wanted >= 0], minlength=3)
     assert set(dataset.moments("site")) == {"n_observed"}
+    with pytest.raises(InputError, match="names = mean, zz: expected moments of view 'site': n_observed"):
+        dataset.moments("site", "n_observed", "mean", "zz")
     np.testing.assert_array_equal(dataset.moments("site")["n_observed"], counts)
     np.testing.assert_allclose(dataset.moments("effort")["mean"], np.nanmean(effort, axis=0), rtol=1e-14)
     group = zarr.open_group(str(tmp_path / "s"), mode="r")

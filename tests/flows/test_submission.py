@@ -103,10 +103,23 @@ def test_a_grid_is_taken() -> None:
     assert refusal("select", grid=grid, seeds=[0, 1]) == ""
 
 
-def test_an_executor_is_refused_where_a_flow_is_called() -> None:
+@pytest.mark.parametrize(
+    ("flow", "parameters", "said"),
+    [
+        ("fit", {"run": {"executor": "slurm"}}, "run: executor = slurm: expected 'local', 'threads', 'dask'"),
+        ("fit", {"run": {"cluster": {}}}, "run: cluster = neither: expected either class or address"),
+        ("fit", {"model": {"model": "sparse-gfa"}}, "model: model = sparse-gfa: expected one of gplvm_cmf,"),
+        ("fit", {"source_options": {"block_rows": 0}}, "source_options: block_rows = 0: expected a number"),
+        ("refresh", {"rule": {"keep": 0}}, "rule: keep = 0: expected a number from 1 on"),
+        ("refresh", {"rule": {"accept": "x"}}, "rule: accept = x: expected package.module:function"),
+    ],
+)
+def test_what_is_wrong_is_said_where_a_flow_is_called(
+    flow: str, parameters: dict[str, Any], said: str
+) -> None:
     from prefect.exceptions import ParameterTypeError
 
-    from flows.fit import fit
-
-    with pytest.raises(ParameterTypeError, match="executor = slurm: expected 'local', 'threads', 'dask'"):
-        fit.validate_parameters({"source": "a.csv", "out": "b", "run": {"executor": "slurm"}})
+    called = getattr(import_module(f"flows.{flow}"), flow)
+    with pytest.raises(ParameterTypeError) as caught:
+        called.validate_parameters({"source": "a.csv", "out": "b", **parameters})
+    assert str(caught.value).splitlines()[1].startswith(f" - {said}")

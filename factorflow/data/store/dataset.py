@@ -199,7 +199,7 @@ class Dataset(OpenedStore):
         Raises
         ------
         InputError
-            When there is no such view.
+            When there is no such view, or it has no such moment.
 
         Examples
         --------
@@ -207,6 +207,9 @@ class Dataset(OpenedStore):
         array([79, 80, 80])
         """
         available = COUNTED if self._entry(view).kind.coded else MOMENTS
+        if unknown := [name for name in names if name not in available]:
+            expected = f"moments of view {view!r}: {', '.join(available)}"
+            raise InputError("names", ", ".join(map(str, unknown)), expected, "Leave them out for all.")
         return {name: self.read_array(f"{view}/{name}") for name in names or available}
 
     @cached_property
