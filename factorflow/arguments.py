@@ -79,6 +79,8 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "ModelConfig": (_named("ModelConfig"), "a model, such as factorflow.models.SparseGFA(n_factors=10)"),
     "Holdout": (_named("Holdout"), "a Holdout"),
     "Axes": (_named("Axes"), "Axes of Matplotlib"),
+    "pd.Series": (_named("Series"), "a Series"),
+    "tuple": (lambda value: isinstance(value, tuple | list), "a pair"),
     "pd.DataFrame": (_named("DataFrame"), "a DataFrame"),
     "AnnData": (_named("AnnData"), "an AnnData"),
     "MuData": (_named("MuData"), "a MuData"),

@@ -24,7 +24,9 @@ EXTRAS = {
     "PIL": "examples",
     "prefect": "flows",
     "prometheus_client": "dashboard",
+    "statsmodels": "survival",
     "torch": "gplvm",
+    "umap": "umap",
 }
 """Names of modules, and the extras that install them."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorflow.analysis.association import match_factors
+from factorflow.analysis.matching import match_factors
 from factorflow.errors import InputError
 from factorflow.settings import RefreshOptions
 

@@ -8,9 +8,10 @@ from factorflow.lazily import names_of, on_first_use
 
 if TYPE_CHECKING:
     from factorflow.analysis.anomalies import find_anomalies
-    from factorflow.analysis.association import Matching, associate, factor_correlation, match_factors
+    from factorflow.analysis.association import associate, factor_correlation
     from factorflow.analysis.enrichment import enrich, read_gmt
     from factorflow.analysis.export import annotate_anndata, annotate_mudata, export_tables
+    from factorflow.analysis.matching import Matching, match_factors
     from factorflow.analysis.mofa_file import export_mofa
 
 __all__ = [
@@ -28,13 +29,14 @@ __all__ = [
 ]
 
 _FILES = ("annotate_anndata", "annotate_mudata", "export_tables")
-_FACTORS = ("Matching", "associate", "factor_correlation", "match_factors")
+_FACTORS = ("associate", "factor_correlation")
 
 __getattr__ = on_first_use(
     __name__,
     {
         "find_anomalies": "factorflow.analysis.anomalies",
         **dict.fromkeys(_FACTORS, "factorflow.analysis.association"),
+        **dict.fromkeys(("Matching", "match_factors"), "factorflow.analysis.matching"),
         **dict.fromkeys(("enrich", "read_gmt"), "factorflow.analysis.enrichment"),
         **dict.fromkeys(_FILES, "factorflow.analysis.export"),
         "export_mofa": "factorflow.analysis.mofa_file",

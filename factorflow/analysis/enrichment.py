@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorflow.errors import InputError, counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from factorflow.data import Dataset
+    from factorflow.data.aligned import Aligned
     from factorflow.posterior.stored import Stored
 
-__all__ = ["enrich", "read_gmt"]
+__all__ = ["enrich", "mean_correlations", "read_gmt"]
 
 
 def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
@@ -65,28 +68,34 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
 def enrich(
     posterior: Stored,
     view: str,
-    sets: Mapping[str, Sequence[str]] | str | os.PathLike[str],
+    sets: Mapping[str, Sequence[str]] | pd.DataFrame | str | os.PathLike[str],
     *,
     sign: Literal["both", "positive", "negative"] = "both",
     test: Literal["rank", "parametric"] = "rank",
     min_size: int = 5,
     factors: Sequence[str] | None = None,
+    correlation_adjusted: bool = False,
 ) -> pd.DataFrame:
     """Test whether the members of feature sets have larger loadings than the other features of a view.
 
     One-sided: the Mann-Whitney test ("rank") or Welch's t-test ("parametric") of the absolute loadings
     ("both"), or of the loadings of one sign (those of the other sign count as 0). Features are taken as
-    independent; sets of features that move together get p-values that are too small, as in any test of
-    this kind. P-values are corrected over the sets of a factor by Benjamini and Hochberg.
+    independent; sets of features that move together get p-values that are too small. With
+    ``correlation_adjusted`` the variance of the statistic takes in the mean correlation of the features of a
+    set over the samples (Wu and Smyth 2012, Nucleic Acids Research 40, e133; the rank test of Barry, Nobel
+    and Wright 2008, Annals of Applied Statistics 2, 286-315; the t-test pools variances). P-values are
+    corrected over the sets of a factor by Benjamini and Hochberg.
 
     Parameters
     ----------
     posterior : Posterior
-        What was fitted.
+        What was fitted; with ``correlation_adjusted`` its dataset must be there.
     view : str
         The view whose features are in the sets.
-    sets : mapping of str to sequence of str, or path
-        Members by set, or a GMT file.
+    sets : mapping of str to sequence of str, DataFrame, or path
+        Members by set, a GMT file, or a network as decoupler has it: columns ``source`` (the set), ``target``
+        (its feature) and, if they are signed, ``weight``. Loadings of features with a weight below 0 change
+        their sign in that set.
     sign : {"both", "positive", "negative"}
         Which loadings count.
     test : {"rank", "parametric"}
@@ -95,11 +104,15 @@ def enrich(
         Smaller sets (counting the features of the view only) are left out.
     factors : sequence of str, optional
         Factors to test; all when left out.
+    correlation_adjusted : bool
+        Whether the correlation of features counts. Signs of features are those of their loadings where both
+        signs count; a negative mean is taken as 0.
 
     Returns
     -------
     DataFrame
-        Sorted by factor and p-value: ``factor``, ``set``, ``size``, ``statistic``, ``p_value``, ``q_value``.
+        Sorted by factor and p-value: ``factor``, ``set``, ``size``, ``statistic``, ``p_value``, ``q_value``,
+        with ``correlation_adjusted`` also ``correlation``, the mean of a set.
 
     Raises
     ------
@@ -118,47 +131,167 @@ def enrich(
     import pandas as pd
     from scipy.stats import false_discovery_control
 
-    members = read_gmt(sets) if isinstance(sets, str | os.PathLike) else sets
-    for name, group in members.items():
-        if isinstance(group, str) or not isinstance(group, Iterable):
-            raise InputError(f"sets[{name!r}]", group, "the names of its features, a list", "Correct it.")
     names = posterior.features(view)
-    inside = {name: np.isin(names, list(group)) for name, group in members.items()}
-    inside = {name: mask for name, mask in inside.items() if min_size <= mask.sum() < len(names)}
+    directions, n_given = _directions(sets, names)
+    inside = {name: row for name, row in directions.items() if min_size <= np.count_nonzero(row) < len(names)}
     if not inside:
         raise InputError(
             "sets",
-            counted(len(members), "set"),
+            counted(n_given, "set"),
             f"at least one with {min_size} or more features of view {view}, and not all of them",
             f"Features are named like {names[0]!r}: name the members in the same way.",
         )
-    chosen = list(posterior.factors) if factors is None else [posterior.factor(f) for f in factors]
-    loadings = posterior.loadings(view).sel(factor=chosen).values
-    values = {
-        "both": np.abs(loadings),
-        "positive": np.maximum(loadings, 0.0),
-        "negative": np.maximum(-loadings, 0.0),
-    }
-    if sign not in values or test not in ("rank", "parametric"):
+    if sign not in ("both", "positive", "negative") or test not in ("rank", "parametric"):
         raise InputError(
             "sign, test", f"{sign}, {test}", "both, positive or negative; rank or parametric", "See the docs."
         )
+    chosen = list(posterior.factors) if factors is None else [posterior.factor(f) for f in factors]
+    loadings = posterior.loadings(view).sel(factor=chosen).values
+    correlation: NDArray[Any] | None = None
+    if correlation_adjusted and chosen:
+        aligned = np.sign(loadings) if sign == "both" else np.ones_like(loadings)
+        correlation = mean_correlations(posterior.data, view, [*inside.values()], aligned)
     rows: list[dict[str, Any]] = []
-    for name, mask in inside.items() if chosen else ():
-        statistic, p_value = _compare(values[sign][mask], values[sign][~mask], test)
+    for number, (name, row) in enumerate(inside.items()) if chosen else ():
+        mask = row != 0
+        values = _counted(loadings * np.where(mask, row, 1)[:, None], sign)
+        known = None if correlation is None else correlation[number]
+        if known is None:
+            statistic, p_value = _compare(values[mask], values[~mask], test)
+        else:
+            statistic, p_value = _compare_correlated(values, mask, test, known)
         rows += [
             {"factor": factor, "set": name, "size": int(mask.sum()), "statistic": s, "p_value": p}
-            for factor, s, p in zip(chosen, statistic, p_value, strict=True)
+            | ({} if known is None else {"correlation": known[k]})
+            for k, (factor, s, p) in enumerate(zip(chosen, statistic, p_value, strict=True))
         ]
-    columns = ["factor", "set", "size", "statistic", "p_value"]
+    columns = ["factor", "set", "size", "statistic", "p_value", *["correlation"] * correlation_adjusted]
     if not rows:  # a run may end without factors
-        return pd.DataFrame([], columns=[*columns, "q_value"])
+        return pd.DataFrame([], columns=[*columns[:5], "q_value", *columns[5:]])
     table = pd.DataFrame(rows, columns=columns)
-    table["q_value"] = table.groupby("factor")["p_value"].transform(false_discovery_control)
+    q_value = table.groupby("factor")["p_value"].transform(false_discovery_control)
+    table.insert(5, "q_value", q_value)
     table["factor"] = pd.Categorical(table["factor"], categories=chosen)
     table = table.sort_values(["factor", "p_value"], kind="stable", ignore_index=True)
     table["factor"] = table["factor"].astype(object)
     return table
+
+
+def _directions(sets: Any, names: NDArray[Any]) -> tuple[dict[str, NDArray[np.int8]], int]:
+    """Return the sign of each feature by set, 0 of those outside; and how many sets there are."""
+    import pandas as pd
+
+    if isinstance(sets, pd.DataFrame):
+        return _of_network(sets, names)
+    members = read_gmt(sets) if isinstance(sets, str | os.PathLike) else sets
+    if not isinstance(members, Mapping):
+        expected = (
+            "a mapping of sets to their features, a GMT file, or a table with columns source and target"
+        )
+        raise InputError("sets", type(sets).__name__, expected, "For example {'cell cycle': ['CDK1', ...]}.")
+    for name, group in members.items():
+        if isinstance(group, str) or not isinstance(group, Iterable):
+            raise InputError(f"sets[{name!r}]", group, "the names of its features, a list", "Correct it.")
+    found = {str(name): np.isin(names, list(group)).astype(np.int8) for name, group in members.items()}
+    return found, len(members)
+
+
+def _of_network(table: pd.DataFrame, names: NDArray[Any]) -> tuple[dict[str, NDArray[np.int8]], int]:
+    """Return the same of a network; a weight of 0 is none, an edge that comes twice is refused."""
+    import pandas as pd
+
+    missing = {"source", "target"} - set(table.columns)
+    if missing:
+        expected = "a table with columns source and target, as decoupler has them"
+        raise InputError("sets", f"columns {', '.join(map(str, table.columns))}", expected, "Rename them.")
+    if table.duplicated(["source", "target"]).any():
+        edge = table[table.duplicated(["source", "target"])].iloc[0]
+        expected, remedy = "every pair once", "Drop duplicates: DataFrame.drop_duplicates."
+        raise InputError("sets", f"{edge['source']}, {edge['target']} twice", expected, remedy)
+    weight = table["weight"].to_numpy(float) if "weight" in table else np.ones(len(table))
+    place = pd.Index(names.astype(str)).get_indexer(table["target"].astype(str))
+    found: dict[str, NDArray[np.int8]] = {}
+    for name, rows in table.groupby("source", sort=False, observed=True).indices.items():
+        found[str(name)] = np.zeros(len(names), np.int8)
+        rows = rows[place[rows] >= 0]
+        found[str(name)][place[rows]] = np.sign(weight[rows])
+    return found, len(found)
+
+
+def _counted(loadings: NDArray[Any], sign: str) -> NDArray[Any]:
+    """Return what counts of loadings."""
+    if sign == "both":
+        return np.asarray(np.abs(loadings))
+    return np.asarray(np.maximum(loadings if sign == "positive" else -loadings, 0.0))
+
+
+def mean_correlations(
+    dataset: Dataset | Aligned,
+    view: str,
+    directions: Sequence[NDArray[np.int8]],
+    aligned: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return the mean correlation of the features of sets over samples, (S, K), in one pass over the data.
+
+    The variance of the mean of m standardised features is (1 + (m - 1) r) / m, with r their mean correlation.
+    Missing entries count as the mean.
+
+    Parameters
+    ----------
+    dataset : Dataset or Aligned
+        The data.
+    view : str
+        Name of the view.
+    directions : sequence of (D,) array
+        By set: signs of the features, 0 of those outside.
+    aligned : (D, K) array
+        Signs by factor that the features take first.
+    """
+    from scipy.sparse import csr_array, vstack
+
+    moments = dataset.moments(view, "mean", "variance", "n_observed")
+    mean, sd = np.nan_to_num(moments["mean"]), np.sqrt(np.nan_to_num(moments["variance"]))
+    scale = np.where(sd > 0, 1.0 / np.where(sd > 0, sd, 1.0), 0.0)
+    members: Any = vstack([csr_array(row[None].astype(np.float64)) for row in directions], format="csr")
+    size = np.maximum(abs(members) @ (sd > 0).astype(np.float64), 1.0)
+    squares = np.zeros((len(directions), aligned.shape[1]))
+    same = bool((aligned == 1.0).all())
+    for number in range(dataset.n_blocks):
+        y, seen = dataset.views[view].kind.fill_missing(dataset.block(number, [view]).data[view])
+        standard = np.where(seen, (y - mean) * scale, 0.0)
+        for k in range(1 if same else aligned.shape[1]):
+            squares[:, k] += ((members @ (standard * aligned[:, k]).T) ** 2).sum(axis=1)
+    if same:
+        squares[:] = squares[:, :1]
+    inflation = squares / dataset.n_rows / size[:, None]
+    return np.asarray(np.clip((inflation - 1.0) / np.maximum(size - 1.0, 1.0)[:, None], 0.0, 1.0))
+
+
+def _compare_correlated(
+    values: NDArray[Any], mask: NDArray[np.bool_], test: str, correlation: NDArray[Any]
+) -> tuple[Any, Any]:
+    """Return statistics and one-sided p-values of sets whose features are correlated."""
+    from scipy.stats import norm, rankdata
+    from scipy.stats import t as student
+
+    n, m = len(mask), int(mask.sum())
+    rest = n - m
+    if test == "rank":
+        ranks = rankdata(values, axis=0)
+        statistic = ranks[mask].sum(axis=0) - m * (m + 1) / 2
+        angle = np.arcsin(1.0) * m * rest + np.arcsin(0.5) * m * rest * (rest - 1)
+        angle = angle + np.arcsin(correlation / 2.0) * m * (m - 1) * rest * (rest - 1)
+        angle = angle + np.arcsin((correlation + 1.0) / 2.0) * m * (m - 1) * rest
+        ties = [np.unique(column, return_counts=True)[1].astype(float) for column in ranks.T]
+        tied = np.array([(t**3 - t).sum() / (n**3 - n) for t in ties])
+        variance = angle / (2.0 * np.pi) * (1.0 - tied)
+        z = (statistic - 0.5 - m * rest / 2.0) / np.sqrt(np.where(variance > 0, variance, np.inf))
+        return statistic, np.where(variance > 0, norm.sf(z), 1.0)
+    difference = values[mask].mean(axis=0) - values[~mask].mean(axis=0)
+    spread = m * values[mask].var(axis=0) + rest * values[~mask].var(axis=0)
+    variance = spread / (n - 2) * ((1.0 + (m - 1) * correlation) / m + 1.0 / rest)
+    statistic = np.where(variance > 0, difference / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)
+    return statistic, np.where(variance > 0, student.sf(statistic, n - 2), 1.0)
 
 
 def _compare(inside: Any, outside: Any, test: str) -> tuple[Any, Any]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from factorflow.analysis.association import Matching, associate, match_factors
+from factorflow.analysis.association import associate
 from factorflow.analysis.enrichment import enrich
+from factorflow.analysis.matching import Matching, match_factors
 from factorflow.arguments import checked_methods
 from factorflow.posterior.stored import Stored
 
@@ -22,13 +23,19 @@ class Analysed(Stored):
     """What was found, with the analyses of it that need nothing else."""
 
     def associate(
-        self, columns: Sequence[str] | None = None, metadata: pd.DataFrame | None = None
+        self,
+        columns: str | Sequence[str] | None = None,
+        metadata: pd.DataFrame | pd.Series[Any] | None = None,
+        *,
+        adjust: str | Sequence[str] | None = None,
+        blocks: str | None = None,
+        survival: tuple[str, str] | None = None,
     ) -> pd.DataFrame:
         """Test every factor's scores against columns of the sample metadata.
 
         Parameters
         ----------
-        columns, metadata
+        columns, metadata, adjust, blocks, survival
             As for `factorflow.analysis.associate`, where the tests are described.
 
         Returns
@@ -50,23 +57,24 @@ class Analysed(Stored):
         1  Factor2  spearman  80
         2  Factor3  spearman  80
         """
-        return associate(self, columns, metadata)
+        return associate(self, columns, metadata, adjust=adjust, blocks=blocks, survival=survival)
 
     def enrich(
         self,
         view: str,
-        sets: Mapping[str, Sequence[str]] | str | os.PathLike[str],
+        sets: Mapping[str, Sequence[str]] | pd.DataFrame | str | os.PathLike[str],
         *,
         sign: Literal["both", "positive", "negative"] = "both",
         test: Literal["rank", "parametric"] = "rank",
         min_size: int = 5,
         factors: Sequence[str] | None = None,
+        correlation_adjusted: bool = False,
     ) -> pd.DataFrame:
         """Test feature sets among the loadings of a view.
 
         Parameters
         ----------
-        view, sets, sign, test, min_size, factors
+        view, sets, sign, test, min_size, factors, correlation_adjusted
             As for `factorflow.analysis.enrich`, where the tests are described.
 
         Returns
@@ -85,7 +93,16 @@ class Analysed(Stored):
         >>> posterior.enrich("rna", sets)["size"].tolist()
         [10, 10, 10]
         """
-        return enrich(self, view, sets, sign=sign, test=test, min_size=min_size, factors=factors)
+        return enrich(
+            self,
+            view,
+            sets,
+            sign=sign,
+            test=test,
+            min_size=min_size,
+            factors=factors,
+            correlation_adjusted=correlation_adjusted,
+        )
 
     def match(self, *others: Stored, by: Literal["scores", "loadings"] = "scores") -> Matching:
         """Match the factors of other runs with those of this one.

@@ -42,15 +42,32 @@ def associate(
     metadata: Annotated[
         Path | None, typer.Option(help="Table of sample metadata; that of the dataset when left out.")
     ] = None,
+    adjust: Annotated[
+        list[str] | None, typer.Option(help="Column whose effects are taken out first, as often as needed.")
+    ] = None,
+    blocks: Annotated[
+        str | None, typer.Option(help="Column of samples that are compared with each other alone.")
+    ] = None,
+    survival: Annotated[
+        str | None, typer.Option(metavar="TIME,EVENT", help="Columns of a Cox regression on the scores.")
+    ] = None,
     out: Out = None,
     overwrite: Overwrite = False,
 ) -> Shown:
     """Test every factor against columns of the sample metadata, by ranks; p-values are corrected."""
+    times = None if survival is None else tuple(survival.split(","))
     from factorflow import open_posterior
     from factorflow.data.ingest.metadata import read_metadata
 
     table = None if metadata is None else read_metadata(metadata, "metadata")
-    return _shown(open_posterior(posterior).associate(columns or None, table), out, overwrite)
+    found = open_posterior(posterior).associate(
+        columns or None,
+        table,
+        adjust=adjust or None,
+        blocks=blocks,
+        survival=times,  # type: ignore[arg-type]  # their number is checked there
+    )
+    return _shown(found, out, overwrite)
 
 
 def enrich(
@@ -64,13 +81,18 @@ def enrich(
     ] = "both",
     test: Annotated[Literal["rank", "parametric"], typer.Option(help="Mann-Whitney, or Welch's t.")] = "rank",
     min_size: Annotated[int, typer.Option(min=1, help="Smaller sets are left out.")] = 5,
+    correlation_adjusted: Annotated[
+        bool, typer.Option("--correlation-adjusted", help="Take in that features of a set move together.")
+    ] = False,
     out: Out = None,
     overwrite: Overwrite = False,
 ) -> Shown:
     """Test feature sets among the large loadings of each factor; p-values are corrected."""
     from factorflow import open_posterior
 
-    found = open_posterior(posterior).enrich(view, sets, sign=sign, test=test, min_size=min_size)
+    found = open_posterior(posterior).enrich(
+        view, sets, sign=sign, test=test, min_size=min_size, correlation_adjusted=correlation_adjusted
+    )
     return _shown(found, out, overwrite)
 
 

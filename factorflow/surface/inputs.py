@@ -121,7 +121,13 @@ def as_dataset(data: Any, options: Mapping[str, Any], say: Callable[[str], None]
     except OSError as error:
         expected = f"a folder that can be made ({error.strerror})"
         raise InputError("FACTORFLOW_CACHE", str(folder), expected, "Set it to one.") from error
-    dataset = write_dataset(new, data, **options)
+    try:
+        dataset = write_dataset(new, data, **options)
+    except InputError as error:
+        if error.parameter != "views":
+            raise
+        remedy = str(error.remedy).replace("views=", "data=")
+        raise InputError("data", error.value, error.expected, remedy) from error
     document = json.loads((new / METADATA).read_text(encoding="utf-8"))
     views = "-".join(dataset.views)[:NAME_LENGTH]
     target = folder / f"{views}-{document['attributes'][SIGNATURE][:12]}.zarr"

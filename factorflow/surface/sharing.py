@@ -58,7 +58,7 @@ def load(path: str | os.PathLike[str] | RemotePath) -> Posterior:
     >>> shared.project(dataset).scores().shape
     (80, 3)
     """
-    text = str(path) if isinstance(path, RemotePath) else os.fspath(path)
+    text = path if isinstance(path, str) else str(as_location(path, "path"))
     place: str | Path
     if text.startswith("https://"):
         name = unquote(urlsplit(text).path).rstrip("/").rpartition("/")[2]

@@ -14,7 +14,8 @@ from scipy.stats import false_discovery_control, kruskal, mannwhitneyu, spearman
 
 import factorflow
 from factorflow.analysis import associate, enrich, factor_correlation, match_factors, read_gmt
-from factorflow.analysis.association import _correlation, _is_code
+from factorflow.analysis.column_tests import is_code
+from factorflow.analysis.matching import _correlation
 from factorflow.errors import InputError
 
 
@@ -81,11 +82,11 @@ def test_dates_and_durations_are_numbers(given: Any) -> None:
 
 def test_whole_numbers_of_few_samples_are_numbers() -> None:
     """Ages of a dozen patients are no codes: there are no three of each."""
-    assert not _is_code(np.array([54, 58, 60, 60, 61, 63, 64, 66, 66, 70, 71, 75]))
-    assert _is_code(np.array([1, 2, 3, 4] * 3))
-    assert _is_code(np.array([1.0, 2.0] * 10 + [3.0, np.nan]))  # a rare one
-    assert not _is_code(np.array([0.5, 1.0] * 6))
-    assert not _is_code(np.arange(60))
+    assert not is_code(np.array([54, 58, 60, 60, 61, 63, 64, 66, 66, 70, 71, 75]))
+    assert is_code(np.array([1, 2, 3, 4] * 3))
+    assert is_code(np.array([1.0, 2.0] * 10 + [3.0, np.nan]))  # a rare one
+    assert not is_code(np.array([0.5, 1.0] * 6))
+    assert not is_code(np.arange(60))
 
 
 def test_columns_that_are_left_out_are_named(given: Any) -> None:

@@ -117,7 +117,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "metadata": (lambda p: p.associate(metadata={"age": [1, 2]}), "metadata = dict: expected a DataFrame"),
     "a path for a posterior": (lambda p: p.match("fit1"), "posteriors = str: expected posteriors"),
     "a table for AnnData": (lambda p: analysis.annotate_anndata(p, pd.DataFrame()), "adata = DataFrame"),
-    "a table for a dataset": (lambda p: fit(pd.DataFrame(), {"model": "sparse_gfa"}), "dataset = DataFrame"),
+    "a table for a dataset": (lambda p: fit(pd.DataFrame(), {"model": "sparse_gfa"}), "data = a DataFrame"),
     "a table to project": (lambda p: p.project(pd.DataFrame()), "dataset = DataFrame: expected a path"),
     "nothing to open": (lambda p: open_posterior(None), "posterior = NoneType: expected a path"),  # type: ignore[arg-type]
     "a name for a model": (lambda p: fit(p.dataset, "sparse_gfa"), "model = sparse_gfa: expected a config"),  # type: ignore[arg-type]

@@ -253,7 +253,7 @@ def test_no_figure_is_left(made: dict[str, Any]) -> None:
 def test_functions_stay_what_they_are() -> None:
     assert pickle.loads(pickle.dumps(factorflow.fit)) is factorflow.fit
     assert factorflow.report.plot_scores is factorflow.report.plot_scores
-    assert list(inspect.signature(factorflow.fit).parameters)[:2] == ["dataset", "model"]
+    assert list(inspect.signature(factorflow.fit).parameters)[:2] == ["data", "model"]
     assert str(factorflow.fit.__doc__).startswith("Fit a model")
 
 
