@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 from warnings import warn
+
+import numpy as np
 
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.data.aligned import Aligned
@@ -96,6 +98,7 @@ def fit(
     hidden = Holdout.of(options.model_dump(), data.design)
     meta = data.meta(config.views, hidden)
     built = config.build(meta)
+    _check_entries(built, data, data.features)
     for name, why in config.unused(meta).items():
         if (given := getattr(config, name)) != type(config).model_fields[name].default:
             text = OptionText(f"{{{name}}} does nothing here: {why}.", **{name: given})
@@ -196,6 +199,7 @@ def project(
     fitted = posterior.model
     aligned = Aligned(data, fitted.meta, {v.name: _features(posterior, v, data) for v in fitted.meta.views})
     model = posterior.config.build_fitted(aligned.meta)
+    _check_entries(model, aligned, aligned.features.__getitem__)
     model = model if scored is None else model.scorer(*scored)
     stored = StoredGlobals.of(posterior.tree, posterior.path)
     fixed = Fixed(stored, tuple(range(n_sets(posterior.tree))), iterations)
@@ -216,6 +220,18 @@ def project(
         with observers(options, output.name, family, executor, on_event or _ignore) as told:
             told = _telling_how_to_go_on(told, output, options)
             return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
+
+
+def _check_entries(model: Model[Any, Any], data: Dataset | Aligned, features: Callable[[str], Any]) -> None:
+    """Refuse entries that the likelihood of their view gives no probability; kinds were checked at ingest."""
+    for view in model.meta.value_views:
+        density = model.likelihood(view.name)
+        if density.name == view.likelihood:
+            continue
+        for of_all in data.moments(view.name, "min", "max").values():
+            for feature in np.flatnonzero(density.excludes(of_all)):
+                named = f"view {view.name}, feature {features(view.name)[feature]}, with an entry"
+                density.check_entry(named, float(of_all[feature]))
 
 
 def _features(posterior: Stored, view: ViewMeta, data: Dataset) -> Any:

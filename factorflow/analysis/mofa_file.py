@@ -223,8 +223,7 @@ def _write_data(file: Any, posterior: Posterior, view: str, sample_groups: Group
     """Write the data of a view, group by group, as blocks come."""
     dataset, codes = posterior.data, sample_groups.codes
     groups, d = sample_groups.keys, len(posterior.features(view))
-    likelihood = next(v.likelihood for v in posterior.meta.views if v.name == view)
-    centre = posterior.intercept(view).values if likelihood == "gaussian" else 0.0
+    centre = posterior.intercept(view).values if posterior.model.likelihood(view).is_location else 0.0
     sizes = np.bincount(codes, minlength=len(groups))
     out = [
         file.create_dataset(
@@ -240,9 +239,8 @@ def _write_data(file: Any, posterior: Posterior, view: str, sample_groups: Group
     filled = np.zeros(len(groups), int)
     for number in range(dataset.n_blocks):
         block = dataset.block(number, [view])
-        values = block.data[view].astype(np.float64)
-        if likelihood == "bernoulli":
-            values[values < 0] = np.nan
+        seen = dataset.views[view].kind.observed(block.data[view])
+        values = np.where(seen, block.data[view], np.nan).astype(np.float64)
         mine = codes[block.start : block.start + block.n_rows]
         for g in range(len(groups)):
             part = values[mine == g] - centre

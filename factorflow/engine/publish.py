@@ -224,6 +224,7 @@ def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], ro
             *predicted,
             {role: values[where] for role, values in roles.items()},
             None if predictive is None else predictive.at((where, features)),
+            model.alone(state.globals_[0], view.name),
         )
         if roles:
             found = replace(found, shown=shown_sums(view.likelihood, on_host(block.data[view.name]), roles))

@@ -92,6 +92,11 @@ class Likelihood(ABC):
     """Kinds of views (`factorflow.kinds`) whose entries it explains."""
     discrete: ClassVar[bool] = False
     """Whether y is a whole number: exp(log_density) is then a probability."""
+    smallest: ClassVar[float] = -float("inf")
+    largest: ClassVar[float] = float("inf")
+    """Where entries end: these values are allowed where y is a whole number, else they are not."""
+    remedy: ClassVar[str] = "Correct the entry, or choose another likelihood for the view."
+    """What to do about an entry beyond."""
     is_location: ClassVar[bool] = False
     """Whether x is where y lies, in units of y: entries may then be centred and scaled."""
     limited: ClassVar[bool] = False
@@ -107,11 +112,12 @@ class Likelihood(ABC):
     clip_start: ClassVar[float] = float("inf")
     """Standard deviations from their mean at which entries are clipped that a fit starts from."""
     n_phi: ClassVar[int] = 0
-    phi_mean: ClassVar[float] = 0.0
+    phi_mean: ClassVar[float | tuple[float, ...]] = 0.0
     phi_sd: ClassVar[float] = 2.0
     """Mean and standard deviation of the normal prior of phi."""
     phi_variables: ClassVar[Mapping[str, str]] = {}
-    """What users see of phi, a variable by feature (``<name>_<view>``) for each, with its meaning."""
+    """What users see of phi, a variable by feature (``<name>_<view>``) for each, with its meaning; where phi
+    are logarithms, as `report_phi` has them if it is left out, what they are of."""
 
     @abstractmethod
     def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
@@ -134,16 +140,16 @@ class Likelihood(ABC):
         """Return the smallest y with P(Y <= y) >= uniform: a draw, given uniforms of the counters."""
 
     @property
-    def largest(self) -> float:
-        """Largest value of an entry."""
-        return float("inf")
+    def is_binary(self) -> bool:
+        """Whether entries are 0 and 1 alone."""
+        return self.discrete and self.largest == 1.0
 
     def start(self, y: Array) -> Array:
         """Return entries of about one noise variance, as the first components see them."""
         return y
 
     def start_moments(self, mean: Array, variance: Array) -> tuple[Array, Array]:
-        """Return about the mean and variance of y, given those of `start`."""
+        """Return about the mean and variance of y, given those of `start`: `intercept` sees them."""
         return mean, variance
 
     def intercept(self, n: Array, total: Array) -> Array:
@@ -155,12 +161,12 @@ class Likelihood(ABC):
         return np.zeros((self.n_phi, len(n)))
 
     def report_phi(self, phi: Float64[Array, "P D"], scale: Float64[Array, " D"]) -> dict[str, Array]:
-        """Return what users see of phi (`phi_variables`), phi itself; entries were divided by ``scale``."""
-        return dict(zip(self.phi_variables, phi, strict=False))
+        """Return what users see of phi (`phi_variables`): e^phi; entries were divided by ``scale``."""
+        return dict(zip(self.phi_variables, np.exp(phi), strict=False))
 
     def phi_from_report(self, report: Mapping[str, Array]) -> Float64[Array, "P D"]:
         """Return phi of entries in data units, from what users see of it."""
-        rows = [np.asarray(report[name]) for name in self.phi_variables]
+        rows = [np.log(np.asarray(report[name])) for name in self.phi_variables]
         return np.stack(rows) if rows else np.zeros((0, 1))
 
     # Closed forms take the place of nodes
@@ -230,6 +236,35 @@ class Likelihood(ABC):
         return mean, square - mean**2
 
     # Of all likelihoods
+
+    def excludes(self, y: Array) -> Array:
+        """Return which entries it gives no probability, missing ones not among them."""
+        if self.discrete:
+            return (y < self.smallest) | (y > self.largest)
+        outside = (y <= self.smallest) | (y >= self.largest)
+        return outside & (abs(y) < float("inf"))
+
+    def check_entry(self, where: str, y: float) -> None:
+        """Refuse an entry that it gives no probability.
+
+        Raises
+        ------
+        InputError
+            Saying where it is, what is expected and what to do.
+        """
+        if not self.excludes(np.array([y]))[0]:
+            return
+        ends = [f"{self.smallest:g}", f"{self.largest:g}"]
+        if self.discrete:
+            expected = f"entries of at most {ends[1]}"
+        else:
+            expected = " and ".join(
+                f"{word} {end}"
+                for word, end in zip(("above", "below"), ends, strict=True)
+                if "inf" not in end
+            )
+            expected = f"entries {expected}"
+        raise InputError("likelihoods", f"{self} for {where} of {y:g}", expected, self.remedy)
 
     def information(self, x: Array, phi: Array, aux: Array | None = None) -> Array:
         """Return (dE y / dx)^2 / Var y, the information of an entry about x if E y were all it tells of."""

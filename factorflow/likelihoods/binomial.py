@@ -22,15 +22,16 @@ class Binomial(Likelihood):
 
     trials: int = 1
 
-    name, kinds, discrete, limited = "binomial", ("poisson",), True, True
+    name, kinds, discrete, limited, smallest = "binomial", ("poisson",), True, True, 0.0
     tight_bound, loading_size, shared_alpha_prior = True, 1.0, (10.0, 10.0)
+    remedy = "Correct the entry, or say how many trials there are: binomial(trials=N)."
 
     def __post_init__(self) -> None:
         if self.trials < 1:
             raise InputError("trials", self.trials, "a whole number, at least 1", "Say the number of trials.")
 
     @property
-    def largest(self) -> float:
+    def largest(self) -> float:  # type: ignore[override]
         return self.trials
 
     def n(self, aux: Array | None) -> Array:

@@ -284,6 +284,23 @@ class Model(Generic[G, L]):
         """
         return get_likelihood(next(v.likelihood for v in self.meta.views if v.name == view))
 
+    def alone(self, globals_: G, view: str) -> tuple[Array, Array] | None:
+        """Return the likelihood fitted to each feature alone, by which the baseline of held-out scores goes.
+
+        Parameters
+        ----------
+        globals_ : G
+            The globals, whole.
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        (D,) array and (P, D) array, or None
+            Predictor and nuisance parameters; None: the baseline goes by the moments of the features.
+        """
+        return None
+
     def predictive(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> Predictive | None:

@@ -56,7 +56,7 @@ SCORES = {
 """By likelihood, the held-out score and that of the features' means: smaller is better."""
 
 HEAVY_SCORES = ("log_likelihood", "baseline_log_likelihood", "{:.4g}")
-"""The same of heavy-tailed measurements: larger is better."""
+"""The same of other likelihoods: larger is better."""
 
 LOG_LIKELIHOODS = ("log_likelihood", "baseline_log_likelihood")
 """The same of predictions with their standard deviations: larger is better."""
@@ -203,8 +203,10 @@ def _outliers(posterior: Stored) -> Iterator[Finding]:
         return
     modelled = {view.name: view.likelihood for view in posterior.meta.value_views}
     for entry in entries:
-        heavy = entry.name in modelled and not posterior.model.likelihood(entry.name).concave
-        if entry.outliers and entry.name in modelled and not heavy:
+        if not entry.outliers or entry.name not in modelled:
+            continue
+        density = posterior.model.likelihood(entry.name)
+        if density.concave and (density.is_location or modelled[entry.name] != "gaussian"):
             option = posterior.config.wider(modelled[entry.name])
             named = "; ".join(map(str, entry.outliers))
             yield Finding(
@@ -224,8 +226,9 @@ def _baseline(posterior: Stored) -> Iterator[Finding]:
         return
     table = posterior.holdout_scores()
     for view in posterior.meta.value_views:
-        heavy = not posterior.model.likelihood(view.name).concave  # a few errors are the sum of squares
-        score, base, form = HEAVY_SCORES if heavy else SCORES[view.likelihood]
+        density = posterior.model.likelihood(view.name)
+        heavy = density.name not in SCORES  # a few errors may be the sum of squares
+        score, base, form = SCORES.get(density.name, HEAVY_SCORES)
         if view.name not in table.index or not {score, base} <= set(table.columns):
             continue
         found, other = (float(table[name][view.name]) for name in (score, base))
@@ -292,7 +295,7 @@ def _scales(posterior: Stored) -> Iterator[Finding]:
     if getattr(posterior.config, "scale_features", True):  # or the family has no such choice
         return
     for view in posterior.meta.value_views:
-        if view.likelihood != "gaussian" or view.n_features < LEAST_MANY:
+        if not posterior.model.likelihood(view.name).is_location or view.n_features < LEAST_MANY:
             continue
         try:
             variance = np.asarray(posterior.dataset.moments(view.name, "variance")["variance"], float)

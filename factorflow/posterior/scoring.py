@@ -91,6 +91,8 @@ class Sums:
         expected values equal to the counts.
     histogram : array or None
         Entries with y = 0 and y = 1 by predicted log-odds (Bernoulli).
+    alone : array or None
+        Sum of log p(y) by the likelihood fitted to each feature alone (`Model.alone`); None: by moments.
     exposed : Exposed or None
         Of counts with exposures.
     shown : Shown or None
@@ -105,6 +107,7 @@ class Sums:
     log_factor: float = 0.0
     saturated: float = 0.0
     histogram: Float64[np.ndarray, "2 bins"] | None = None
+    alone: Float64[np.ndarray, " D"] | None = None
     exposed: Exposed | None = None
     shown: Shown | None = None
 
@@ -142,6 +145,7 @@ def entry_scores(
     sd: Shaped[np.ndarray, " H"],
     given: Mapping[str, Float64[np.ndarray, " H"]] | None = None,
     predictive: Predictive | None = None,
+    alone: tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, "P D"]] | None = None,
 ) -> Sums:
     """Return the sums of some held-out entries (H of them) of one view.
 
@@ -161,6 +165,8 @@ def entry_scores(
         Of a table, what the row of each entry stands for, see `Model.row_roles`.
     predictive : Predictive, optional
         Distribution of the entries; None: that of the likelihood with this mean and standard deviation.
+    alone : (D,) and (P, D) array, optional
+        Predictor and nuisance parameters of the likelihood fitted to each feature alone.
     """
     y, mean = np.asarray(y, float), np.asarray(mean, float)
     given = given or {}
@@ -171,12 +177,12 @@ def entry_scores(
 
     if not density.discrete and given:
         return _merged_scores(total, y, mean, np.asarray(sd, float), given)
-    if predictive is None or density.largest == 1.0:
+    if predictive is None or density.is_binary:
         log_likelihood = _log_likelihood(density, y, mean, np.asarray(sd, float))
     else:
         log_likelihood = predictive.log_density(y)
     log_factor = saturated = 0.0
-    if density.discrete and density.largest > 1.0:
+    if density.discrete and not density.is_binary:
         plain = density if np.isfinite(density.largest) else get_likelihood("poisson")
         log_factor = float(plain.log_factor(y, np.empty((0, 1))).sum())
         best = y * np.log(np.maximum(y, 1.0)) - y
@@ -192,9 +198,21 @@ def entry_scores(
         log_likelihood=total(log_likelihood),
         log_factor=log_factor,
         saturated=saturated,
-        histogram=_histogram(y, mean) if density.largest == 1.0 else None,
+        alone=None if alone is None else total(_log_alone(density, y, features, *alone)),
+        histogram=_histogram(y, mean) if density.is_binary else None,
         exposed=_exposed(total, y, given[EXPOSURE]) if EXPOSURE in given else None,
     )
+
+
+def _log_alone(
+    density: Likelihood,
+    y: Float64[np.ndarray, " H"],
+    features: Integer[np.ndarray, " H"],
+    x: Float64[np.ndarray, " D"],
+    phi: Float64[np.ndarray, "P D"],
+) -> Float64[np.ndarray, " H"]:
+    """Return log p(y) by the likelihood fitted to each feature alone."""
+    return np.asarray(density.log_density(y, x[features], phi[:, features]))
 
 
 Total = Callable[[Float64[np.ndarray, " H"]], Float64[np.ndarray, " D"]]
@@ -277,7 +295,7 @@ def _finish(
         "log_likelihood": float(sums.log_likelihood.sum() / n),
         "baseline_log_likelihood": float(baseline.sum() / n),
     }
-    if likelihood.largest == 1.0:
+    if likelihood.is_binary:
         scores |= _finish_binary(sums, mean, baseline)
     elif likelihood.discrete:
         scores["deviance"] = 2 * (sums.saturated - float(sums.log_likelihood.sum())) / n
@@ -341,7 +359,9 @@ def _shown(
 def _baseline(
     likelihood: Likelihood, sums: Sums, mean: Float64[np.ndarray, " D"], variance: Float64[np.ndarray, " D"]
 ) -> Float64[np.ndarray, " D"]:
-    """Return the log-likelihood of predicting the shown means."""
+    """Return the log-likelihood by the likelihood fitted to each feature alone, or of its shown mean."""
+    if sums.alone is not None:
+        return sums.alone
     if np.isfinite(likelihood.largest):
         trials = likelihood.largest
         p = np.clip(mean / trials, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
@@ -368,7 +388,7 @@ def _log_likelihood(
 
     if not likelihood.discrete:
         sd = np.sqrt(np.maximum(sd**2, 1e-12))
-    elif likelihood.largest == 1.0:
+    elif likelihood.is_binary:
         mean = np.clip(mean, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
     else:
         mean = np.maximum(mean, RATE_FLOOR)

@@ -21,6 +21,7 @@ from factorflow.analysis import annotate_anndata, annotate_mudata, export_mofa, 
 from factorflow.analysis.export import INCOMPLETE
 from factorflow.analysis.mofa_file import Groups, _write_data
 from factorflow.errors import ExportWarning, InputError, RunError
+from factorflow.likelihoods import get_likelihood
 
 MOFA_OPTIONS = {
     "spikeslab_factors": "False", "spikeslab_weights": "True", "ard_factors": "False", "ard_weights": "True",
@@ -228,6 +229,7 @@ def test_mofa_data_of_several_blocks(tmp_path: Path) -> None:
         meta=dataset.meta(),
         features=dataset.features,
         intercept=lambda view: SimpleNamespace(values=np.array([1.0, 2.0, 3.0])),
+        model=SimpleNamespace(likelihood=lambda view: get_likelihood(kinds[view])),
     )
     with h5py.File(tmp_path / "m.hdf5", "w") as file:
         for view, values in views.items():

@@ -224,7 +224,7 @@ def residual_squares(
 
 def _phi_term(density: Likelihood, weights: Weights) -> float:
     """Return the log prior of nuisance parameters, but for its constant."""
-    return -0.5 * density.phi_sd**-2 * float(((weights.phi - density.phi_mean) ** 2).sum())
+    return -0.5 * density.phi_sd**-2 * float(((weights.phi - np.asarray(density.phi_mean)) ** 2).sum())
 
 
 def _update_phi(density: Likelihood, weights: Weights, derivatives: Float64[Array, "D P2"]) -> Weights:
@@ -235,7 +235,7 @@ def _update_phi(density: Likelihood, weights: Weights, derivatives: Float64[Arra
     moves by more than `PHI_MOST`.
     """
     n, precision = density.n_phi, density.phi_sd**-2
-    gradient = derivatives[:, :n] - precision * (weights.phi - density.phi_mean)
+    gradient = derivatives[:, :n] - precision * (weights.phi - np.asarray(density.phi_mean))
     information = precision * np.eye(n) - unpack(derivatives[:, n:], n)
     values, vectors = np.linalg.eigh(information)
     along = np.einsum("dij,di->dj", vectors, gradient) / np.maximum(np.abs(values), PHI_LEAST)

@@ -252,6 +252,10 @@ class SparseGFAModel(Model[Globals, Local]):
         """Return the distribution of new observations of a view that is not Gaussian."""
         return prediction.predictive(self.settings, rows, record, view)
 
+    def alone(self, globals_: Globals, view: str) -> tuple[Array, Array] | None:
+        """Return the likelihood fitted to each feature of a view alone."""
+        return prediction.alone(self.settings, globals_.fixed[view], view)
+
     def likelihood(self, view: str) -> Likelihood:
         """Return the likelihood of the entries of a view."""
         return self.settings.view(view).density

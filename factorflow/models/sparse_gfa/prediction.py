@@ -10,8 +10,10 @@ from jaxtyping import Float64
 from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.start.components import fit_alone
+from factorflow.models.sparse_gfa.state import Fixed
 
-__all__ = ["degrees_of_freedom", "predict", "predictive"]
+__all__ = ["alone", "degrees_of_freedom", "predict", "predictive"]
 
 
 def predict(
@@ -38,6 +40,19 @@ def predictive(
         return None
     report = {key: record[f"{key}_{name}"] for key in view.density.phi_variables}
     return Predictive(view.density, *_predictor(rows, record, name), view.density.phi_from_report(report))
+
+
+def alone(
+    settings: Settings, fixed: Fixed, name: str
+) -> tuple[Float64[Array, " D"], Float64[Array, "P D"]] | None:
+    """Return the likelihood fitted to each feature alone, in data units; None of the default of a kind."""
+    view = settings.view(name)
+    if view.density.name == view.kind:
+        return None
+    x, phi = fit_alone(view, fixed)
+    if view.density.n_phi:
+        phi = view.density.phi_from_report(view.density.report_phi(phi, fixed.scale))
+    return x * fixed.scale + view.level(fixed.reference), phi
 
 
 def degrees_of_freedom(

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Float64, Integer, Shaped
 
-from factorflow.errors import InputError
 from factorflow.kernels import device
 from factorflow.kernels.linalg import diagonal, n_pairs, pad_columns, triangle
 from factorflow.models.contract import Array, Block
@@ -38,7 +37,6 @@ __all__ = [
     "PreparedGlobals",
     "Pseudo",
     "centred",
-    "check_entries",
     "entries_of",
     "evidence_of",
     "expected_scores",
@@ -268,7 +266,6 @@ def pseudo_data(
     assert local is not None
     assert table.spread is not None
     scores, spread = expected_scores(local)
-    check_entries(view, values)  # of samples that no fit has seen
     weights = globals_.weights[name]
     mean = _mean(weights, scores, values, settings.dtype)
     variance = variance_of_predictor(scores, spread, table.spread, full=settings.full_scores)
@@ -277,20 +274,6 @@ def pseudo_data(
 
 TILE = 16384
 """Entries whose messages are taken together: what they need stays in a core's cache."""
-
-
-def check_entries(view: ViewSettings, values: Shaped[Array, "B D"]) -> None:
-    """Refuse entries that the likelihood gives no probability."""
-    largest = view.density.largest
-    too_large = values[values > largest] if np.isfinite(largest) else values[:0]
-    if too_large.size:
-        raise InputError(
-            "likelihoods",
-            f"{view.likelihood} for view {view.name}, with an entry of {float(too_large.max()):g}",
-            f"entries of at most {largest:g}",
-            "Correct the entry, or say how many trials there are: {model.likelihoods}.",
-            **{"model.likelihoods": {view.name: "binomial(trials=N)"}},
-        )
 
 
 def entries_of(

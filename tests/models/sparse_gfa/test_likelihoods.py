@@ -165,7 +165,9 @@ def test_new_samples_with_more_successes_than_trials(dataset: Any, tmp_path: Pat
     y = np.random.default_rng(0).integers(0, TRIALS + 1, (9, 40)).astype(float)
     y[3, 2] = TRIALS + 1
     new = factorflow.write_dataset(tmp_path / "n", {"n": y}, {"n": "poisson"})
-    with pytest.raises(InputError, match="view n, with an entry of 13: expected entries of at most 12"):
+    with pytest.raises(
+        InputError, match="view n, feature feature2, with an entry of 13: expected entries of at most 12"
+    ):
         posterior.project(new)
 
 
@@ -228,13 +230,16 @@ def test_student_t_goes_on_in_parts_and_projects(dataset: Any, truth: dict[str, 
         ({"z": "poisson"}, "likelihoods = z: expected views among y, n, two"),
         (
             {"y": "poisson"},
-            "poisson for view y, which was written as gaussian: expected one of gaussian, student_t",
+            "poisson for view y, which was written as gaussian: expected one of beta, gamma, gaussian",
         ),
         ({"n": "binomial(n=3)"}, r"binomial\(n=3\): expected binomial\(trials=1\)"),
         ({"n": "binomial(trials=0)"}, "trials = 0: expected a whole number, at least 1"),
         ({"y": "student_t(nu=-1)"}, "nu = -1.0: expected degrees of freedom above 0"),
-        ("posson", "posson: expected one of bernoulli, binomial"),
-        ({"n": "binomial(trials=3)"}, "view n, with an entry of .*: expected entries of at most 3"),
+        ("posson", "posson: expected one of bernoulli, beta, binomial"),
+        (
+            {"n": "binomial(trials=3)"},
+            "view n, feature .*, with an entry of .*: expected entries of at most 3",
+        ),
     ],
 )
 def test_likelihoods_that_do_not_suit(dataset: Any, given: Any, message: str) -> None:

@@ -21,7 +21,7 @@ class Gamma(Likelihood):
     """Positive numbers of mean e^x and shape e^phi."""
 
     name, kinds, limited, n_phi, loading_size = "test_gamma", ("gaussian",), True, 1, 0.05
-    phi_variables = {"log_shape": "Logarithm of the shape."}
+    phi_variables = {"size": "Its shape."}
 
     def log_kernel(self, y: Any, x: Any, phi: Any, aux: Any = None) -> Any:
         return -np.exp(phi[0, ...]) * (x + y * np.exp(-x))
@@ -71,7 +71,7 @@ def test_a_class_is_all_that_it_takes(
     assert len(posterior.factors) == 2
     scores = posterior.scores().to_numpy()
     assert np.abs(np.corrcoef(scores.T, z.T)[:2, 2:]).max(axis=0).min() > 0.9
-    shape = np.exp(posterior.tree["variational"]["log_shape_y"].values)
+    shape = posterior.tree["variational"]["size_y"].values
     assert np.median(shape) == pytest.approx(4.0, rel=0.15)
     normal = factorflow.fit(data, SparseGFA(n_factors=5), holdout=0.1, progress=False)
     found, other = (p.holdout_scores()["log_likelihood"]["y"] for p in (posterior, normal))

@@ -296,7 +296,8 @@ def choose(
 ) -> Integer[Array, " D"]:
     """Draw which try each feature takes, 0: it stays."""
     phi = tries[:, :, tries.shape[2] - 1 - density.n_phi : -1]
-    log_weight = sums - tries[:, :, -1] - 0.5 * (((phi - density.phi_mean) / density.phi_sd) ** 2).sum(axis=2)
+    prior = (((phi - np.asarray(density.phi_mean)) / density.phi_sd) ** 2).sum(axis=2)
+    log_weight = sums - tries[:, :, -1] - 0.5 * prior
     steps = np.cumsum(np.exp(log_weight - log_weight.max(axis=1, keepdims=True)), axis=1)
     uniform = draws.uniform(step, PICK_SITE, numbers)
     return (steps < uniform * steps[:, -1:]).sum(axis=1)

@@ -19,7 +19,7 @@ from factorflow.errors import InputError
 from factorflow.likelihoods import Likelihood
 from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.contract import Array, Block, Model, Stage, Step, Sweep, Variable
-from factorflow.models.sparse_gfa import results
+from factorflow.models.sparse_gfa import prediction, results
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnScores, DrawnView, first_draw
@@ -171,6 +171,10 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
     ) -> Predictive | None:
         """Return the distribution of new observations of a view that is not Gaussian."""
         return _predictive(self.settings, rows, record, view)
+
+    def alone(self, globals_: Globals | Drawn, view: str) -> tuple[Array, Array] | None:
+        """Return the likelihood fitted to each feature of a view alone."""
+        return prediction.alone(self.settings, globals_.fixed[view], view)
 
     def likelihood(self, view: str) -> Likelihood:
         """Return the likelihood of the entries of a view."""

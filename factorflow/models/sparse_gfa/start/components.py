@@ -21,7 +21,7 @@ from factorflow.kinds import KINDS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.m_step import precision_pairs
-from factorflow.models.sparse_gfa.pseudo_data import centred, check_entries
+from factorflow.models.sparse_gfa.pseudo_data import centred
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 from factorflow.trees import replace
@@ -31,6 +31,7 @@ __all__ = [
     "initial_globals",
     "empty_globals",
     "filled_views",
+    "fit_alone",
     "initial_view",
     "moment_passes",
     "starting_scores",
@@ -107,7 +108,6 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         views, grouped = {}, settings.n_noise_groups > 1
         for view in settings.views:
             raw = block.data[view.name]
-            check_entries(view, raw)
             values = starting_values(settings, view.name, raw)
             values = _clipped(view, values, globals_.fixed.get(view.name))
             if view.location:  # squares about 0 would lose all digits
@@ -201,14 +201,20 @@ def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
     if view.is_gaussian:
         noise = np.ones(fixed.count.shape) if settings.feature_noise else None
     else:
-        n, (mean, variance) = np.maximum(fixed.count.sum(axis=1), 1.0), _entry_moments(view, fixed)
-        phi = view.density.phi_start(n, n * mean, n * (mean**2 + variance)).T
-        if settings.intercepts:
-            level = view.density.intercept(n, n * mean)
+        alone, phi = fit_alone(view, fixed)
+        level, phi = alone if settings.intercepts else level, phi.T
         # With a variance of 1 E e^x would be 1.6 times the rate: intercepts fall, and a factor takes over.
+        n = np.maximum(fixed.count.sum(axis=1), 1.0)
         uncertain = 1.0 / (1.0 + n * view.density.information(level, phi.T))
     uncertain = uncertain if settings.intercepts else 0.0 * uncertain
     return Weights(zeros, covariance, None, level, uncertain, noise, noise, phi)
+
+
+def fit_alone(view: ViewSettings, fixed: Fixed) -> tuple[Float64[Array, " D"], Float64[Array, "P D"]]:
+    """Return the predictor and phi of each feature without factors, in units of the model."""
+    n, (mean, variance) = np.maximum(fixed.count.sum(axis=1), 1.0), _entry_moments(view, fixed)
+    phi = view.density.phi_start(n, n * mean, n * (mean**2 + variance))
+    return view.density.intercept(n, n * mean), phi
 
 
 def _entry_moments(view: ViewSettings, fixed: Fixed) -> tuple[Float64[Array, " D"], Float64[Array, " D"]]:
