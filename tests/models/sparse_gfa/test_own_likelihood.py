@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -87,3 +89,30 @@ def test_a_class_is_all_that_it_takes(
     )
     get_likelihood.cache_clear()
     assert np.corrcoef(drawn.scores().to_numpy().T, scores.T)[:2, 2:].diagonal().min() > 0.8
+
+
+def test_the_likelihood_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The class that the page writes, word for word: a bound of heavy-tailed noise."""
+    page = (Path(factorflow.__file__).parents[1] / "docs" / "add-a-likelihood.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {"__name__": "guide"}
+    before = dict(_REGISTRY)
+    monkeypatch.setitem(sys.modules, "guide", ModuleType("guide"))
+    exec(page.split("```python\n")[1].split("```")[0], names)
+    laplace = _REGISTRY.pop("laplace")
+    assert _REGISTRY == before
+    monkeypatch.setitem(_REGISTRY, "laplace", laplace)
+    rng = np.random.default_rng(3)
+    z, w = rng.standard_normal((200, 2)), rng.standard_normal((30, 2)) * (rng.random((30, 2)) < 0.5)
+    y = 2.0 + 5.0 * (z @ w.T + 0.6 * rng.laplace(size=(200, 30)))
+    data = factorflow.write_dataset(tmp_path / "d", {"y": y}, {"y": "gaussian"}, block_rows=64)
+    found, normal = (
+        factorflow.fit(data, SparseGFA(n_factors=5, likelihoods=name), holdout=0.1, progress=False)
+        for name in ("laplace", "gaussian")
+    )
+    get_likelihood.cache_clear()
+    assert len(found.factors) == 2
+    assert np.abs(np.corrcoef(found.scores().to_numpy().T, z.T)[:2, 2:]).max(axis=0).min() > 0.9
+    assert np.median(found.tree["variational"]["noise_scale_y"].values) == pytest.approx(3.0, rel=0.15)
+    scores = [p.holdout_scores().loc["y"] for p in (found, normal)]
+    assert scores[0]["log_likelihood"] > scores[1]["log_likelihood"] + 0.02
+    assert scores[0]["log_likelihood"] > scores[0]["baseline_log_likelihood"] + 0.1
