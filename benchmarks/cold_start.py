@@ -64,13 +64,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("families", nargs="*", help="families whose first example is fitted instead")
     import factorflow
-    from factorflow.models.registry import registered
+    from factorflow.models.registry import registered_models
 
     cases = dict(CASES)
     if families := parser.parse_args().families:
         cases = {}
         for name in families:
-            example = next(iter(registered()[name].examples().values()))
+            example = next(iter(registered_models()[name].examples().values()))
             cases[name] = example.simulator, dict(example.data), example.config.model_dump(mode="json")
     for name, (simulator, data, model) in cases.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -105,7 +105,7 @@ def _frozen_gap(
     from factorflow.models import configure
     from factorflow.models.contract import Block, Meta, ViewMeta
     from factorflow.models.gplvm_cmf.start import CoupleSweep, DirectionsSweep
-    from factorflow.models.gplvm_cmf.state import Fixed, Globals, initial_moments, initial_steps
+    from factorflow.models.gplvm_cmf.state import Globals, Standardisation, initial_moments, initial_steps
     from factorflow.models.gplvm_cmf.steps import Descend
 
     meta = Meta(n_rows, 1, 32, (ViewMeta("y", likelihood, d, "none"),))
@@ -113,7 +113,7 @@ def _frozen_gap(
     settings = configure({"model": "gplvm_cmf", **sizes, **options}).build(meta).settings
     decoder, y = _world(settings, likelihood, d, n_rows, world)
     block, local = Block(0, 0, n_rows, 1, {"y": y}), None
-    fixed = Fixed({"y": np.zeros(d)}, {"y": np.ones(d)}, {"y": np.zeros((d, 2))})
+    fixed = Standardisation({"y": np.zeros(d)}, {"y": np.ones(d)}, {"y": np.zeros((d, 2))})
     moments = initial_moments(decoder), initial_moments(decoder)
     globals_ = Globals(decoder, *moments, fixed, initial_steps(decoder))
     warm = n_steps // 4 if settings.coupling == "gp" else 0
@@ -315,14 +315,14 @@ def _whole_state(model: Any, n: int) -> Any:
     from factorflow.kernels.random import Step
     from factorflow.models.gplvm_cmf import decoders
     from factorflow.models.gplvm_cmf.start import _initial_process
-    from factorflow.models.gplvm_cmf.state import Fixed, Globals, initial_moments
+    from factorflow.models.gplvm_cmf.state import Globals, Standardisation, initial_moments
 
     settings, rng = model.settings, np.random.default_rng(1)
     q, view = settings.n_factors, settings.views[0]
     units, heads = rng.normal(size=(q, 64)), rng.normal(size=(64, 64))
     values = decoders.start(settings, view, units, heads, np.full(64, 0.5))
     values |= _initial_process(settings, rng.normal(size=(settings.n_inducing, 2)), Step(0))
-    fixed = Fixed(
+    fixed = Standardisation(
         {"y": np.zeros(64)},
         {"y": np.ones(64)},
         {"y": rng.normal(size=(64, q)) / 8},

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import FactorflowError, InputError, RunError
-from factorflow.lazily import names_of, on_first_use
+from factorflow.lazy_imports import names_of, on_first_use
 
 if TYPE_CHECKING:
     from factorflow import analysis, data, models, posterior, report
+    from factorflow.api import Posterior, fit, load, open_posterior, project, resume
     from factorflow.data import open_dataset, simulate, write_dataset, write_table
-    from factorflow.surface import Posterior, fit, load, open_posterior, project, resume
 
     __version__: str
 
@@ -40,7 +40,7 @@ __all__ = [
     "write_table",
 ]
 
-_SURFACE = ("Posterior", "fit", "load", "open_posterior", "project", "resume")
+_API = ("Posterior", "fit", "load", "open_posterior", "project", "resume")
 _MODULES = ("analysis", "data", "models", "posterior", "report")
 _DATA = ("open_dataset", "simulate", "write_dataset", "write_table")
 
@@ -48,7 +48,7 @@ _get = on_first_use(
     __name__,
     {
         **{name: f"factorflow.{name}" for name in _MODULES},
-        **dict.fromkeys(_SURFACE, "factorflow.surface"),
+        **dict.fromkeys(_API, "factorflow.api"),
         **dict.fromkeys(_DATA, "factorflow.data"),
     },
 )

@@ -19,13 +19,13 @@ from typing import Any, TypeVar
 
 from factorflow.errors import FactorflowError, InputError
 
-__all__ = ["checked", "checked_methods", "closing_figures"]
+__all__ = ["name_wrong_arguments", "name_wrong_arguments_of_methods", "closing_figures"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
-def _named(*names: str) -> Callable[[Any], bool]:
+def _instance_test(*names: str) -> Callable[[Any], bool]:
     """Return a test for instances of a class of one of these names, or of one derived from it."""
     return lambda value: any(base.__name__ in names for base in type(value).__mro__)
 
@@ -64,7 +64,7 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "str": (lambda value: isinstance(value, str), "text"),
     "os.PathLike": (lambda value: isinstance(value, os.PathLike), "a path"),
     "Path": (lambda value: isinstance(value, os.PathLike), "a path"),
-    "Remote": (_named("Remote"), "a URL"),
+    "Remote": (_instance_test("Remote"), "a URL"),
     "Sequence": (_several, "a list"),
     "Collection": (_several, "a list"),
     "Iterable": (lambda value: isinstance(value, Iterable) and not isinstance(value, str), "a list"),
@@ -73,17 +73,20 @@ TYPES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "Callable": (callable, "a function"),
     "OnEvent": (_listens, "a function of one argument, the event"),
     "range": (lambda value: isinstance(value, range), "a range"),
-    "Posterior": (_named("Stored"), _POSTERIOR),
-    "Stored": (_named("Stored"), _POSTERIOR),
-    "Dataset": (_named("Dataset"), "a dataset (factorflow.open_dataset opens one at a path)"),
-    "ModelConfig": (_named("ModelConfig"), "a model, such as factorflow.models.SparseGFA(n_factors=10)"),
-    "Holdout": (_named("Holdout"), "a Holdout"),
-    "Axes": (_named("Axes"), "Axes of Matplotlib"),
-    "pd.Series": (_named("Series"), "a Series"),
+    "Posterior": (_instance_test("StoredPosterior"), _POSTERIOR),
+    "StoredPosterior": (_instance_test("StoredPosterior"), _POSTERIOR),
+    "Dataset": (_instance_test("Dataset"), "a dataset (factorflow.open_dataset opens one at a path)"),
+    "ModelConfig": (
+        _instance_test("ModelConfig"),
+        "a model, such as factorflow.models.SparseGFA(n_factors=10)",
+    ),
+    "Holdout": (_instance_test("Holdout"), "a Holdout"),
+    "Axes": (_instance_test("Axes"), "Axes of Matplotlib"),
+    "pd.Series": (_instance_test("Series"), "a Series"),
     "tuple": (lambda value: isinstance(value, tuple | list), "a pair"),
-    "pd.DataFrame": (_named("DataFrame"), "a DataFrame"),
-    "AnnData": (_named("AnnData"), "an AnnData"),
-    "MuData": (_named("MuData"), "a MuData"),
+    "pd.DataFrame": (_instance_test("DataFrame"), "a DataFrame"),
+    "AnnData": (_instance_test("AnnData"), "an AnnData"),
+    "MuData": (_instance_test("MuData"), "a MuData"),
 }
 """By the name of a type, a test for its values, and what they are in words."""
 
@@ -95,7 +98,7 @@ ALIASES = {
 """What names of types in annotations stand for."""
 
 
-def checked(function: F, name: str | None = None) -> F:
+def name_wrong_arguments(function: F, name: str | None = None) -> F:
     """Return a function that, where it fails, names arguments of other types than its annotations say.
 
     Parameters
@@ -134,11 +137,11 @@ def checked(function: F, name: str | None = None) -> F:
     return call  # type: ignore[return-value]
 
 
-def checked_methods(cls: C) -> C:
+def name_wrong_arguments_of_methods(cls: C) -> C:
     """Do so for the public methods that a class defines; a decorator."""
     for name, method in list(vars(cls).items()):
         if inspect.isfunction(method) and not name.startswith("_"):
-            setattr(cls, name, checked(method))
+            setattr(cls, name, name_wrong_arguments(method))
     return cls
 
 
@@ -158,7 +161,7 @@ def _refused_call(
         more = [p.name for p in known if p.kind is p.KEYWORD_ONLY]
         remedy = f"Give options by name: {more[0]}=..." if more else f"Its arguments are {names or 'none'}."
         at_most = ", ".join(p.name for p in places if p.name not in {"self", "cls"}) or "none"
-        shown = _shown(positional[len(places)])
+        shown = _format_value(positional[len(places)])
         return InputError(f"arguments of {called}", shown, f"these without a name: {at_most}", remedy)
     remedy = f"Its arguments are {names or 'none'}."
     return InputError(f"arguments of {called}", why, "each that has no default", remedy)
@@ -177,10 +180,10 @@ def _wrong(called: str, parameter: inspect.Parameter, value: Any) -> InputError 
     tests = _tests(annotation)
     for name, each in values:
         if _integer(each) and not -(2**63) <= each < 2**63:
-            return InputError(name, _shown(each), "an integer of 64 bits", f"See help({called}).")
+            return InputError(name, _format_value(each), "an integer of 64 bits", f"See help({called}).")
         if tests and not any(test(each) for test, _ in tests):
             words = list(dict.fromkeys(words for _, words in tests if words != "None"))
-            return InputError(name, _shown(each), " or ".join(words), f"See help({called}).")
+            return InputError(name, _format_value(each), " or ".join(words), f"See help({called}).")
     return None
 
 
@@ -217,10 +220,10 @@ def _with_entries(name: str, inside: list[str]) -> tuple[Callable[[Any], bool], 
     if name in {"Mapping", "dict"}:
         keys, values = entries
 
-        def mapped(value: Any) -> bool:
+        def passes_entries(value: Any) -> bool:
             return test(value) and all(passes(keys, k) and passes(values, v) for k, v in value.items())
 
-        return mapped, f"{words} of {told[0]} to {told[1]}"
+        return passes_entries, f"{words} of {told[0]} to {told[1]}"
     return lambda value: test(value) and all(passes(entries[0], v) for v in value), f"{words} of {told[0]}"
 
 
@@ -253,7 +256,7 @@ def _usual_floating_point() -> AbstractContextManager[Any]:
     return numpy.errstate(**usual) if numpy is not None and asked else nullcontext()
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value for a message: short ones as they are, others by their type."""
     if value is None or isinstance(value, str | bytes | numbers.Number):
         text = repr(value)

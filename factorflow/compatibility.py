@@ -12,7 +12,7 @@ from factorflow.doctor import Check
 from factorflow.engine.checkpoint import MANIFEST
 from factorflow.engine.remote_checkpoints import DRAWN
 from factorflow.engine.run_directory import FINISHED, RunDirectory
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
 from factorflow.storage.checksums import METADATA
 from factorflow.storage.local import LOCK
 from factorflow.storage.location import URL, as_location
@@ -118,7 +118,7 @@ def _run(place: Path) -> Check | None:
             remedy = "Restore the dataset, or begin the run anew with --overwrite."
             return Check(name, False, f"another dataset is at {begun.dataset}", remedy)
     except InputError as error:
-        return _refused(name, error)
+        return _failed_check(name, error)
     known = begun.environment
     changed = [f"{key} {known[key]} -> {now[key]}" for key in known if now.get(key, known[key]) != known[key]]
     return Check(name, True, "goes on" + (f"; last bits may differ: {', '.join(changed)}" if changed else ""))
@@ -165,11 +165,11 @@ def _posteriors(places: list[Path]) -> list[Check]:
         try:
             record = RunRecord.of_attributes(read_attributes(place))
         except InputError as error:
-            wrong.append(_refused(f"posterior {place}", error))
+            wrong.append(_failed_check(f"posterior {place}", error))
             continue
         if record.identity.factorflow != now:
             others.add(record.identity.factorflow)
-    said = f"{counted(len(places) - len(wrong), 'posterior')} can be read"
+    said = f"{pluralize(len(places) - len(wrong), 'posterior')} can be read"
     advice = ""
     if others:
         said += f"; not made by {now}, but by {', '.join(sorted(others))}"
@@ -185,10 +185,10 @@ def _datasets(places: list[Path]) -> list[Check]:
         try:
             open_dataset(place)
         except InputError as error:
-            wrong.append(_refused(f"dataset {place}", error))
-    said = f"{counted(len(places) - len(wrong), 'dataset')} can be read"
+            wrong.append(_failed_check(f"dataset {place}", error))
+    said = f"{pluralize(len(places) - len(wrong), 'dataset')} can be read"
     return [*wrong, Check("datasets", True, said)]
 
 
-def _refused(name: str, error: InputError) -> Check:
+def _failed_check(name: str, error: InputError) -> Check:
     return Check(name, False, f"{error.parameter} = {error.value}: expected {error.expected}", error.remedy)

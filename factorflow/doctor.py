@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from factorflow.engine.executors.worker_info import WorkerInfo
     from factorflow.settings.clusters import ClusterSetting
 
-__all__ = ["Check", "examine", "memory_checks", "seen_check"]
+__all__ = ["Check", "examine", "memory_checks", "check_shared_path"]
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def _workers(executor: DaskExecutor, folder: Path, dataset: str | None) -> list[
             token.unlink(missing_ok=True)
     checks = [
         *memory_checks(facts),
-        seen_check("results", str(folder.absolute()), str(token), content, facts),
+        check_shared_path("results", str(folder.absolute()), str(token), content, facts),
     ]
     if dataset is None:
         return checks
@@ -259,7 +259,7 @@ def _workers(executor: DaskExecutor, folder: Path, dataset: str | None) -> list[
     if not (here := _dataset(dataset)).ok:
         return [*checks, here]
     fingerprint = open_dataset(dataset).fingerprint
-    return [*checks, seen_check("dataset", dataset, datasets[0], fingerprint, facts)]
+    return [*checks, check_shared_path("dataset", dataset, datasets[0], fingerprint, facts)]
 
 
 def memory_checks(facts: Mapping[str, WorkerInfo]) -> list[Check]:
@@ -268,7 +268,7 @@ def memory_checks(facts: Mapping[str, WorkerInfo]) -> list[Check]:
     threads = Check("worker threads", True, "one each")
     if many:
         advice = "Blocks are the unit of work: `dask worker --nthreads 1 --nworkers N` uses cores better."
-        threads = Check("worker threads", True, f"more than one on {_named(many)}", advice)
+        threads = Check("worker threads", True, f"more than one on {_join_workers(many)}", advice)
     return [threads, _limits(facts), _pauses(facts)]
 
 
@@ -294,13 +294,15 @@ def _pauses(facts: Mapping[str, WorkerInfo]) -> Check:
     wrong = sorted(a for a, found in facts.items() if found.keeps_heap and found.pauses_at)
     if wrong:
         remedy = "Set DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=False where MALLOC_MMAP_MAX_=0 is set."
-        return Check("worker pauses", False, f"kept memory would pause {_named(wrong)}", remedy)
+        return Check("worker pauses", False, f"kept memory would pause {_join_workers(wrong)}", remedy)
     shares = sorted({found.pauses_at for found in facts.values()})
     said = ", ".join(f"at {100 * share:.0f} %" if share else "never" for share in shares)
     return Check("worker pauses", True, said)
 
 
-def seen_check(name: str, shown: str, path: str, content: str, facts: Mapping[str, WorkerInfo]) -> Check:
+def check_shared_path(
+    name: str, shown: str, path: str, content: str, facts: Mapping[str, WorkerInfo]
+) -> Check:
     """Look whether all workers see the same at a path.
 
     Parameters
@@ -316,10 +318,10 @@ def seen_check(name: str, shown: str, path: str, content: str, facts: Mapping[st
     if not blind:
         return Check(name, True, f"{shown}: all workers see it")
     remedy = "Put it on a file system that all of them mount, under the same path."
-    return Check(name, False, f"{shown}: not, or another one, on {_named(blind)}", remedy)
+    return Check(name, False, f"{shown}: not, or another one, on {_join_workers(blind)}", remedy)
 
 
-def _named(workers: Sequence[str], most: int = 3) -> str:
+def _join_workers(workers: Sequence[str], most: int = 3) -> str:
     more = f" and {len(workers) - most} more" if len(workers) > most else ""
     return ", ".join(workers[:most]) + more
 

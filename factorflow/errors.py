@@ -15,13 +15,13 @@ __all__ = [
     "RUN_ANEW",
     "RunError",
     "UnusedWarning",
-    "counted",
+    "pluralize",
     "removed_option",
     "thread_limit_explained",
 ]
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
+def pluralize(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun: "1 view", "2,000 views"."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 

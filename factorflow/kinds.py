@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 
-__all__ = ["INPUTS", "KINDS", "VALUES", "Kind", "Surveyed", "guess", "kind_of"]
+__all__ = ["INPUTS", "KINDS", "VALUES", "Kind", "ValueSummary", "guess", "kind_of"]
 
 LARGEST_COUNT = 2**32 - 1
 """Largest count that can be stored."""
@@ -36,7 +36,7 @@ LEAST_ENTRY = 4
 """Bytes that an entry is taken to need at work: those of the float32 that kernels make of it."""
 
 
-class Surveyed(Protocol):
+class ValueSummary(Protocol):
     """What is known of the values of a view once all of them were seen; (D,) arrays over its features."""
 
     n_observed: NDArray[np.int64]
@@ -91,7 +91,7 @@ class Kind:
     """Whether the type on disk depends on the largest value: a view is then read before it is written."""
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return _named, (self.name,)  # a copy would not be equal: NaN is not
+        return _kind_by_name, (self.name,)  # a copy would not be equal: NaN is not
 
     @property
     def is_values(self) -> bool:
@@ -179,7 +179,7 @@ class Kind:
             values[~observed] = self.missing
         return values
 
-    def recoded(self, survey: Surveyed) -> dict[str, int]:
+    def recoded(self, survey: ValueSummary) -> dict[str, int]:
         """Return which values mean others on disk: text of the value to what is stored."""
         return {}
 
@@ -192,11 +192,11 @@ class Kind:
         infinite = np.abs(values) > LARGEST
         return infinite if infinite.any() else None
 
-    def conflicts(self, survey: Surveyed) -> str | None:
+    def conflicts(self, survey: ValueSummary) -> str | None:
         """Return values that fit one by one, but not together, in words; None: there are none."""
         return None
 
-    def guessed(self, survey: Surveyed) -> bool:
+    def guessed(self, survey: ValueSummary) -> bool:
         """Whether values of which nothing is said look like this kind; they are known to be finite."""
         return False
 
@@ -217,17 +217,17 @@ class _Bernoulli(Kind):
     def encode(self, values: Any, missing: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
         return np.asarray(values > 0, dtype=dtype)
 
-    def recoded(self, survey: Surveyed) -> dict[str, int]:
+    def recoded(self, survey: ValueSummary) -> dict[str, int]:
         return {"-1": 0} if survey.minimum.min() < 0 else {}
 
     def invalid(self, values: Any) -> NDArray[np.bool_] | None:
         bad = ~((values == 0) | (np.abs(values) == 1) | np.isnan(values))
         return bad if bad.any() else None
 
-    def conflicts(self, survey: Surveyed) -> str | None:
+    def conflicts(self, survey: ValueSummary) -> str | None:
         return "-1, 0 and 1" if survey.minimum.min() < 0 and survey.n_zero > 0 else None
 
-    def guessed(self, survey: Surveyed) -> bool:
+    def guessed(self, survey: ValueSummary) -> bool:
         low, high = _range(survey)
         signs = low == -1 and high == 1 and survey.n_zero == 0
         return survey.integers and ((low >= 0 and high <= 1) or signs)
@@ -256,7 +256,7 @@ class _Poisson(Kind):
         bad = ~(whole | np.isnan(values))
         return bad if bad.any() else None
 
-    def guessed(self, survey: Surveyed) -> bool:
+    def guessed(self, survey: ValueSummary) -> bool:
         low, high = _range(survey)
         return survey.integers and 0 <= low and high <= LARGEST_COUNT
 
@@ -281,7 +281,7 @@ class _Categorical(Kind):
         return np.asarray(known[values])
 
 
-def _range(survey: Surveyed) -> tuple[float, float]:
+def _range(survey: ValueSummary) -> tuple[float, float]:
     """Return the smallest and the largest observed value; NaN where there is none."""
     some = survey.n_observed > 0
     if not some.any():
@@ -289,7 +289,7 @@ def _range(survey: Surveyed) -> tuple[float, float]:
     return float(survey.minimum[some].min()), float(survey.maximum[some].max())
 
 
-def _named(name: str) -> Kind:
+def _kind_by_name(name: str) -> Kind:
     return KINDS[name]
 
 
@@ -339,7 +339,7 @@ def kind_of(view: str, name: str) -> Kind:
     return KINDS[name]
 
 
-def guess(survey: Surveyed) -> Kind:
+def guess(survey: ValueSummary) -> Kind:
     """Return the kind that values suggest: two values, whole numbers from 0 on, or any numbers."""
     candidates = (KINDS["bernoulli"], KINDS["poisson"])
     return next((kind for kind in candidates if kind.guessed(survey)), KINDS["gaussian"])

@@ -13,13 +13,13 @@ from warnings import warn
 import numpy as np
 
 from factorflow.data import Dataset, Holdout, open_dataset
-from factorflow.data.aligned import Aligned
+from factorflow.data.aligned_dataset import AlignedDataset
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import CheckpointWritten, Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import check_device, environment
 from factorflow.engine.executors.launch import open_executor
 from factorflow.engine.executors.local import Executor, LocalExecutor
-from factorflow.engine.fixed import Fixed
+from factorflow.engine.fixed_globals import FixedGlobals
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.memory import (
     Footprint,
@@ -36,16 +36,16 @@ from factorflow.engine.plan import Plan
 from factorflow.engine.publish import publish
 from factorflow.engine.run_directory import Output, RunDirectory
 from factorflow.engine.source import Source
-from factorflow.engine.warm import Warm, warm_start
+from factorflow.engine.warm_start import Warm, warm_start
 from factorflow.errors import FactorflowError, InputError, OptionText, UnusedWarning, thread_limit_explained
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
-from factorflow.posterior.drawn import check_drawn, make_room
+from factorflow.posterior.draw_store import check_draws, make_room
 from factorflow.posterior.globals import StoredGlobals, n_sets, sets_after
-from factorflow.posterior.opening import open_tree
+from factorflow.posterior.open import open_tree
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.store import create_draws
-from factorflow.posterior.stored import Stored
+from factorflow.posterior.stored_posterior import StoredPosterior
 from factorflow.settings import ResumeOptions, RunOptions
 from factorflow.shape import ViewMeta
 from factorflow.storage.location import Location, as_location, output_location, real_path
@@ -68,7 +68,7 @@ def fit(
     out: str | os.PathLike[str] | RemotePath | None = None,
     overwrite: bool = False,
     resume: bool | Literal["auto"] = False,
-    warm: Stored | str | os.PathLike[str] | None = None,
+    warm: StoredPosterior | str | os.PathLike[str] | None = None,
     place: Client | Cluster | Executor | None = None,
     on_event: OnEvent | None = None,
 ) -> xr.DataTree | Location:
@@ -118,7 +118,7 @@ def fit(
     where = place or options.cluster or options.executor
     opening = closing(open_executor(where, options.workers, options.memory_limit))
     family = begun.identity.config["model"]
-    with _explained(output, options), closing(output), opening as executor:
+    with _note_outcome(output, options), closing(output), opening as executor:
         plan, draws = _plan(built, data, hidden, options, executor, output, warm=start)
         budget = Budget(options.max_minutes, options.checkpoint_every)
         with observers(options, output.name, family, executor, on_event or _ignore) as told:
@@ -168,14 +168,14 @@ def _resume_projection(
         expected = "the projection on a stored posterior"
         remedy = "The fit was in memory: call its `project` with {resume}."
         raise InputError("resume", str(out), expected, remedy, resume=True)
-    fitted = Stored(open_tree(begun.warm_from), begun.warm_from)
+    fitted = StoredPosterior(open_tree(begun.warm_from), begun.warm_from)
     return project(
         fitted, begun.dataset, iterations, options, out=out, resume=True, place=place, on_event=on_event
     )
 
 
 def project(
-    posterior: Stored,
+    posterior: StoredPosterior,
     dataset: Dataset | str | os.PathLike[str],
     iterations: int,
     options: ResumeOptions,
@@ -192,17 +192,23 @@ def project(
     With ``scored``, draws and repeats, their log likelihood instead (`Model.scorer`).
     """
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    posterior.check_drawn()
-    if out is not None and posterior.path is not None and _really(out) == _really(posterior.path):
+    posterior.check_draws()
+    if (
+        out is not None
+        and posterior.path is not None
+        and _real_location(out) == _real_location(posterior.path)
+    ):
         remedy = "Choose another path: the fit would be replaced by the projection, and be lost."
         raise InputError("out", str(out), "another path than that of the fitted posterior", remedy)
     fitted = posterior.model
-    aligned = Aligned(data, fitted.meta, {v.name: _features(posterior, v, data) for v in fitted.meta.views})
+    aligned = AlignedDataset(
+        data, fitted.meta, {v.name: _features(posterior, v, data) for v in fitted.meta.views}
+    )
     model = posterior.config.build_fitted(aligned.meta)
     _check_entries(model, aligned, aligned.features.__getitem__)
     model = model if scored is None else model.scorer(*scored)
     stored = StoredGlobals.of(posterior.tree, posterior.path)
-    fixed = Fixed(stored, tuple(range(n_sets(posterior.tree))), iterations)
+    fixed = FixedGlobals(stored, tuple(range(n_sets(posterior.tree))), iterations)
     whole = RunOptions(**(options.model_dump() | {"seed": posterior.record.identity.seed, "max_iter": None}))
     config = posterior.record.identity.config
     origin = (posterior.path or "", stored.digest(model.n_chains, fixed.draws[-1]))
@@ -214,7 +220,7 @@ def project(
     where = place or options.cluster or options.executor
     opening = closing(open_executor(where, options.workers, options.memory_limit))
     family = config["model"]
-    with _explained(output, options), closing(output), opening as executor:
+    with _note_outcome(output, options), closing(output), opening as executor:
         plan, draws = _plan(model, aligned, None, whole, executor, output, fixed)
         budget = Budget(options.max_minutes, options.checkpoint_every)
         with observers(options, output.name, family, executor, on_event or _ignore) as told:
@@ -222,7 +228,9 @@ def project(
             return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
 
 
-def _check_entries(model: Model[Any, Any], data: Dataset | Aligned, features: Callable[[str], Any]) -> None:
+def _check_entries(
+    model: Model[Any, Any], data: Dataset | AlignedDataset, features: Callable[[str], Any]
+) -> None:
     """Refuse entries that the likelihood of their view gives no probability; kinds were checked at ingest."""
     for view in model.meta.value_views:
         density = model.likelihood(view.name)
@@ -234,7 +242,7 @@ def _check_entries(model: Model[Any, Any], data: Dataset | Aligned, features: Ca
                 density.check_entry(named, float(of_all[feature]))
 
 
-def _features(posterior: Stored, view: ViewMeta, data: Dataset) -> Any:
+def _features(posterior: StoredPosterior, view: ViewMeta, data: Dataset) -> Any:
     """Return the names of the features that a view had when it was fitted.
 
     The one column of a response may have none in the posterior, and the dataset of the fit may have grown.
@@ -245,19 +253,22 @@ def _features(posterior: Stored, view: ViewMeta, data: Dataset) -> Any:
     return posterior.features(view.name) if found is None or len(found) != view.n_features else found
 
 
-def _really(path: str | os.PathLike[str] | RemotePath) -> Location:
+def _real_location(path: str | os.PathLike[str] | RemotePath) -> Location:
     place = as_location(path)
     return place if isinstance(place, RemotePath) else real_path(place)
 
 
 def _warm(
-    posterior: Stored | str | os.PathLike[str], data: Dataset, config: ModelConfig, model: Model[Any, Any]
+    posterior: StoredPosterior | str | os.PathLike[str],
+    data: Dataset,
+    config: ModelConfig,
+    model: Model[Any, Any],
 ) -> tuple[Warm, tuple[str, str]]:
     """Return the start that an earlier fit gives, its path, and the digest of its globals."""
     model.warm_stages()  # raises where the model starts anew only
     if isinstance(posterior, str | os.PathLike):
         where = str(current_version(as_location(posterior, "warm_start")))
-        posterior = Stored(open_tree(where), where)
+        posterior = StoredPosterior(open_tree(where), where)
     found = warm_start(posterior, data, config)
     return found, (posterior.path or "", found.stored.digest(model.n_chains, found.number))
 
@@ -280,7 +291,7 @@ def check_warm_start(
 
 
 @contextmanager
-def _explained(output: Output, options: ResumeOptions) -> Iterator[None]:
+def _note_outcome(output: Output, options: ResumeOptions) -> Iterator[None]:
     """Note on what ends a run early what it leaves behind and how it goes on, for whoever shows it."""
     try:
         with thread_limit_explained():
@@ -324,12 +335,12 @@ def _resume_command(output: Output, options: ResumeOptions) -> str:
 
 def _plan(
     model: Model[Any, Any],
-    data: Dataset | Aligned,
+    data: Dataset | AlignedDataset,
     hidden: Holdout | None,
     options: RunOptions,
     executor: Executor,
     output: Output,
-    fixed: Fixed | None = None,
+    fixed: FixedGlobals | None = None,
     warm: Warm | None = None,
 ) -> tuple[Plan, DrawStore | None]:
     """Return what the tasks have in common, if they fit into memory; makes the folder of the run."""
@@ -382,7 +393,7 @@ def _run(loop: Loop, output: Output) -> xr.DataTree | Location:
         manifest = loop.checkpoints.read_manifest()
         if plan.draws_path is not None:
             if manifest["drawn"]["sizes"]["draw"] or not plan.may_resize:
-                check_drawn(plan.draws_path, manifest["drawn"])
+                check_draws(plan.draws_path, manifest["drawn"])
             make_room(plan.draws_path, plan.n_draws, sets_after(plan.n_draws, plan.n_draws, plan.n_chains))
         loop.resume(manifest)
     else:

@@ -29,7 +29,7 @@ from prefect.artifacts import (
 
 from factorflow.engine.events import CheckpointWritten, Event, IterationDone, RunFinished, RunStarted
 from factorflow.engine.progress import Silence
-from factorflow.errors import counted
+from factorflow.errors import pluralize
 from factorflow.storage.location import Location, as_location
 from factorflow.storage.remote import RemotePath
 from flows.markdown import code_block, plain
@@ -37,7 +37,7 @@ from flows.markdown import code_block, plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from factorflow.surface import Posterior
+    from factorflow.api import Posterior
 
 __all__ = [
     "Label",
@@ -123,7 +123,7 @@ class RunWatcher:
                 how = f"; to go on from it: {event.resume}" if event.resume else ""
                 print(f"checkpoint after iteration {event.iteration}{how}")
             case RunFinished():
-                ended = f"{event.reason} after {counted(event.iterations, 'iteration')}"
+                ended = f"{event.reason} after {pluralize(event.iterations, 'iteration')}"
                 print(f"{ended}, {event.seconds:.1f} s")
                 self._show(self._max_iter, ended)
             case _:
@@ -172,7 +172,7 @@ def publish_objective(posterior: Posterior, label: Label) -> None:
     """Publish the curve of the bound, or of what else a run watches."""
     from factorflow.report import plot_trace
 
-    picture = _picture(_drawn(plot_trace, posterior))
+    picture = _picture(_draw_svg(plot_trace, posterior))
     publish_picture(picture, label.key("objective"), f"Objective: {label.shown()}")
 
 
@@ -229,10 +229,10 @@ def _figures(posterior: Posterior) -> list[tuple[str, Figure]]:
     wanted = [("Objective", plot_trace)]
     if posterior.has("variance_explained") and posterior.factors:
         wanted.insert(0, ("Variance explained", plot_variance_explained))
-    return [(title, _drawn(plot, posterior)) for title, plot in wanted]
+    return [(title, _draw_svg(plot, posterior)) for title, plot in wanted]
 
 
-def _drawn(plot: Callable[..., Any], posterior: Posterior) -> Figure:
+def _draw_svg(plot: Callable[..., Any], posterior: Posterior) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 3.5), layout="constrained")

@@ -12,7 +12,7 @@ from factorflow.errors import InputError
 from factorflow.settings import RefreshOptions
 
 if TYPE_CHECKING:
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
     from flows.history import Moments
 
 __all__ = ["alerts", "compare_data", "compare_factors", "compare_scores"]
@@ -21,7 +21,7 @@ LEAST = 0.01
 """Factors with less than this share of all squared loadings cause no alert: chance alone turns them."""
 
 
-def compare_factors(before: Stored, after: Stored) -> list[dict[str, Any]]:
+def compare_factors(before: StoredPosterior, after: StoredPosterior) -> list[dict[str, Any]]:
     """Return the factors of two fits, matched by their loadings.
 
     Parameters
@@ -59,7 +59,7 @@ def compare_factors(before: Stored, after: Stored) -> list[dict[str, Any]]:
     ]
 
 
-def compare_scores(before: Stored, after: Stored) -> list[dict[str, Any]]:
+def compare_scores(before: StoredPosterior, after: StoredPosterior) -> list[dict[str, Any]]:
     """Return by view the held-out log-likelihood of two fits, nats an entry; empty unless both have some."""
     if not (before.was_scored and after.was_scored):
         return []
@@ -153,7 +153,7 @@ def alerts(comparison: Mapping[str, Any], rule: RefreshOptions) -> list[str]:
     return found
 
 
-def _shares(posterior: Stored) -> dict[str, float]:
+def _shares(posterior: StoredPosterior) -> dict[str, float]:
     """Return by factor its share of the squared loadings, each view counting alike."""
     total = np.zeros(len(posterior.factors))
     for view in posterior.loaded_views or posterior.views:

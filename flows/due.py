@@ -131,7 +131,7 @@ def last_fit(history: History, folder: Folder) -> Last | None:
     record = read_run(folder.posterior)
     if record is None or record.status != "complete" or entries:
         return None
-    from factorflow.surface import open_posterior
+    from factorflow.api import open_posterior
 
     made = modified_at(folder.posterior)
     rows = open_posterior(folder.posterior).meta.n_rows
@@ -152,7 +152,7 @@ def check_rows(history: History, last: Last | None, dataset: Dataset, rule: Refr
     rows, before = dataset.n_rows, n_latest_rows(history, last)
     # Rows of a table that agree are one, which depends on the formula.
     if dataset.design is not None and last is not None and last.fingerprint:
-        from factorflow.surface import open_posterior
+        from factorflow.api import open_posterior
 
         entries = history.entries()
         latest = open_posterior(history.path(entries[-1]) if entries else last.path).meta.design
@@ -165,8 +165,8 @@ def check_rows(history: History, last: Last | None, dataset: Dataset, rule: Refr
 
 def other_features(last: Last, dataset: Dataset, model: ModelConfig | Mapping[str, Any]) -> list[str]:
     """Return the views whose features are not those of the last fit: rows cannot be projected on it."""
+    from factorflow.api import open_posterior
     from factorflow.models import configure
-    from factorflow.surface import open_posterior
 
     fitted = open_posterior(last.path)
     before = {view.name: view.n_features for view in fitted.meta.views}

@@ -21,7 +21,7 @@ from prefect.settings import (
 
 from factorflow.cli import options
 from factorflow.cli.options import ModelOptions, Results
-from factorflow.cli.output import Shown, command, serve, without_findings
+from factorflow.cli.output import DisplayedResult, command, serve, without_findings
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.prefect_server import check_prefect
@@ -93,7 +93,7 @@ def main(
     run: RunOptions,
     source_options: SourceOptions,
     overwrite: options.Overwrite = False,
-) -> Shown:
+) -> DisplayedResult:
     """Ingest if needed, fit, summarise and report, as a Prefect flow."""
     with server_named():
         found = fit(

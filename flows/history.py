@@ -148,7 +148,7 @@ class History:
         """Note a posterior that is in its place, and let ``latest.json`` name it."""
         path = self.path(entry)
         with new_file(path.with_suffix(".npz"), "out") as built, built.open("wb") as file:
-            np.savez(file, **_packed(dataset))
+            np.savez(file, **_pack_moments(dataset))
         write_file(path.with_suffix(".json"), json.dumps(asdict(entry), indent=2) + "\n", "out")
         self._write_latest(entry)
 
@@ -229,7 +229,7 @@ def moments_of(dataset: Dataset) -> Moments:
     return found
 
 
-def _packed(dataset: Dataset) -> dict[str, Any]:
+def _pack_moments(dataset: Dataset) -> dict[str, Any]:
     return {
         f"{view}/{name}": value for view, own in moments_of(dataset).items() for name, value in own.items()
     }

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from factorflow import settings
 from factorflow.errors import InputError
-from factorflow.models.registry import default_family, registered
+from factorflow.models.registry import default_family, registered_models
 from factorflow.settings import SourceOptions
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
     "Reading",
     "Run",
     "RunOptions",
-    "Shown",
+    "DisplayedResult",
     "Source",
     "SourceOptions",
     "Worded",
@@ -47,7 +47,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Shown(Choice):
+class DisplayedResult(Choice):
     """How a parameter is shown in Prefect's form, which takes no description from a ``Field`` beside a type.
 
     Parameters
@@ -64,7 +64,7 @@ class Shown(Choice):
 
 
 @dataclass(frozen=True)
-class Families(Shown):
+class Families(DisplayedResult):
     """How the choice of a family is shown, and checked: by the schema of the family that was named.
 
     A choice alone is refused as a whole, "not valid under any of the given schemas". Here the choice takes
@@ -105,15 +105,17 @@ def _with_family(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     name = value.get("model", default_family())
-    if name not in registered():
-        raise InputError("model", name, f"one of {', '.join(sorted(registered()))}", "Choose one of them.")
+    if name not in registered_models():
+        raise InputError(
+            "model", name, f"one of {', '.join(sorted(registered_models()))}", "Choose one of them."
+        )
     return {**value, "model": name}
 
 
 if TYPE_CHECKING:
     from factorflow.models.contract import ModelConfig as ModelChoice
 else:
-    _families = sorted(registered().items(), key=lambda family: family[0] != default_family())
+    _families = sorted(registered_models().items(), key=lambda family: family[0] != default_family())
     ModelChoice = Annotated[
         reduce(or_, (family for _, family in _families)),
         Field(discriminator="model"),
@@ -125,16 +127,16 @@ else:
 
 Source = Annotated[
     str,
-    Shown(
+    DisplayedResult(
         "Path of the data, as the worker sees it: a dataset; a file or folder that `factorflow ingest` "
         "accepts (.npz, .csv, .tsv, .parquet, .h5ad, .h5mu, .zarr); or a long table, with its formula among "
         "the options of the source."
     ),
 ]
 
-Out = Annotated[str, Shown("Folder for dataset, posterior, summary and report.")]
+Out = Annotated[str, DisplayedResult("Folder for dataset, posterior, summary and report.")]
 
-Overwrite = Annotated[bool, Shown("Replace the posterior of another run in the folder.")]
+Overwrite = Annotated[bool, DisplayedResult("Replace the posterior of another run in the folder.")]
 
 
 class RunOptions(settings.RunOptions):
@@ -145,11 +147,15 @@ class RunOptions(settings.RunOptions):
     )
 
 
-Run = Annotated[RunOptions, Worded, Shown("Where and for how long it runs, its seed, and what is held out.")]
+Run = Annotated[
+    RunOptions, Worded, DisplayedResult("Where and for how long it runs, its seed, and what is held out.")
+]
 
-Reading = Annotated[SourceOptions, Worded, Shown("How the source is read; nothing of it for a dataset.")]
+Reading = Annotated[
+    SourceOptions, Worded, DisplayedResult("How the source is read; nothing of it for a dataset.")
+]
 
 
 def default_model() -> Any:
     """Return the configuration that a flow uses when it is given none."""
-    return registered()[default_family()]()
+    return registered_models()[default_family()]()

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from factorflow.engine.events import OnEvent
     from factorflow.models.contract import ModelConfig
 
-__all__ = ["Refreshed", "Steps", "imported", "refresh", "run_steps"]
+__all__ = ["RefreshResult", "Steps", "import_hook", "refresh", "run_steps"]
 
 Accept = Callable[[Mapping[str, Any]], bool]
 """A hook that says whether a new posterior becomes the latest, by its comparison with the one before."""
@@ -74,7 +74,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Refreshed:
+class RefreshResult:
     """What a recurring run found and did.
 
     Parameters
@@ -129,7 +129,7 @@ def refresh(
     source_options: SourceOptions = SOURCE,
     accept: Accept | None = None,
     on_event: OnEvent | None = None,
-) -> Refreshed:
+) -> RefreshResult:
     """Bring the results in a folder up to date with their source; do nothing if they are.
 
     Parameters
@@ -173,7 +173,7 @@ def run_steps(
     rule: RefreshOptions,
     steps: Steps,
     accept: Accept | None = None,
-) -> Refreshed:
+) -> RefreshResult:
     """Run the course of a refresh; parameters as for `refresh`.
 
     Summary and report are written before the history names the posterior: what a kill leaves, and a fit that
@@ -186,7 +186,7 @@ def run_steps(
         if accept is not None:
             expected = "nothing beside accept, a function"
             raise InputError("rule.accept", rule.accept, expected, "Leave one of the two out.")
-        accept = imported(rule.accept)
+        accept = import_hook(rule.accept)
     history = History(folder.path)
     with history.locked():
         history.repair(rule.keep)
@@ -203,7 +203,7 @@ def run_steps(
         if decided.action == "nothing":
             place = replace(folder, name=_latest_name(history, folder))
             _write_outdated(place, steps)
-            return Refreshed(place, ingested, decided)
+            return RefreshResult(place, ingested, decided)
         check_rows(history, last, dataset, rule)
         entries = history.entries()
         moments = history.moments(entries[-1]) if entries else None  # damaged: before the work
@@ -218,7 +218,7 @@ def run_steps(
             if _is_partial(place):  # the next refresh goes on with it
                 steps.summarise(place)
                 steps.publish(place)
-                return Refreshed(place, ingested, decided)
+                return RefreshResult(place, ingested, decided)
         entry = Entry(
             number=int(Path(place.name).stem),
             kind="fit" if decided.action == "fit" else "projection",
@@ -229,20 +229,20 @@ def run_steps(
             start="" if start is None else start.rpartition("/")[2],
             note=note,
         )
-        comparison = _compared(history, last, entry, dataset, place, moments)
+        comparison = _compare_runs(history, last, entry, dataset, place, moments)
         found = alerts(comparison, rule)
         entry = replace(entry, comparison=comparison | {"alerts": found} if comparison else {})
         if comparison and accept is not None and not _is_accepted(accept, entry.comparison, place):
-            return Refreshed(place, ingested, decided, entry, tuple(found), accepted=False)
+            return RefreshResult(place, ingested, decided, entry, tuple(found), accepted=False)
         if entry.kind == "fit":
             steps.summarise(place)
             steps.publish(place)
         history.add(entry, dataset)
         history.prune(rule.keep)
-        return Refreshed(place, ingested, decided, entry, tuple(found))
+        return RefreshResult(place, ingested, decided, entry, tuple(found))
 
 
-def imported(path: str) -> Accept:
+def import_hook(path: str) -> Accept:
     """Return the hook at a path, ``package.module:function``.
 
     Raises
@@ -305,7 +305,7 @@ def _start(
     return str(last.path), ""
 
 
-def _compared(
+def _compare_runs(
     history: History,
     last: Last | None,
     entry: Entry,
@@ -314,7 +314,7 @@ def _compared(
     moments: Moments | None,
 ) -> dict[str, Any]:
     """Return what changed since the last fit (factors, scores) and the latest posterior (data)."""
-    from factorflow.surface import open_posterior
+    from factorflow.api import open_posterior
 
     entries = history.entries()
     if last is None and not entries:

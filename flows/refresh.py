@@ -23,25 +23,27 @@ from flows import tasks
 from flows.artifacts import Label
 from flows.markdown import plain
 from flows.parameters import (
+    DisplayedResult,
     ModelChoice,
     Out,
     Reading,
     Run,
     RunOptions,
-    Shown,
     Source,
     SourceOptions,
     Worded,
     default_model,
 )
-from flows.recurring import Check, Refreshed, Steps, run_steps
+from flows.recurring import Check, RefreshResult, Steps, run_steps
 
 __all__ = ["refresh"]
 
 Rule = Annotated[
     RefreshOptions,
     Worded,
-    Shown("When a fit is due, what it begins with, how many posteriors stay, what is called drift."),
+    DisplayedResult(
+        "When a fit is due, what it begins with, how many posteriors stay, what is called drift."
+    ),
 ]
 
 SHOWN = 50
@@ -89,7 +91,7 @@ def refresh(
         summarise=lambda place: tasks.summarise(place, label),
         publish=lambda place: tasks.publish(place, label),
     )
-    with _alone(folder):
+    with _exclusive_folder(folder):
         found = run_steps(folder, model, run, rule, steps)
     outcome = found.describe()
     tasks.say(outcome["findings"])
@@ -104,7 +106,7 @@ def refresh(
 
 
 @contextmanager
-def _alone(folder: Folder) -> Iterator[None]:
+def _exclusive_folder(folder: Folder) -> Iterator[None]:
     """Wait until no other flow refreshes the folder: a limit of the Prefect server, one for each folder.
 
     The package's own lock keeps out what knows no server, without waiting: that is why a server that is away
@@ -122,7 +124,7 @@ def limit_of(folder: Folder) -> str:
     return f"factorflow-refresh-{hashlib.sha256(str(folder.path).encode()).hexdigest()[:12]}"
 
 
-def _tell(found: Refreshed, label: Label) -> None:
+def _tell(found: RefreshResult, label: Label) -> None:
     """Emit the event."""
     kinds = {"nothing": "unchanged", "project": "projected", "fit": "fitted"}
     what = "drifted" if found.alerts else kinds[found.due.action]
@@ -135,7 +137,7 @@ def _tell(found: Refreshed, label: Label) -> None:
     emit_event(f"factorflow.refresh.{what}", resource, payload=found.describe())
 
 
-def _page(found: Refreshed, label: Label) -> str:
+def _page(found: RefreshResult, label: Label) -> str:
     """Return what changed as markdown."""
     assert found.entry is not None
     comparison = found.entry.comparison

@@ -20,13 +20,13 @@ from prefect.exceptions import ObjectNotFound
 
 from factorflow.settings import read_yaml
 
-__all__ = ["declared", "differences"]
+__all__ = ["read_deployments", "differences"]
 
 EXECUTOR = "{{ $FACTORFLOW_EXECUTOR }}"
 KINDS = ("cron", "interval", "rrule")
 
 
-def declared(text: str, executor: str) -> dict[str, dict[str, Any]]:
+def read_deployments(text: str, executor: str) -> dict[str, dict[str, Any]]:
     """Return the deployments of a file by name: parameters and schedules, those by their slugs."""
     found = {}
     for deployment in read_yaml(text.replace(EXECUTOR, executor))["deployments"]:
@@ -46,7 +46,7 @@ def differences(name: str, wanted: Mapping[str, Any], there: Mapping[str, Any]) 
     name : str
         Of the deployment, ``refresh/nightly``.
     wanted : mapping
-        As `declared` returns it.
+        As `read_deployments` returns it.
     there : mapping
         As the API of Prefect returns it.
     """
@@ -81,7 +81,7 @@ def main(file: str) -> None:
     """Say what differs from a file, and delete schedules that it does not declare."""
     text = Path(file).read_text(encoding="utf-8")
     with get_client(sync_client=True) as client:
-        for name, wanted in declared(text, os.environ.get("FACTORFLOW_EXECUTOR", "dask")).items():
+        for name, wanted in read_deployments(text, os.environ.get("FACTORFLOW_EXECUTOR", "dask")).items():
             try:
                 deployment = client.read_deployment_by_name(name)
             except ObjectNotFound:

@@ -16,11 +16,11 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, as_completed
 from pydantic import Field
 
+from factorflow.api import open_posterior
 from factorflow.data import open_dataset
 from factorflow.engine.executors.launch import shared_cluster
-from factorflow.models.registry import registered
+from factorflow.models.registry import registered_models
 from factorflow.settings import SELECTION
-from factorflow.surface import open_posterior
 from factorflow.workflow.parallel import Stop
 from factorflow.workflow.pipeline import Folder
 from factorflow.workflow.select import (
@@ -39,12 +39,12 @@ from flows import tasks
 from flows.artifacts import Label, RunWatcher, picture_of, publish_picture, publish_report
 from flows.markdown import plain
 from flows.parameters import (
+    DisplayedResult,
     ModelChoice,
     Out,
     Reading,
     Run,
     RunOptions,
-    Shown,
     Source,
     SourceOptions,
     default_model,
@@ -54,13 +54,13 @@ __all__ = ["select"]
 
 
 @dataclass(frozen=True)
-class Options(Shown):
+class Options(DisplayedResult):
     """How values of options of a model are shown, and checked: each as a family of models checks it."""
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
         """Return the schema of the form; named properties would each be a field of it."""
         values: dict[str, list[dict[str, Any]]] = {}
-        for family in registered().values():
+        for family in registered_models().values():
             for name, field in family.model_json_schema()["properties"].items():
                 for one in field.get("anyOf", [field]):
                     bounds = {key: one[key] for key in one if key not in {"title", "description", "default"}}
@@ -83,12 +83,12 @@ Grid = Annotated[
 Seeds = Annotated[
     list[Annotated[int, Field(ge=0, lt=2**63)]],
     Field(min_length=1),
-    Shown("Runs of each combination: a seed each."),
+    DisplayedResult("Runs of each combination: a seed each."),
 ]
 Parallel = Annotated[
-    int, Field(ge=1), Shown("Fits at the same time, on one cluster, with the same results (>= 1).")
+    int, Field(ge=1), DisplayedResult("Fits at the same time, on one cluster, with the same results (>= 1).")
 ]
-Refitted = Annotated[bool, Shown("Fit the best model to everything, nothing held out.")]
+Refitted = Annotated[bool, DisplayedResult("Fit the best model to everything, nothing held out.")]
 
 
 @task(cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=tasks.worth_retrying)

@@ -36,13 +36,13 @@ from factorflow.settings.clusters import seconds_of
 from factorflow.workflow.select import plan
 from flows.fit import check_server, server_named
 
-__all__ = ["Served", "deployments", "schedule_of"]
+__all__ = ["ServableFlow", "deployments", "schedule_of"]
 
 LEAST_SECONDS = 60
 """Between two runs of a schedule."""
 
 
-class Served(StrEnum):
+class ServableFlow(StrEnum):
     """The flows that can be served."""
 
     FIT = "fit"
@@ -82,10 +82,10 @@ def deployments(
         if schedule is not None:
             given[schedule.cron or str(schedule.interval)] = "cron" if schedule.cron else "every"
         for value, option in given.items():
-            expected = f"a flow that it is for: {', '.join(Served)}"
+            expected = f"a flow that it is for: {', '.join(ServableFlow)}"
             raise InputError(option, value, expected, "Name one, before the options.")
-        return [_deployment(each, {}, None, name) for each in Served]
-    return [_deployment(Served(flow), parameters, schedule, name)]
+        return [_deployment(each, {}, None, name) for each in ServableFlow]
+    return [_deployment(ServableFlow(flow), parameters, schedule, name)]
 
 
 def schedule_of(cron: str | None, every: str | None, timezone: str | None) -> Schedule | None:
@@ -173,7 +173,7 @@ def _zone(name: str) -> ZoneInfo:
 
 
 def _deployment(
-    which: Served, parameters: Mapping[str, Any], schedule: Schedule | None, name: str
+    which: ServableFlow, parameters: Mapping[str, Any], schedule: Schedule | None, name: str
 ) -> RunnerDeployment:
     flow: Flow[..., Any] = getattr(import_module(f"flows.{which}"), which)
     _check(flow, parameters, whole=schedule is not None)
@@ -243,7 +243,7 @@ def _check_server() -> None:
 
 
 def main(
-    flow: Annotated[Served | None, typer.Argument(help="The flow; all of them when left out.")] = None,
+    flow: Annotated[ServableFlow | None, typer.Argument(help="The flow; all of them when left out.")] = None,
     param: Annotated[
         list[str] | None,
         typer.Option(

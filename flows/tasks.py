@@ -17,9 +17,9 @@ from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import TerminationSignal
 from prefect.tasks import Task
 
+from factorflow.api import open_posterior
 from factorflow.data import Dataset
 from factorflow.errors import InputError
-from factorflow.surface import open_posterior
 from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder
 from flows.artifacts import Label, RunWatcher, publish_factors, publish_objective, publish_report

@@ -11,7 +11,7 @@ from examples.patches.report import write_report
 from examples.patches.write import write_patches
 from factorflow import open_posterior
 from factorflow.cli.options import path, value_of
-from factorflow.cli.output import Shown, command, serve
+from factorflow.cli.output import DisplayedResult, command, serve
 from factorflow.errors import InputError
 
 __all__ = ["app"]
@@ -52,7 +52,7 @@ def write(
     seed: Annotated[int, typer.Option(min=0, help="Key of the random numbers.")] = 0,
     block_rows: Annotated[int | None, typer.Option(help="Rows of a block, a power of two.")] = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the dataset at OUT.")] = False,
-) -> Shown:
+) -> DisplayedResult:
     """Write sequences of patches, seen by windows that move over photographs or through films."""
     dataset = write_patches(
         out,
@@ -77,7 +77,7 @@ def write(
         block_rows=block_rows,
         overwrite=overwrite,
     )
-    return Shown(dataset.describe(), repr(dataset))
+    return DisplayedResult(dataset.describe(), repr(dataset))
 
 
 def _size(text: str) -> Any:

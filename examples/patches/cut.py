@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from examples.patches.footage import Footage
 from examples.patches.windows import Path, Windows, coefficients
 from factorflow.data.ingest import checks
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
 
 __all__ = ["cut"]
 
@@ -49,8 +49,8 @@ def cut(footage: Sequence[Footage], windows: Windows, n_sequences: int, every: i
     homes = np.searchsorted(edges, begins, side="right")
     unused = np.setdiff1d(np.arange(len(footage)), homes)
     if unused.size:
-        cut, sources = counted(n_sequences, "sequence"), counted(len(footage), "source")
-        names = checks.listed([footage[number].name for number in unused])
+        cut, sources = pluralize(n_sequences, "sequence"), pluralize(len(footage), "source")
+        names = checks.join_names([footage[number].name for number in unused])
         checks.warn(f"{cut}, not from all of {sources}: none from {names}")
     for home in np.unique(homes):
         picture, mine = footage[home], np.flatnonzero(homes == home)

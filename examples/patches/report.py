@@ -19,7 +19,7 @@ from factorflow.storage.remote import RemotePath
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.surface import Posterior
+    from factorflow.api import Posterior
 
 __all__ = ["write_report"]
 

@@ -14,7 +14,7 @@ from factorflow.posterior.predictive import two_sided
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.surface import Posterior
+    from factorflow.api import Posterior
 
 __all__ = ["find_anomalies"]
 

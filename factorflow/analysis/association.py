@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from factorflow.analysis.column_tests import MIN_GROUP, Adjustment, as_numbers, test_of
 from factorflow.analysis.survival import cox_regression
-from factorflow.data.ingest.checks import listed
+from factorflow.data.ingest.checks import join_names
 from factorflow.data.ingest.sources import counts_rows, labels
 from factorflow.errors import InputError
 from factorflow.posterior.labels import sample_metadata
@@ -19,14 +19,14 @@ from factorflow.posterior.labels import sample_metadata
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["associate", "correlate", "factor_correlation", "run_tests"]
 
 _FOUND = ["factor", "column", "test", "n", "statistic", "effect", "p_value"]
 
 
-def factor_correlation(posterior: Stored) -> pd.DataFrame:
+def factor_correlation(posterior: StoredPosterior) -> pd.DataFrame:
     """Return the correlation of the factors' scores over samples, (K, K).
 
     Parameters
@@ -60,7 +60,7 @@ def correlate(scores: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def associate(
-    posterior: Stored,
+    posterior: StoredPosterior,
     columns: str | Sequence[str] | None = None,
     metadata: pd.DataFrame | pd.Series[Any] | None = None,
     *,
@@ -127,12 +127,12 @@ def associate(
     found = run_tests(posterior, columns, metadata, adjust=adjust, blocks=blocks, survival=survival)
     if left_out := found.attrs["not_tested"]:
         what = f"neither numbers or dates that vary nor categories with {MIN_GROUP} samples each"
-        warnings.warn(f"columns not tested: {listed(left_out)}: {what}", stacklevel=3)
+        warnings.warn(f"columns not tested: {join_names(left_out)}: {what}", stacklevel=3)
     return found
 
 
 def run_tests(
-    posterior: Stored,
+    posterior: StoredPosterior,
     columns: str | Sequence[str] | None = None,
     metadata: pd.DataFrame | pd.Series[Any] | None = None,
     *,
@@ -209,7 +209,7 @@ def run_tests(
     return result
 
 
-def _tables(posterior: Stored, metadata: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _tables(posterior: StoredPosterior, metadata: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return the columns that are tested if none are named, and all that can be named."""
     import pandas as pd
 
@@ -235,7 +235,7 @@ def _found(table: pd.DataFrame, name: Any, parameter: str) -> Any:
     return name
 
 
-def _by_sample(posterior: Stored, metadata: pd.DataFrame) -> pd.DataFrame:
+def _by_sample(posterior: StoredPosterior, metadata: pd.DataFrame) -> pd.DataFrame:
     """Return a table in the order of the samples, by their names; where they have none, by position.
 
     Raises

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from factorflow.data import Dataset
-    from factorflow.data.aligned import Aligned
-    from factorflow.posterior.stored import Stored
+    from factorflow.data.aligned_dataset import AlignedDataset
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["enrich", "mean_correlations", "read_gmt"]
 
@@ -66,7 +66,7 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
 
 
 def enrich(
-    posterior: Stored,
+    posterior: StoredPosterior,
     view: str,
     sets: Mapping[str, Sequence[str]] | pd.DataFrame | str | os.PathLike[str],
     *,
@@ -137,7 +137,7 @@ def enrich(
     if not inside:
         raise InputError(
             "sets",
-            counted(n_given, "set"),
+            pluralize(n_given, "set"),
             f"at least one with {min_size} or more features of view {view}, and not all of them",
             f"Features are named like {names[0]!r}: name the members in the same way.",
         )
@@ -226,7 +226,7 @@ def _counted(loadings: NDArray[Any], sign: str) -> NDArray[Any]:
 
 
 def mean_correlations(
-    dataset: Dataset | Aligned,
+    dataset: Dataset | AlignedDataset,
     view: str,
     directions: Sequence[NDArray[np.int8]],
     aligned: NDArray[np.float64],

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
-    from factorflow.surface import Posterior
+    from factorflow.api import Posterior
 
 __all__ = ["annotate_anndata", "annotate_mudata", "check_target", "export_tables", "run_attributes"]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.errors import InputError, OptionText, counted
+from factorflow.errors import InputError, OptionText, pluralize
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["Matching", "match_factors"]
 
@@ -42,7 +42,7 @@ class Matching:
 
 
 def match_factors(
-    posteriors: Sequence[Stored], by: Literal["scores", "loadings"] = "scores", reference: int = 0
+    posteriors: Sequence[StoredPosterior], by: Literal["scores", "loadings"] = "scores", reference: int = 0
 ) -> Matching:
     """Match the factors of several runs with those of one of them.
 
@@ -117,7 +117,7 @@ def match_factors(
     return Matching(table, strength["stability"].mean())
 
 
-def _check_names(first: Stored, other: Stored, by: str) -> None:
+def _check_names(first: StoredPosterior, other: StoredPosterior, by: str) -> None:
     """Refuse runs of different datasets which have nothing but numbers in common.
 
     Features without names are columns, which arrays of the same width have in the same order; of samples
@@ -143,7 +143,7 @@ def _check_names(first: Stored, other: Stored, by: str) -> None:
             raise InputError("posteriors", value, expected, "Give the features names in both datasets.")
 
 
-def _profile(posterior: Stored, by: str) -> pd.DataFrame:
+def _profile(posterior: StoredPosterior, by: str) -> pd.DataFrame:
     """Return what factors are compared by: scores by sample, or loadings by view and feature."""
     import pandas as pd
 
@@ -170,7 +170,7 @@ def _correlation(left: pd.DataFrame, right: pd.DataFrame) -> NDArray[np.float64]
     if len(shared) < MIN_SHARED:
         raise InputError(
             "posteriors",
-            f"runs that share {counted(len(shared), 'name')}",
+            f"runs that share {pluralize(len(shared), 'name')}",
             f"at least {MIN_SHARED} samples or features in common",
             "Match runs on other samples with {by}.",
             by="loadings",

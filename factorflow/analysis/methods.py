@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from factorflow.analysis.association import associate
 from factorflow.analysis.enrichment import enrich
 from factorflow.analysis.matching import Matching, match_factors
-from factorflow.arguments import checked_methods
-from factorflow.posterior.stored import Stored
+from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.posterior.stored_posterior import StoredPosterior
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["Analysed"]
 
 
-@checked_methods
-class Analysed(Stored):
+@name_wrong_arguments_of_methods
+class Analysed(StoredPosterior):
     """What was found, with the analyses of it that need nothing else."""
 
     def associate(
@@ -104,7 +104,7 @@ class Analysed(Stored):
             correlation_adjusted=correlation_adjusted,
         )
 
-    def match(self, *others: Stored, by: Literal["scores", "loadings"] = "scores") -> Matching:
+    def match(self, *others: StoredPosterior, by: Literal["scores", "loadings"] = "scores") -> Matching:
         """Match the factors of other runs with those of this one.
 
         Parameters

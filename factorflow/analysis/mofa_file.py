@@ -21,7 +21,7 @@ from factorflow.storage.publish import new_file
 from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
-    from factorflow.surface import Posterior
+    from factorflow.api import Posterior
 
 __all__ = ["export_mofa"]
 

@@ -30,7 +30,7 @@ MOVED = {"patches": "examples.patches write", "reproduce": "examples.reproduce"}
 """Commands that are examples now, and how they are run in a clone."""
 
 
-def _moved(name: str) -> Callable[..., None]:
+def _moved_command(name: str) -> Callable[..., None]:
     def refuse(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
         print(f"error: {name} is an example. In a clone: python -m {MOVED[name]} ...", file=sys.stderr)
         raise typer.Exit(2)
@@ -40,7 +40,9 @@ def _moved(name: str) -> Callable[..., None]:
 
 for command in MOVED:
     settings = {"ignore_unknown_options": True}
-    app.command(command, hidden=True, add_help_option=False, context_settings=settings)(_moved(command))
+    app.command(command, hidden=True, add_help_option=False, context_settings=settings)(
+        _moved_command(command)
+    )
 
 
 def _version(wanted: bool) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from factorflow.cli.options import Overwrite, path
-from factorflow.cli.output import Shown, command, render
+from factorflow.cli.output import DisplayedResult, command, render
 from factorflow.cli.results import Moved, Posterior, check_free, opened_with
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
 from factorflow.storage.location import Location, output_location
 from factorflow.storage.publish import new_file
 
@@ -53,7 +53,7 @@ def associate(
     ] = None,
     out: Out = None,
     overwrite: Overwrite = False,
-) -> Shown:
+) -> DisplayedResult:
     """Test every factor against columns of the sample metadata, by ranks; p-values are corrected."""
     times = None if survival is None else tuple(survival.split(","))
     from factorflow import open_posterior
@@ -67,7 +67,7 @@ def associate(
         blocks=blocks,
         survival=times,  # type: ignore[arg-type]  # their number is checked there
     )
-    return _shown(found, out, overwrite)
+    return _write_table(found, out, overwrite)
 
 
 def enrich(
@@ -86,14 +86,14 @@ def enrich(
     ] = False,
     out: Out = None,
     overwrite: Overwrite = False,
-) -> Shown:
+) -> DisplayedResult:
     """Test feature sets among the large loadings of each factor; p-values are corrected."""
     from factorflow import open_posterior
 
     found = open_posterior(posterior).enrich(
         view, sets, sign=sign, test=test, min_size=min_size, correlation_adjusted=correlation_adjusted
     )
-    return _shown(found, out, overwrite)
+    return _write_table(found, out, overwrite)
 
 
 def match(
@@ -106,16 +106,16 @@ def match(
     ] = "scores",
     out: Out = None,
     overwrite: Overwrite = False,
-) -> Shown:
+) -> DisplayedResult:
     """Match the factors of several runs with those of the first, one to one, and say how stable each is."""
     from factorflow import open_posterior
     from factorflow.analysis import match_factors
 
     found = match_factors([open_posterior(path) for path in posteriors], by)
-    shown = _shown(found.table, out, overwrite)
+    shown = _write_table(found.table, out, overwrite)
     stability = {str(name): float(value) for name, value in found.stability.items()}
     text = f"{shown.text}\n\nstability of the factors of {posteriors[0]}\n{render(stability, '  ')}"
-    return Shown({**shown.data, "stability": stability}, text)
+    return DisplayedResult({**shown.data, "stability": stability}, text)
 
 
 def anomalies(
@@ -125,32 +125,32 @@ def anomalies(
     dataset: Moved = None,
     out: Out = None,
     overwrite: Overwrite = False,
-) -> Shown:
+) -> DisplayedResult:
     """List the observed entries that the model finds least likely."""
     from factorflow.analysis import find_anomalies
 
-    return _shown(find_anomalies(opened_with(posterior, dataset), view, n), out, overwrite)
+    return _write_table(find_anomalies(opened_with(posterior, dataset), view, n), out, overwrite)
 
 
-def diagnostics(posterior: Posterior, out: Out = None, overwrite: Overwrite = False) -> Shown:
+def diagnostics(posterior: Posterior, out: Out = None, overwrite: Overwrite = False) -> DisplayedResult:
     """Show R-hat and effective sample sizes of a sampler's variables, the worst first."""
     from factorflow import open_posterior
 
     table = open_posterior(posterior).diagnostics().sort_values("r_hat", ascending=False, kind="stable")
-    return _shown(table.reset_index(), out, overwrite)
+    return _write_table(table.reset_index(), out, overwrite)
 
 
-def _shown(table: pd.DataFrame, out: Path | None, overwrite: bool) -> Shown:
+def _write_table(table: pd.DataFrame, out: Path | None, overwrite: bool) -> DisplayedResult:
     """Return a table to show, after it was written where that was asked for."""
     if out is not None:
         _write(table, output_location(out), overwrite)
     rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
     lines = [render({"": rows[:SHOWN]}).removeprefix("\n")] if rows else ["nothing"]
     if len(rows) > SHOWN:
-        lines.append(f"... and {counted(len(rows) - SHOWN, 'row')} more: --out FILE, or --json")
+        lines.append(f"... and {pluralize(len(rows) - SHOWN, 'row')} more: --out FILE, or --json")
     if out is not None:
         lines.append(f"written  {out}")
-    return Shown({"rows": rows} | ({} if out is None else {"written": str(out)}), "\n".join(lines))
+    return DisplayedResult({"rows": rows} | ({} if out is None else {"written": str(out)}), "\n".join(lines))
 
 
 def _write(table: pd.DataFrame, out: Location, overwrite: bool) -> None:

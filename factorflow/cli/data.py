@@ -16,7 +16,7 @@ from factorflow.cli.options import (
     simulators,
     value_of,
 )
-from factorflow.cli.output import Shown, command
+from factorflow.cli.output import DisplayedResult, command
 from factorflow.errors import InputError
 from factorflow.settings import SourceOptions
 
@@ -44,7 +44,7 @@ def ingest(
         typer.Option(help="A long table instead, or a folder of them: CSV, TSV, Parquet, Arrow."),
     ] = None,
     overwrite: Overwrite = False,
-) -> Shown:
+) -> DisplayedResult:
     """Write a dataset from .npz, .csv, .tsv, .parquet, .npy, .h5ad, .h5mu or .zarr, or a folder of them.
 
     With --table and --formula: from a long table of one response and categorical variables.
@@ -58,7 +58,7 @@ def ingest(
         dataset = write_dataset(out, _views(sources), overwrite=overwrite, **options.arguments())
     else:
         raise InputError("SOURCE", "nothing", "files or a folder", "Or give --table and --formula.")
-    return Shown(dataset.describe(), repr(dataset))
+    return DisplayedResult(dataset.describe(), repr(dataset))
 
 
 def _views(sources: Sequence[str]) -> str | dict[str, str | list[str | Path]]:
@@ -104,7 +104,7 @@ def simulate(
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Key of the random numbers.")] = 0,
     overwrite: Annotated[bool, typer.Option(help="Replace the dataset at OUT.")] = False,
-) -> Shown:
+) -> DisplayedResult:
     """Simulate a dataset of any size, block by block."""
     from factorflow.data import simulate as make
 
@@ -115,21 +115,21 @@ def simulate(
         raise InputError("out", "nothing", "a path", "Give --out, or --settings to list what can be set.")
     options = suited | {name: value_of(text) for name, text in assignments("set", settings or []).items()}
     made = make(kind, out, seed=seed, overwrite=overwrite, **options)
-    return Shown(made.describe(), repr(made))
+    return DisplayedResult(made.describe(), repr(made))
 
 
 def _simulator_of(kind: str) -> tuple[str, dict[str, Any]]:
     """Return a simulator and settings that suit: of a family from elsewhere those of its first example."""
     from factorflow.data.simulation.simulate import FAMILIES, SIMULATORS
-    from factorflow.models.registry import registered
+    from factorflow.models.registry import registered_models
 
-    if kind in SIMULATORS or kind in FAMILIES or kind not in registered():
+    if kind in SIMULATORS or kind in FAMILIES or kind not in registered_models():
         return kind, {}
-    example = next(iter(registered()[kind].examples().values()))
+    example = next(iter(registered_models()[kind].examples().values()))
     return example.simulator, dict(example.data)
 
 
-def _settings_of(kind: str, more: dict[str, Any]) -> Shown:
+def _settings_of(kind: str, more: dict[str, Any]) -> DisplayedResult:
     """Return what can be set of a simulator, as its docstring says it."""
     import re
     from inspect import getdoc, signature
@@ -144,7 +144,7 @@ def _settings_of(kind: str, more: dict[str, Any]) -> Shown:
     lines = [about.rstrip(), "", settings]
     if suited:
         lines += ["", "Set already: " + ", ".join(f"{name}={value}" for name, value in suited.items())]
-    return Shown({"kind": kind, "settings": settings, "suited": suited}, "\n".join(lines))
+    return DisplayedResult({"kind": kind, "settings": settings, "suited": suited}, "\n".join(lines))
 
 
 def inspect(
@@ -152,7 +152,7 @@ def inspect(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read everything and check every checksum.")
     ] = False,
-) -> Shown:
+) -> DisplayedResult:
     """Show what a dataset or a posterior holds."""
     from factorflow import open_dataset, open_posterior
     from factorflow.posterior.schema import is_posterior
@@ -164,6 +164,6 @@ def inspect(
         dataset = open_dataset(store)
         facts, text, check = dataset.describe(), repr(dataset), dataset.verify
     if not verify:
-        return Shown(facts, text)
+        return DisplayedResult(facts, text)
     check()
-    return Shown(facts | {"verified": True}, f"{text}\nEvery checksum is right.")
+    return DisplayedResult(facts | {"verified": True}, f"{text}\nEvery checksum is right.")

@@ -17,7 +17,7 @@ from factorflow.cli.options import (
     path,
     values_of,
 )
-from factorflow.cli.output import Shown, command, told
+from factorflow.cli.output import DisplayedResult, command, report_findings
 from factorflow.engine.progress import progress_bar
 from factorflow.errors import InputError
 from factorflow.settings import (
@@ -32,8 +32,8 @@ from factorflow.settings import (
 from factorflow.storage.location import as_location
 
 if TYPE_CHECKING:
+    from factorflow.api import Posterior
     from factorflow.engine.events import Event
-    from factorflow.surface import Posterior
 
 __all__ = ["register"]
 
@@ -49,11 +49,11 @@ def fit(
     out: Annotated[Path, typer.Option(help="Posterior to write.", parser=path)],
     model: ModelOptions,
     options: FitOptions,
-) -> Shown:
+) -> DisplayedResult:
     """Fit a model to a dataset."""
     with progress_bar() as on_event:
         posterior = factorflow.fit(dataset, model.values(), out=out, on_event=on_event, **options.arguments())
-    return _shown(out, posterior)
+    return _describe_fit(out, posterior)
 
 
 def resume(
@@ -61,7 +61,7 @@ def resume(
         Path, typer.Argument(help="Where the interrupted run was to put its posterior.", parser=path)
     ],
     run: ResumeOptions,
-) -> Shown:
+) -> DisplayedResult:
     """Go on with an interrupted run: its dataset, model and seed are those it began with."""
     from factorflow.workflow.pipeline import Folder, repair
 
@@ -77,11 +77,11 @@ def resume(
     place = as_location(out, "out")
     for folder in place.parents[:1]:  # of a flow: its summary and report follow the posterior
         repair(Folder(folder, place.name))
-    shown = _shown(out, posterior)
+    shown = _describe_fit(out, posterior)
     if began:
         return shown
     note = f"The run to {out} is complete: there is nothing to go on with."
-    return Shown({**shown.data, "note": note}, f"{shown.text}\n{note}")
+    return DisplayedResult({**shown.data, "note": note}, f"{shown.text}\n{note}")
 
 
 def select(
@@ -95,7 +95,7 @@ def select(
     seeds: Annotated[str, typer.Option(help="Runs of each combination, such as 0,1,2.")] = "0",
     refit: Annotated[bool, typer.Option(help="Fit the best model to everything.")] = True,
     parallel: Annotated[int, typer.Option(min=1, help="Fits at the same time, on Dask workers.")] = 1,
-) -> Shown:
+) -> DisplayedResult:
     """Fit every combination of a grid of options, rank them by held-out score, fit the best to everything."""
     from factorflow.workflow.select import select as rank
 
@@ -115,7 +115,7 @@ def select(
             parallel=parallel,
             on_event=on_event,
         )
-    return told(selection.describe())
+    return report_findings(selection.describe())
 
 
 def refresh(
@@ -128,7 +128,7 @@ def refresh(
     run: RunOptions,
     rule: RefreshOptions,
     source_options: SourceOptions,
-) -> Shown:
+) -> DisplayedResult:
     """Bring results up to date with their source: fit or project what changed, and say what drifted."""
     from factorflow.workflow.pipeline import Folder
     from flows.recurring import refresh as bring_up_to_date
@@ -143,8 +143,10 @@ def refresh(
             source_options=source_options,
             on_event=on_event,
         )
-    return told(outcome.describe())
+    return report_findings(outcome.describe())
 
 
-def _shown(out: Path, posterior: Posterior) -> Shown:
-    return Shown({"posterior": str(out), **posterior.summary()}, f"{posterior!r}\n\nposterior  {out}")
+def _describe_fit(out: Path, posterior: Posterior) -> DisplayedResult:
+    return DisplayedResult(
+        {"posterior": str(out), **posterior.summary()}, f"{posterior!r}\n\nposterior  {out}"
+    )

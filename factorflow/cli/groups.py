@@ -40,7 +40,7 @@ def options_of(parameter: inspect.Parameter, group: type[Options]) -> list[inspe
 
 
 def _annotation(name: str, field: FieldInfo) -> Any:
-    hint, metavar = _in_shell(field.annotation)
+    hint, metavar = _shell_type(field.annotation)
     extra = field.json_schema_extra if isinstance(field.json_schema_extra, dict) else {}
     flags = [f"--{extra['flag']}"] if "flag" in extra else []
     choices = _choices(field.annotation)
@@ -55,7 +55,7 @@ def parse_group(group: type[Options], typed: dict[str, Any]) -> Options:
     return parse_config(group, {name: value for name, value in values.items() if value is not None})
 
 
-def _in_shell(hint: Any) -> tuple[Any, str | None]:
+def _shell_type(hint: Any) -> tuple[Any, str | None]:
     """Return the type of an option in a shell, and how its values are shown where that says too little."""
     hint = _without_checks(hint)
     kinds = _kinds(hint)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from factorflow.cli.options import families
-from factorflow.cli.output import Shown, command
+from factorflow.cli.output import DisplayedResult, command
 from factorflow.errors import InputError
 from factorflow.settings import describe
 
@@ -27,27 +27,27 @@ def models(
     name: Annotated[
         str | None, typer.Argument(help="A family; all of them when left out.", autocompletion=families)
     ] = None,
-) -> Shown:
+) -> DisplayedResult:
     """List the families of models, or the options of one: values, default, what it does."""
-    from factorflow.models.registry import registered
+    from factorflow.models.registry import registered_models
 
-    known = registered()
+    known = registered_models()
     if name is None:
         rows = {family: (kind.__doc__ or "").split("\n\n")[0] for family, kind in known.items()}
         width = max(map(len, rows))
         lines = [f"{family:<{width}}  {text}" for family, text in rows.items()]
         lines += ["", "`factorflow models NAME` lists the options of one."]
-        return Shown({"models": rows}, "\n".join(lines))
+        return DisplayedResult({"models": rows}, "\n".join(lines))
     if name not in known:
         raise InputError("NAME", name, f"one of {', '.join(known)}", "Choose one of these names.")
     kind = known[name]
     options, about = describe(kind), (kind.__doc__ or "").split("\n\n")[0]
     data = {"model": name, "class": kind.of, "description": about, "options": options}
     lines = [f"{name}: {about}", f"In a shell --model {name} --set OPTION=VALUE; in Python {kind.of}.", ""]
-    return Shown(data, "\n".join([*lines, *(_shown(option) for option in options)]))
+    return DisplayedResult(data, "\n".join([*lines, *(_format_option(option) for option in options)]))
 
 
-def _shown(option: dict[str, Any]) -> str:
+def _format_option(option: dict[str, Any]) -> str:
     """Return an option as two lines or more: name, values and default; what it does."""
     head = f"{option['option']}  {option['values']}; default {option['default']}"
     text = textwrap.fill(option["description"], WIDTH, initial_indent="    ", subsequent_indent="    ")

@@ -172,9 +172,9 @@ def simulators(incomplete: str) -> list[str]:
 
 def families(incomplete: str) -> list[str]:
     """Complete the name of a family."""
-    from factorflow.models.registry import registered
+    from factorflow.models.registry import registered_models
 
-    return [name for name in registered() if name.startswith(incomplete)]
+    return [name for name in registered_models() if name.startswith(incomplete)]
 
 
 def default_families(_: str = "") -> list[str]:
@@ -188,18 +188,18 @@ def options_like(flag: str) -> list[str]:
     """Return options of models that are written as a flag is, ``--n-factors``, or nearly so."""
     from difflib import get_close_matches
 
-    from factorflow.models.registry import registered
+    from factorflow.models.registry import registered_models
 
-    names = {name for family in registered().values() for name in family.model_fields}
+    names = {name for family in registered_models().values() for name in family.model_fields}
     typed = flag.lstrip("-").replace("-", "_")
     return [typed] if typed in names else get_close_matches(typed, sorted(names), n=2, cutoff=0.8)
 
 
-def _assigned(ctx: typer.Context, incomplete: str) -> list[str]:
+def _complete_assignment(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete NAME= of the options of a model, and VALUE where there is a choice."""
-    from factorflow.models.registry import default_family, registered
+    from factorflow.models.registry import default_family, registered_models
 
-    family = registered().get(ctx.params.get("model") or default_family())
+    family = registered_models().get(ctx.params.get("model") or default_family())
     name, equals, value = incomplete.partition("=")
     known = {option["option"]: option for option in describe(family)} if family else {}
     if not equals:
@@ -212,7 +212,7 @@ def _executors(incomplete: str) -> list[str]:
     return [name for name in ("local", "threads", "dask") if name.startswith(incomplete)]
 
 
-_COMPLETIONS = {"model": families, "set": _assigned, "executor": _executors}
+_COMPLETIONS = {"model": families, "set": _complete_assignment, "executor": _executors}
 
 
 def _read_options(path: Path | None) -> dict[str, Any]:

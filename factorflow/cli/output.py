@@ -38,13 +38,13 @@ from factorflow.cli.options import (
 from factorflow.cli.wording import Flag, Wording
 from factorflow.errors import FactorflowError, InputError
 
-__all__ = ["Shown", "as_json", "command", "render", "serve", "told", "without_findings"]
+__all__ = ["DisplayedResult", "as_json", "command", "render", "serve", "report_findings", "without_findings"]
 
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 
 @dataclass(frozen=True)
-class Shown:
+class DisplayedResult:
     """A result with a text of its own.
 
     Parameters
@@ -52,28 +52,28 @@ class Shown:
     data : mapping
         Plain values, shown with ``--json``.
     text : str
-        Shown without.
+        DisplayedResult without.
     """
 
     data: Mapping[str, Any]
     text: str
 
 
-Result = Mapping[str, Any] | Shown
+Result = Mapping[str, Any] | DisplayedResult
 
 
-def told(data: Mapping[str, Any]) -> Shown:
+def report_findings(data: Mapping[str, Any]) -> DisplayedResult:
     """Return a result whose findings are said on standard error; JSON has them too."""
     for finding in data["findings"]:
         print(f"warning: {finding['message']} {finding['remedy']}", file=sys.stderr)
     return without_findings(data)
 
 
-def without_findings(data: Mapping[str, Any]) -> Shown:
+def without_findings(data: Mapping[str, Any]) -> DisplayedResult:
     """Return a result whose text leaves out its findings, which are said elsewhere, and what is empty."""
     empty: tuple[Any, ...] = (None, "", [], {})
     shown = {name: value for name, value in data.items() if name != "findings" and value not in empty}
-    return Shown(data, render(shown))
+    return DisplayedResult(data, render(shown))
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as JSON.")]
@@ -81,7 +81,7 @@ DebugFlag = Annotated[bool, typer.Option("--debug", help="Show where an error ca
 
 
 def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[..., None]]:
-    """Register a function that returns plain values, or `Shown`, as a command.
+    """Register a function that returns plain values, or `DisplayedResult`, as a command.
 
     The command prints what the function returns, as text or as JSON, and turns exceptions into a message and
     an exit code: 1 the run failed (or the result says ``ok: False``), 2 bad input, 130 interrupted.
@@ -109,8 +109,8 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
 
         @wraps(function)
         def run(*args: Any, json_output: bool, debug: bool, **kwargs: Any) -> None:
-            wording = Wording(name, flags, FLAGS, written=_written(kwargs))
-            kwargs = {key: _at_home(value) for key, value in kwargs.items()}
+            wording = Wording(name, flags, FLAGS, written=_assigned_names(kwargs))
+            kwargs = {key: _expand_home(value) for key, value in kwargs.items()}
             try:
                 kwargs |= from_config(kwargs)
                 for group, kind in groups.items():
@@ -123,7 +123,7 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
                     result = function(*args, **kwargs)
             except BaseException as error:
                 raise typer.Exit(_report(error, json_output, debug, wording)) from None
-            shown = result if isinstance(result, Shown) else Shown(result, render(result))
+            shown = result if isinstance(result, DisplayedResult) else DisplayedResult(result, render(result))
             _say(as_json(shown.data) if json_output else shown.text)
             if shown.data.get("ok") is False:
                 raise typer.Exit(FAILED)
@@ -140,7 +140,7 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
     return decorate
 
 
-def _at_home(value: Any) -> Any:
+def _expand_home(value: Any) -> Any:
     """Return a path with ``~`` replaced, as a shell does it where it stands alone, and not in --out=~/x."""
     return value.expanduser() if isinstance(value, Path) and value.parts[:1] == ("~",) else value
 
@@ -160,7 +160,7 @@ def _say(text: str) -> None:
         raise typer.Exit(FAILED) from None
 
 
-def _written(given: Mapping[str, Any]) -> dict[str, str]:
+def _assigned_names(given: Mapping[str, Any]) -> dict[str, str]:
     """Return the names that were given values behind a flag, ``--set NAME=VALUE``, each with the flag."""
     flags = {"settings": "--set", "grid": "--grid"}
     texts = {flag: given.get(key) for key, flag in flags.items()}

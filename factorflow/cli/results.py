@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from factorflow.cli.options import Overwrite, path
-from factorflow.cli.output import Shown, command, told
+from factorflow.cli.output import DisplayedResult, command, report_findings
 from factorflow.errors import InputError
 from factorflow.extras import require
 from factorflow.settings import ProjectOptions
@@ -36,12 +36,12 @@ def register(app: typer.Typer) -> None:
         command(app)(function)
 
 
-def summary(posterior: Posterior) -> Shown:
+def summary(posterior: Posterior) -> DisplayedResult:
     """Show factors, variance explained, held-out scores and the record of the run."""
     from factorflow import open_posterior
 
     opened = open_posterior(posterior)
-    return Shown(opened.summary(), repr(opened))
+    return DisplayedResult(opened.summary(), repr(opened))
 
 
 def predict(
@@ -95,14 +95,16 @@ def project(
     ],
     out: Annotated[Path, typer.Option(help="Posterior of the new samples to write.", parser=path)],
     options: ProjectOptions,
-) -> Shown:
+) -> DisplayedResult:
     """Find the scores of new samples, the model fixed."""
     import factorflow
 
     opened = factorflow.open_posterior(posterior)
     projected = factorflow.project(opened, dataset, out=out, **options.arguments())
     findings = [asdict(finding) for finding in projected.findings]
-    return told({"posterior": str(out), "n_samples": len(projected.obs_names), "findings": findings})
+    return report_findings(
+        {"posterior": str(out), "n_samples": len(projected.obs_names), "findings": findings}
+    )
 
 
 def export(

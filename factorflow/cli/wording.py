@@ -103,18 +103,18 @@ class Wording:
     def _option(self, name: str, value: Any) -> str:
         """Return an option with a value as it is typed, in the file of the model if it is one."""
         owner, _, name = name.rpartition(".")
-        if name in self._of_model() and (owner or name in self.model or name not in self.flags):
+        if name in self._model_options() and (owner or name in self.model or name not in self.flags):
             shown = plain("..." if value is ... else value)
             in_file = self.file is not None and name not in self.written
             return f"`{name}: {shown}`" if in_file else shlex.join(["--set", f"{name}={shown}"])
         flag = self.flags.get(name) or self.others.get(name)
         return python_option(name, value) if flag is None else flag.typed(value)
 
-    def _of_model(self) -> frozenset[str]:
+    def _model_options(self) -> frozenset[str]:
         """Return the options of the model."""
-        from factorflow.models.registry import registered
+        from factorflow.models.registry import registered_models
 
-        family = registered().get(str(self.model.get("model")))
+        family = registered_models().get(str(self.model.get("model")))
         return frozenset(family.model_fields if family else ())
 
 

@@ -119,7 +119,7 @@ class Holdout:
         if self.unit == "entry" or not self.fraction:
             return
         if self.unit == "sequence" and not n_sequences:
-            raise self._no_sequences()
+            raise self._no_sequences_error()
         size = n_sequences if self.unit == "sequence" else n_rows
         found: set[bool] = set()
         for start in range(0, size, PIECE):
@@ -190,12 +190,12 @@ class Holdout:
         -------
         (B, D) bool array
         """
-        from factorflow.kernels.compile import compiled
+        from factorflow.kernels.compile import compile_scalar
         from factorflow.kernels.scalar.entries import mark_entries
 
         out = np.empty((n_rows, n_features), np.bool_)
         place = np.uint64(HOLDOUT_ENTRIES[view_index])
-        compiled(mark_entries)(np.uint64(self.seed), place, start, self.fraction, out)
+        compile_scalar(mark_entries)(np.uint64(self.seed), place, start, self.fraction, out)
         return out
 
     def rows(self, start: int, n_rows: int, sequence: NDArray[Any] | None = None) -> NDArray[np.bool_]:
@@ -217,10 +217,10 @@ class Holdout:
         if self.unit == "row":
             return self._hides(np.arange(start, start + n_rows))
         if sequence is None:
-            raise self._no_sequences()
+            raise self._no_sequences_error()
         return self._hides(sequence)
 
-    def _no_sequences(self) -> InputError:
+    def _no_sequences_error(self) -> InputError:
         return InputError(
             "holdout_unit",
             self.unit,

@@ -67,7 +67,7 @@ class Checkpoints:
         """Write the state; return handles of it, which load it if what led to it is to be forgotten."""
         number = _next_number(self.directory)
         folder = self.directory / f"checkpoint-{number:06d}"
-        with _whole(folder):
+        with _complete_directory(folder):
             names = [str(folder / f"group-{i:06d}.tree") for i in range(len(groups))]
             saved = [
                 executor.submit("save", save_group, local, name, group=i)
@@ -134,7 +134,7 @@ class Checkpoints:
     def read_trace(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the iterations before the checkpoint reported."""
         path = self.directory / manifest["folder"] / manifest["trace"]["file"]
-        trace: dict[str, Any] = json.loads(_checked(str(path), manifest["trace"]["sha256"]))
+        trace: dict[str, Any] = json.loads(_read_verified(str(path), manifest["trace"]["sha256"]))
         return trace
 
     def load(
@@ -197,7 +197,7 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], RunRecord]:
 
 
 @contextmanager
-def _whole(folder: Path) -> Iterator[None]:
+def _complete_directory(folder: Path) -> Iterator[None]:
     """Make the folder of a checkpoint; take it away again if the disk does not hold all of it."""
     try:
         folder.mkdir(parents=True)
@@ -268,14 +268,14 @@ def _write(data: bytes, path: str) -> tuple[str, str]:
 
 
 def _undump(path: str, digest: str, plan: Plan) -> Any:
-    data = _checked(path, digest)
+    data = _read_verified(path, digest)
     try:
         return freeze(loads(data, plan.classes))
     except (ValueError, ImportError, TypeError, KeyError) as error:
         raise InputError("checkpoint", f"{path} ({error})", "a file of this version", RUN_ANEW) from error
 
 
-def _checked(path: str, digest: str) -> bytes:
+def _read_verified(path: str, digest: str) -> bytes:
     """Return the content of a file of a checkpoint, if it is what was written."""
     try:
         data = Path(path).read_bytes()

@@ -14,12 +14,12 @@ from factorflow.engine.plan import Plan, Record, State
 from factorflow.models.contract import Info, Stage, Sweep
 from factorflow.trees import Gather, freeze, map_gathers, replace
 
-__all__ = ["current", "cut_short", "decide", "entered", "evaluating", "first_state", "keeps"]
+__all__ = ["current", "cut_short", "decide", "enter_stage", "evaluating", "first_state", "keeps"]
 
 _RHAT_EVERY = 50
 """Kept draws between two looks at R-hat."""
 _ENTERED: WeakKeyDictionary[State, State] = WeakKeyDictionary()
-"""What `entered` made of states, while those live: each group asks, and the root, and rotations take long."""
+"""What `enter_stage` made of states, while those live: every group and the root ask; rotations are slow."""
 
 
 def first_state(plan: Plan) -> State:
@@ -35,7 +35,7 @@ def first_state(plan: Plan) -> State:
     return replace(first, globals_=globals_)
 
 
-def entered(plan: Plan, state: State) -> State:
+def enter_stage(plan: Plan, state: State) -> State:
     """Return the state as the round in hand finds it: the first one of a stage enters it.
 
     Not when the stage before ends: a run that is ended there keeps what that stage found.
@@ -44,11 +44,11 @@ def entered(plan: Plan, state: State) -> State:
         return state
     found = _ENTERED.get(state)
     if found is None:
-        found = _ENTERED[state] = _entered(plan, state)
+        found = _ENTERED[state] = _enter_stage(plan, state)
     return found
 
 
-def _entered(plan: Plan, state: State) -> State:
+def _enter_stage(plan: Plan, state: State) -> State:
     stage, globals_ = plan.stages[state.stage], state.globals_
     if plan.warm is not None and stage.counts and not any(s.counts for s in plan.stages[: state.stage]):
         warm = plan.warm
@@ -116,7 +116,7 @@ def decide(
         monitors=_watch(stage, state, infos) if kept else state.monitors,
     )
     record = _record(stage, after, infos, gain, kept=kept, done=True)
-    ended = _ended(stage, after) or ("" if stage.closing else after.reason)
+    ended = _stop_reason(stage, after) or ("" if stage.closing else after.reason)
     if plan.fixed is not None and not stage.keep and not unsettled:
         ended = "converged"
     spent = stage.counts and plan.max_iter is not None and after.counted >= plan.max_iter
@@ -200,7 +200,7 @@ def _progress(
     return gain, min(calm, stage.patience - 1) if any(info.get("pending") for info in infos) else calm
 
 
-def _ended(stage: Stage[Any], state: State) -> str:
+def _stop_reason(stage: Stage[Any], state: State) -> str:
     if stage.tol is not None and state.calm >= stage.patience and state.iteration >= stage.min_iter:
         return "converged"
     if stage.max_rhat is not None and state.draws and state.draws % _RHAT_EVERY == 0 and state.monitors:

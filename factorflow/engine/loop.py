@@ -16,7 +16,7 @@ from factorflow.engine.checkpoint import MANIFEST, Checkpoints
 from factorflow.engine.decide import cut_short, first_state
 from factorflow.engine.draws import DrawStore
 from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
-from factorflow.engine.executors.local import Executor, Handle, Stalled
+from factorflow.engine.executors.local import Executor, Handle, StalledError
 from factorflow.engine.plan import Plan, Record
 from factorflow.engine.tasks import (
     hand_out,
@@ -24,14 +24,14 @@ from factorflow.engine.tasks import (
     merge,
     merge_nodes,
     slice_features,
-    update_away,
     update_features,
+    update_remotely,
     update_samples,
 )
 from factorflow.engine.trace import Trace
 from factorflow.engine.tree import merge_steps
 from factorflow.errors import InputError, RunError, thread_limit_explained
-from factorflow.posterior.drawn import drawn
+from factorflow.posterior.draw_store import note_draws
 from factorflow.posterior.globals import sets_after
 from factorflow.storage.local import IncrementalSync, describe
 
@@ -179,7 +179,7 @@ class Loop:
         while True:
             try:
                 return work()
-            except Stalled as stalled:
+            except StalledError as stalled:
                 warnings.warn(
                     f"{stalled}. The run goes on from what is on disk", RuntimeWarning, stacklevel=2
                 )
@@ -205,18 +205,20 @@ class Loop:
             with thread_limit_explained():
                 yield
         except InputError as error:
-            error.add_note(self._left())
+            error.add_note(self._describe_remains())
             raise
         except FloatingPointError as error:
             self._refuse_outliers(error)
-            raise self._failed(where, error) from error
+            raise self._run_error(where, error) from error
         except Exception as error:
-            raise self._failed(where, error) from error
+            raise self._run_error(where, error) from error
 
-    def _failed(self, where: str, error: Exception) -> RunError:
+    def _run_error(self, where: str, error: Exception) -> RunError:
         where = where or f"in stage {self._stage!r}, iteration {self.counted}"
         what = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
-        return RunError(f"the run failed {where}: {what.removesuffix('.')}. {self._left()}", resume=True)
+        return RunError(
+            f"the run failed {where}: {what.removesuffix('.')}. {self._describe_remains()}", resume=True
+        )
 
     def _refuse_outliers(self, error: Exception) -> None:
         """Refuse data with entries that stand alone, of which numbers became too large."""
@@ -233,7 +235,7 @@ class Loop:
     def _rounds(self) -> None:
         finished = False
         while not finished:
-            while not self._flying or self._ahead() < self.executor.look_ahead:
+            while not self._flying or self._n_lookahead() < self.executor.look_ahead:
                 self._submit(self._at_once)
             finished = self._read()
             if finished:
@@ -246,7 +248,7 @@ class Loop:
                 if not finished:
                     self._checkpoint()
 
-    def _ahead(self) -> int:
+    def _n_lookahead(self) -> int:
         """Return how many rounds were submitted behind those that are read next."""
         return sum(r.sent != self._flying[0].sent for r in self._flying)
 
@@ -268,7 +270,7 @@ class Loop:
         submit, plan, n_threads = self.executor.submit, self.plan_handle, self.executor.n_root_threads
         given = [(plan, group, before[i], self._near(state, i)) for i, group in enumerate(self.groups)]
         updates = [
-            submit("update_samples", update_samples if i in self._beside else update_away, *mine, group=i)
+            submit("update_samples", update_samples if i in self._beside else update_remotely, *mine, group=i)
             for i, mine in enumerate(given)
         ]
         locals_ = [
@@ -402,14 +404,20 @@ class Loop:
         """Write the state and go on from what was written, so that the past can be forgotten."""
         if self.checkpoints is None:
             return
-        drawn = self._drawn()
+        draws = self._flush_draws()
         self.locals, self.state, path = self.checkpoints.write(
-            self.executor, self.plan_handle, self.groups, self.locals, self.state, self.trace.state(), drawn
+            self.executor,
+            self.plan_handle,
+            self.groups,
+            self.locals,
+            self.state,
+            self.trace.state(),
+            draws,
         )
         self._saved = (time.perf_counter(), self.counted)
         self.on_event(CheckpointWritten(str(path), self.counted, time.perf_counter() - self._begun))
 
-    def _drawn(self) -> dict[str, Any] | None:
+    def _flush_draws(self) -> dict[str, Any] | None:
         """Bring all draws so far to the disk, and return what a checkpoint notes of them."""
         plan = self.plan
         if self.draws is None or self._written is None or plan.draws_path is None:
@@ -420,14 +428,16 @@ class Loop:
         except OSError as error:
             text = f"the draws in {plan.draws_path} cannot be written: {describe(error, plan.draws_path)}"
             raise RunError(text) from error
-        return drawn(plan.draws_path, self._n_draws, sets_after(self._n_draws, plan.n_draws, plan.n_chains))
+        return note_draws(
+            plan.draws_path, self._n_draws, sets_after(self._n_draws, plan.n_draws, plan.n_chains)
+        )
 
     @property
     def seconds(self) -> float:
         """Wall-clock time since the run began."""
         return time.perf_counter() - self._begun
 
-    def _left(self) -> str:
+    def _describe_remains(self) -> str:
         """Return what a run that failed leaves, as a sentence."""
         if self.checkpoints is None or not (self.checkpoints.directory / MANIFEST).exists():
             return "There is no checkpoint yet: nothing was kept."

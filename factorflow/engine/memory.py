@@ -131,11 +131,11 @@ class _Weights:
     local: int = 0
     statistics: int = 0
     globals_: int = 0
-    kept: _Counted = field(default_factory=lambda: _Counted())
+    kept: _CountingCache = field(default_factory=lambda: _CountingCache())
     last: Any = None
 
 
-class _Counted:
+class _CountingCache:
     """A block's memory that only counts what it would keep."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
     if known not in _measured:
         try:
             with np.errstate(all="ignore"):
-                footprint = _bounded(model)
+                footprint = _bound_temporaries(model)
         except InputError:
             if fitting:
                 raise
@@ -229,7 +229,7 @@ def _warn(reason: str) -> None:
     warnings.warn(f"the memory of this model could not be measured: {reason}", stacklevel=3)
 
 
-def _bounded(model: Model[Any, Any]) -> Footprint:
+def _bound_temporaries(model: Model[Any, Any]) -> Footprint:
     """Return what a model takes, of temporary arrays an upper bound."""
     found, meta = _try(model, ROWS), model.meta
     n_factors = len(model.coords(found.last).get("factor", ()))
@@ -271,23 +271,23 @@ class _Tracer:
         """Map a block; its peak is that of a second time: the first compiles, for minutes if it is traced."""
         sweep.map(block, local, sweep.prepare(globals_), step)
         given = sweep.prepare(globals_)  # anew: what it makes at its first use is made in every iteration
-        peak, result = _traced(sweep.map, block, local, given, step)
+        peak, result = _trace_peak(sweep.map, block, local, given, step)
         self.peak = max(self.peak, peak)
         return result[0], result[1]
 
     def update(self, sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:
         """Update the globals, as the root does after a first time, which compiles."""
         after = _after(sweep, globals_, stats, step)
-        peak, _ = _traced(update_globals, sweep, globals_, stats, {}, step, 1)
+        peak, _ = _trace_peak(update_globals, sweep, globals_, stats, {}, step, 1)
         self.update_peak = max(self.update_peak, peak)
         for run in _longest_runs(sweep):
             cut = restrict(stats, run.axis, slice(run.index.start, run.index.stop))
-            peak, _ = _traced(sweep.features, run.axis, run.index, globals_, cut, step)
+            peak, _ = _trace_peak(sweep.features, run.axis, run.index, globals_, cut, step)
             self.run_peak = max(self.run_peak, peak)
         return after
 
 
-def _traced(function: Callable[..., Any], *args: Any) -> tuple[int, Any]:
+def _trace_peak(function: Callable[..., Any], *args: Any) -> tuple[int, Any]:
     """Return the peak of what a function allocates, and its result."""
     tracemalloc.start()
     try:
@@ -348,7 +348,7 @@ def _try(
             step = Step(0, 0, count, stage.name, count)
             for sweep in stage.all_sweeps:
                 new, stats = map(freeze, apply(sweep, block, local, globals_, step))
-                found.statistics = max(found.statistics, _whole(stats, meta))
+                found.statistics = max(found.statistics, _gathered_bytes(stats, meta))
                 try:
                     after = freeze(
                         update(sweep, globals_, freeze(multiply(stats, meta.n_rows / n_rows)), step)
@@ -358,7 +358,7 @@ def _try(
                 if sweep is not stage.evaluate:
                     local, globals_ = new, after
                 found.local = max(found.local, nbytes(local))
-                found.globals_ = max(found.globals_, _whole(globals_, meta))
+                found.globals_ = max(found.globals_, _gathered_bytes(globals_, meta))
     found.last = globals_
     return found
 
@@ -368,12 +368,12 @@ def _passes(stage: Stage[Any]) -> int:
     return min(1 if stage.counts else most, stage.max_iter)
 
 
-def _whole(tree: Any, meta: Meta) -> int:
+def _gathered_bytes(tree: Any, meta: Meta) -> int:
     """Return the bytes of globals or statistics, gathered from all blocks instead of the one of the trial."""
     return nbytes(tree) + (meta.n_blocks - 1) * sum(map(nbytes, find_gathers(tree)))
 
 
-def _made_up(meta: Meta, n_rows: int, memory: _Counted) -> Block:
+def _made_up(meta: Meta, n_rows: int, memory: _CountingCache) -> Block:
     """Return a block of noise in the shape of the data; half of what may be missing is."""
     generator = np.random.default_rng(0)
     data: dict[str, Any] = {}

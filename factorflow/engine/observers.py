@@ -60,7 +60,7 @@ def observers(
         if options.metrics is not None:
             listeners.append(stack.enter_context(_metrics(options.metrics, run, model)))
         if options.performance_report is not None:
-            stack.enter_context(_reported(options.performance_report, executor))
+            stack.enter_context(_write_report(options.performance_report, executor))
 
         def tell(event: Event) -> None:
             for listener in listeners:
@@ -225,7 +225,7 @@ class _Numbers:
 
 
 @contextmanager
-def _reported(path: str, executor: Executor) -> Iterator[None]:
+def _write_report(path: str, executor: Executor) -> Iterator[None]:
     """Have Dask's report of the run written to a file, an HTML page."""
     record = getattr(executor, "performance", None)
     if record is None:

@@ -8,9 +8,9 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any, TypeVar
 
-from factorflow.engine.fixed import Fixed
+from factorflow.engine.fixed_globals import FixedGlobals
 from factorflow.engine.source import Source
-from factorflow.engine.warm import Warm
+from factorflow.engine.warm_start import Warm
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Info, Model, Stage
 from factorflow.trees import nbytes
@@ -54,7 +54,7 @@ class Plan:
     draws_path: str | None = None
     kept_path: str | None = None
     local_path: str | None = None
-    fixed: Fixed | None = None
+    fixed: FixedGlobals | None = None
     warm: Warm | None = None
 
     def __getstate__(self) -> dict[str, Any]:

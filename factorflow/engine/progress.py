@@ -70,7 +70,7 @@ def progress_bar(bar: bool | None = None) -> Iterator[OnEvent]:
     bar : bool, optional
         Whether it is a bar on stderr, or lines; by default a bar in a terminal and in a notebook.
     """
-    if not (_in_terminal() or _in_notebook() if bar is None else bar):
+    if not (_is_terminal() or _is_notebook() if bar is None else bar):
         lines = _Lines()
         with closing(Silence(say)) as silence:
 
@@ -87,7 +87,7 @@ def progress_bar(bar: bool | None = None) -> Iterator[OnEvent]:
         drawn.close()
 
 
-def _in_terminal() -> bool:
+def _is_terminal() -> bool:
     """Whether stderr is a terminal: services have none, and some libraries put an object in its place."""
     try:
         return sys.stderr.isatty()
@@ -95,7 +95,7 @@ def _in_terminal() -> bool:
         return False
 
 
-def _in_notebook() -> bool:
+def _is_notebook() -> bool:
     """Whether this runs in the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
@@ -148,7 +148,7 @@ class _Bar:
             case StageEntered():
                 self._bar.set_description(event.stage)
             case IterationDone():
-                self._bar.set_postfix_str(_bound(event), refresh=False)
+                self._bar.set_postfix_str(_format_bound(event), refresh=False)
                 self._bar.update(event.iteration - self._bar.n)
             case RunFinished():
                 if event.reason == "converged":  # notebooks colour a bar that ends early as a failure
@@ -234,14 +234,16 @@ class _Lines:
                 pass
 
     def _line(self, event: IterationDone) -> str:
-        done = f"{event.stage}: iteration {event.iteration} of at most {self._max_iter}, {_bound(event)}"
+        done = (
+            f"{event.stage}: iteration {event.iteration} of at most {self._max_iter}, {_format_bound(event)}"
+        )
         seconds, iteration = self._first or (0.0, 0)
         each = (event.seconds - seconds) / max(1, event.iteration - iteration)
         left = _minutes(each * (self._max_iter - event.iteration))
         return f"{done}, {_minutes(event.seconds)}, at most {left} left"
 
 
-def _bound(event: IterationDone) -> str:
+def _format_bound(event: IterationDone) -> str:
     gain = "" if event.gain is None else f", gain {event.gain:.1e}"
     return f"bound {event.objective:.6g}{gain}"
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorflow.data.aligned import Aligned
+from factorflow.data.aligned_dataset import AlignedDataset
 from factorflow.engine.loop import Loop
 from factorflow.engine.plan import Plan, State
 from factorflow.engine.run_directory import Output
@@ -18,9 +18,9 @@ from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.device import on_host
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.globals import GROUP, globals_node, sets_after
-from factorflow.posterior.opening import load_tree, open_tree
+from factorflow.posterior.open import load_tree, open_tree
 from factorflow.posterior.record import RunRecord, Status
-from factorflow.posterior.scoring import entry_scores, finish_scores, shown_sums
+from factorflow.posterior.scoring import entry_scores, finish_scores, training_sums
 from factorflow.posterior.store import create_rows, fit_draws, read_variable, save, write_rows
 from factorflow.shape import Block, without_values
 from factorflow.storage.location import Location
@@ -29,11 +29,11 @@ from factorflow.trees import freeze
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Published", "publish", "publish_group", "write_posterior"]
+__all__ = ["ClosingResult", "publish", "publish_group", "write_posterior"]
 
 
 @dataclass(frozen=True)
-class Published:
+class ClosingResult:
     """What the closing pass of a group returns.
 
     Parameters
@@ -97,7 +97,7 @@ def publish(loop: Loop, output: Output) -> xr.DataTree | Location:
     if loop.draws is not None:
         loop.draws.flush(loop.executor, loop.plan_handle)
     submit, result, plan = loop.executor.submit, loop.executor.result, loop.plan_handle
-    parts: list[Published] = result(
+    parts: list[ClosingResult] = result(
         [
             submit("publish", publish_group, plan, group, local, loop.state, path, group=i)
             for i, (group, local) in enumerate(zip(loop.groups, loop.locals, strict=True))
@@ -121,7 +121,7 @@ def publish(loop: Loop, output: Output) -> xr.DataTree | Location:
     return tree
 
 
-def publish_group(plan: Plan, group: range, result: Group, state: State, path: str | None) -> Published:
+def publish_group(plan: Plan, group: range, result: Group, state: State, path: str | None) -> ClosingResult:
     """Compute the variables of one group's samples and score its held-out entries; chains lead."""
     model = plan.model
     table = {v.name: v for v in model.table if v.rows and not v.draws}
@@ -144,7 +144,7 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
                 write_rows(path, variable, block.start, values, (chain,)[: len(model.lead(variable))])
     joined = {name: np.concatenate(values, axis=1) for name, values in collected.items() if values}
     scores = tree.nodes(hand_over=True)
-    return Published(joined if path is None else None, scores, sums.nodes(hand_over=True))
+    return ClosingResult(joined if path is None else None, scores, sums.nodes(hand_over=True))
 
 
 def write_posterior(
@@ -165,7 +165,7 @@ def write_posterior(
         moments = {view.name: dataset.moments(view.name) for view in views}
         scores = finish_scores(held_out, {view.name: model.likelihood(view.name) for view in views}, moments)
     coords = coords_of(plan, state)
-    if isinstance(plan.source.dataset, Aligned):
+    if isinstance(plan.source.dataset, AlignedDataset):
         fitted = plan.source.dataset.features
         coords |= {f"feature_{view}": list(names) for view, names in fitted.items()}
     labels = labels_of(dataset, model.meta, coords)
@@ -227,6 +227,8 @@ def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], ro
             model.alone(state.globals_[0], view.name),
         )
         if roles:
-            found = replace(found, shown=shown_sums(view.likelihood, on_host(block.data[view.name]), roles))
+            found = replace(
+                found, shown=training_sums(view.likelihood, on_host(block.data[view.name]), roles)
+            )
         sums[view.name] = found
     return sums

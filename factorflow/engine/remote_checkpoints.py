@@ -117,7 +117,7 @@ class RemoteCheckpoints:
             self._check_owner()
             files = self._files(checkpoint, kept, drawn)
             new = [name for name, identity in files.items() if self._uploaded.get(name) != identity]
-            for name in map_concurrently(True, self._put, new):
+            for name in map_concurrently(True, self._upload_file, new):
                 self._uploaded[name] = files[name]
             self._check_owner()
             (self.location / MANIFEST).put((self.directory / MANIFEST).read_bytes())
@@ -165,7 +165,7 @@ class RemoteCheckpoints:
         stats = {os.path.relpath(file, self.directory): os.stat(file) for file in files}
         return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
-    def _put(self, name: str) -> str:
+    def _upload_file(self, name: str) -> str:
         (self.location / name).put_file(self.directory / name)
         return name
 

@@ -18,7 +18,7 @@ from factorflow.trees import nbytes
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset, Holdout
-    from factorflow.data.aligned import Aligned
+    from factorflow.data.aligned_dataset import AlignedDataset
 
 __all__ = ["READING", "READ_AHEAD", "Source"]
 
@@ -49,7 +49,7 @@ class Source:
         Where the values of a block are handed out: as NumPy arrays, or as CuPy's.
     """
 
-    dataset: Dataset | Aligned
+    dataset: Dataset | AlignedDataset
     views: tuple[str, ...]
     holdout: Holdout | None
     cache_bytes: int
@@ -70,7 +70,7 @@ class Source:
 
     def with_truth(self, numbers: Sequence[int]) -> Iterator[Pair]:
         """Yield blocks, each with the values of its held-out entries by view, which no model may see."""
-        kept = _kept(self)
+        kept = _kept_blocks(self)
         waiting: deque[Pair | Future[Pair]] = deque()
         rest = iter(numbers)
 
@@ -151,7 +151,7 @@ class _Memory:
     """What follows from one kept block (`Block.once`), as far as the budget goes."""
 
     def __init__(self, kept: _Kept) -> None:
-        self._kept = kept
+        self._kept_blocks = kept
         self.n_bytes = 0
         self._made: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
 
@@ -162,7 +162,7 @@ class _Memory:
         made = make()
         if known is not None:  # in the place of one of its size
             self._made[name] = given, made
-        elif self._kept.spend("memory", size := nbytes(made)):
+        elif self._kept_blocks.spend("memory", size := nbytes(made)):
             self._made[name] = given, made
             self.n_bytes += size
         return made
@@ -190,7 +190,7 @@ _CACHES: dict[tuple[Any, ...], _Kept] = {}
 _LOCK = threading.Lock()
 
 
-def _kept(source: Source) -> _Kept:
+def _kept_blocks(source: Source) -> _Kept:
     """Return the blocks kept by this process for this dataset; another dataset's are let go."""
     key = (source.dataset.fingerprint, source.views, source.holdout, source.device)
     with _LOCK:
@@ -203,13 +203,13 @@ def _kept(source: Source) -> _Kept:
         return kept
 
 
-def _all_kept() -> tuple[int, int]:
+def _count_kept() -> tuple[int, int]:
     """Return how many blocks this process keeps, and their bytes."""
     caches = list(_CACHES.values())
     return sum(map(len, caches)), sum(kept.n_bytes for kept in caches)
 
 
-READING = Reading(_all_kept)
+READING = Reading(_count_kept)
 """What this process has read."""
 
 

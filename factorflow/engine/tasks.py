@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.engine.decide import current, decide, entered, evaluating, keeps
-from factorflow.engine.parts import part_of
+from factorflow.engine.decide import current, decide, enter_stage, evaluating, keeps
+from factorflow.engine.minibatch import part_of
 from factorflow.engine.plan import FEATURE_RUN, Plan, State
 from factorflow.engine.spill import load_spilled, spill
 from factorflow.engine.tree import Node, Tree
@@ -52,7 +52,7 @@ __all__ = [
     "merge",
     "merge_nodes",
     "slice_features",
-    "update_away",
+    "update_remotely",
     "update_features",
     "update_globals",
     "update_samples",
@@ -124,7 +124,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Moved:
+class Unsettled:
     """Statistics of a block of new samples, and 1 where its local state still moved."""
 
     stats: Any
@@ -133,7 +133,7 @@ class Moved:
 
 def hand_out(plan: Plan, state: State, group: range) -> State:
     """Return the state as a group of blocks needs it: of what was gathered, its own and what lies beside."""
-    now, state = current(plan, state), entered(plan, state)
+    now, state = current(plan, state), enter_stage(plan, state)
     if now is None:
         return replace(state, globals_=())
     slim = state.globals_ if plan.fixed is not None else tuple(now[1].send(g) for g in state.globals_)
@@ -143,7 +143,7 @@ def hand_out(plan: Plan, state: State, group: range) -> State:
 def update_samples(plan: Plan, group: range, before: Group | None, state: State) -> Group:
     """Map the blocks of a group and merge their statistics."""
     before = before or Group()
-    now, state = current(plan, state), entered(plan, state)
+    now, state = current(plan, state), enter_stage(plan, state)
     if now is None:
         return replace(before, nodes=None)
     stage, sweep = now
@@ -167,7 +167,7 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
             if not evaluating(stage, state):
                 new = plan.of_all(state, [freeze(new) for new, _ in results])
                 if plan.fixed is not None:
-                    stats = tuple(_moved(sweep, *parts) for parts in zip(old, new, stats, strict=True))
+                    stats = tuple(_mark_changes(sweep, *parts) for parts in zip(old, new, stats, strict=True))
                 _write_draws(plan, stage, state, block, new)
                 local[number] = spill(
                     plan.local_path, "local", number, _round(plan, state), new, local.get(number)
@@ -181,7 +181,7 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     return Group(local, kept, tuple(tree.nodes(hand_over=True) for tree in trees), state.stage)
 
 
-def update_away(plan: Plan, group: range, before: Group | None, state: State) -> Away:
+def update_remotely(plan: Plan, group: range, before: Group | None, state: State) -> Away:
     """Do the same for a group whose statistics are merged on another worker."""
     new = update_samples(plan, group, before, state)
     return Away(new.nodes, replace(new, nodes=None))
@@ -199,7 +199,7 @@ def merge_nodes(sent: Sequence[Sent]) -> tuple[Nodes, ...] | None:
     found = [nodes for nodes in map(_nodes_of, sent) if nodes is not None]
     if not found:
         return None
-    trees = [_fed(found, chain) for chain in range(len(found[0]))]
+    trees = [_build_tree(found, chain) for chain in range(len(found[0]))]
     merged: tuple[Nodes, ...] = freeze(tuple(tree.nodes(hand_over=True) for tree in trees))
     return merged
 
@@ -218,14 +218,14 @@ def merge(
     plan, state
         The run, and where it stands.
     sent : sequence
-        Statistics of runs of blocks, in their order: what `update_samples`, `update_away` or `merge_nodes`
-        returned, or what was cut from that.
+        Statistics of runs of blocks, in their order: what `update_samples`, `update_remotely` or
+        `merge_nodes` returned, or what was cut from that.
     shares : sequence of tuple of dict
         What the feature tasks return, for each chain; empty: the features are updated here.
     n_threads : int
         Threads that the runs of features are shared among, where they are updated here.
     """
-    now, state = current(plan, state), entered(plan, state)
+    now, state = current(plan, state), enter_stage(plan, state)
     if now is None:
         return state
     stage, sweep = now
@@ -237,7 +237,7 @@ def merge(
         )
         stats = _total(sent, chain)
         if plan.fixed is not None:
-            moved = stats or Moved(None, 0.0)
+            moved = stats or Unsettled(None, 0.0)
             info: Mapping[str, float] = {}
             unsettled += moved.unsettled
             after = sweep.carry(before, moved.stats, step)
@@ -281,7 +281,7 @@ def update_features(
     now, runs = current(plan, state), _runs_of(plan, state, share)
     if now is None or runs is None:
         return tuple({} for _ in range(plan.n_chains))
-    (stage, sweep), state = now, entered(plan, state)
+    (stage, sweep), state = now, enter_stage(plan, state)
     results = []
     for chain in plan.chains(state):
         stats = _total(sent, chain)
@@ -354,16 +354,16 @@ def _round(plan: Plan, state: State) -> int:
     return state.tick * most + state.sweep
 
 
-def _moved(sweep: Sweep[Any, Any, Any], before: Any, after: Any, stats: Any) -> Moved:
+def _mark_changes(sweep: Sweep[Any, Any, Any], before: Any, after: Any, stats: Any) -> Unsettled:
     """Return statistics with whether the local state changed by more than 1e-8 of its scale anywhere."""
     if before is None:
-        return Moved(stats, float(after is not None or sweep.neighbours))
+        return Unsettled(stats, float(after is not None or sweep.neighbours))
     old, new = list(arrays(before)), list(arrays(after))
-    still = len(old) == len(new) and all(map(_still, old, new))
-    return Moved(stats, float(not still))
+    still = len(old) == len(new) and all(map(_is_unchanged, old, new))
+    return Unsettled(stats, float(not still))
 
 
-def _still(before: Any, after: Any) -> bool:
+def _is_unchanged(before: Any, after: Any) -> bool:
     if before.shape != after.shape:
         return False
     before, after = on_host(before), on_host(after)
@@ -384,7 +384,7 @@ def _nodes_of(sent: Sent) -> tuple[Nodes, ...] | None:
     return sent.nodes if isinstance(sent, Group | Away) else sent
 
 
-def _fed(found: Sequence[tuple[Nodes, ...]], chain: int) -> Tree:
+def _build_tree(found: Sequence[tuple[Nodes, ...]], chain: int) -> Tree:
     tree = Tree()
     for nodes in found:
         tree.feed(nodes[chain])
@@ -393,7 +393,7 @@ def _fed(found: Sequence[tuple[Nodes, ...]], chain: int) -> Tree:
 
 def _total(sent: Sequence[Sent], chain: int) -> Any:
     found = [nodes for nodes in map(_nodes_of, sent) if nodes is not None]
-    return freeze(_fed(found, chain).total())
+    return freeze(_build_tree(found, chain).total())
 
 
 def update_globals(
@@ -417,7 +417,7 @@ def update_globals(
 
     if not done:
         done = dict(zip(runs, _each(update, runs, n_threads), strict=True))
-    parts, sums = _joined(runs, done)
+    parts, sums = _join_parts(runs, done)
     return sweep.assemble(carried, narrow(stats), parts, sums, step)
 
 
@@ -429,7 +429,7 @@ def _each(function: Any, items: Sequence[Any], n_threads: int) -> Iterable[Any]:
         return list(pool.map(function, items))
 
 
-def _joined(
+def _join_parts(
     runs: Sequence[Run], done: Mapping[Run, tuple[Any, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Join the parts along each axis, and sum their sums in a fixed tree."""

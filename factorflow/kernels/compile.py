@@ -1,9 +1,9 @@
 """Compile plain scalar functions for the CPU or for CUDA, from one source.
 
 Scalar functions (`factorflow.kernels.scalar`, and ``kernels/`` of a family) are ordinary Python. Numba
-compiles a function, not what it calls; `compiled` therefore makes a twin of a function whose names stand
-for compiled twins of the functions it calls, and compiles that. Nothing is compiled (and Numba is not
-imported) before the first call.
+compiles a function, not what it calls; `compile_scalar` therefore copies a function so that its names
+stand for compiled copies of the functions it calls, and compiles the copy. Nothing is compiled (and
+Numba is not imported) before the first call.
 
 Machine code is cached on disk, in ``NUMBA_CACHE_DIR`` where it is set; where no folder can be written it is
 compiled in every process. Numba's cache looks at a function's
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Literal, TypeVar
 
-__all__ = ["INNER", "NO_PLACE", "Target", "compiled", "is_scalar", "jit", "options", "stamp", "twin"]
+__all__ = ["INNER", "NO_PLACE", "Target", "compile_scalar", "is_scalar", "jit", "options", "stamp", "twin"]
 
 Target = Literal["cpu", "cuda"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -54,7 +54,7 @@ def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
     except RuntimeError as error:
         if not chosen.get("cache") or "cannot cache" not in str(error):
             raise
-        _say_once()
+        _log_compilation()
         return njit(**{**chosen, "cache": False})(function)  # type: ignore[no-any-return]
     stored = getattr(getattr(made, "_cache", None), "_cache_file", None)
     if stored is not None:
@@ -63,7 +63,7 @@ def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
 
 
 @cache
-def _say_once() -> None:
+def _log_compilation() -> None:
     import logging
 
     remedy = "Set NUMBA_CACHE_DIR to a folder that can be written."
@@ -119,7 +119,7 @@ def is_scalar(value: Any) -> bool:
 
 
 @cache
-def compiled(
+def compile_scalar(
     function: Callable[..., Any], target: Target = "cpu", *, inner: bool = False
 ) -> Callable[..., Any]:
     """Return a scalar function compiled for a target, together with all it calls.
@@ -140,7 +140,9 @@ def compiled(
     marked = function.__dict__.get("compile_options", {})
     if target == "cpu" and "stand_in" in marked:
         return marked["stand_in"]  # type: ignore[no-any-return]
-    copy = twin(function, lambda value: compiled(value, target, inner=True) if is_scalar(value) else value)
+    copy = twin(
+        function, lambda value: compile_scalar(value, target, inner=True) if is_scalar(value) else value
+    )
     if target == "cuda":
         from numba import cuda
 

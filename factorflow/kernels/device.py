@@ -15,7 +15,7 @@ from jaxtyping import Float64, Num, Shaped
 
 from factorflow.shape import Array
 
-__all__ = ["beside", "namespace", "on_device", "on_host", "product"]
+__all__ = ["move_beside", "namespace", "on_device", "on_host", "product"]
 
 
 def on_device(array: Shaped[Array, "*_"]) -> bool:
@@ -28,7 +28,7 @@ def namespace(array: Shaped[Array, "*_"]) -> Any:
     return np if isinstance(array, np.ndarray) else array_namespace(array)
 
 
-def beside(array: Shaped[Array, "*shape"], other: Shaped[Array, "*_"]) -> Shaped[Array, "*shape"]:
+def move_beside(array: Shaped[Array, "*shape"], other: Shaped[Array, "*_"]) -> Shaped[Array, "*shape"]:
     """Return an array where ``other`` lies: itself, or a copy on the device."""
     return namespace(other).asarray(array) if on_device(other) else array
 
@@ -46,6 +46,6 @@ def product(
     It is computed on the device where one of the two lies there.
     """
     where = left if on_device(left) else right
-    whole = beside(left, where) @ beside(right, where)
+    whole = move_beside(left, where) @ move_beside(right, where)
     cut = whole if columns is None else whole[:, :columns]
     return on_host(cut.astype(np.float64))

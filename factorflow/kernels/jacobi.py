@@ -26,7 +26,7 @@ from math import exp, ldexp, log, pi, sqrt
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.kernels.compile import compiled, options
+from factorflow.kernels.compile import compile_scalar, options
 from factorflow.kernels.scalar.normal import ndtr, scaled_tail
 
 __all__ = ["FAR", "STEP", "distribution", "quantile", "solve", "table"]
@@ -113,7 +113,7 @@ def table() -> Float64[np.ndarray, "Z P 8"]:
     """Return the coefficients for `quantile`: interpolation at Chebyshev nodes. Made once in a process."""
     nodes = np.cos((np.arange(COEFFICIENTS) + 0.5) * np.pi / COEFFICIENTS)
     found = np.empty((int(FAR / STEP), 2 * OCTAVES * PARTS, COEFFICIENTS))
-    compiled(_loop_quantiles)(nodes, found)
+    compile_scalar(_loop_quantiles)(nodes, found)
     coefficients = np.ascontiguousarray(found @ np.linalg.inv(np.vander(nodes, increasing=True)).T)
     coefficients.flags.writeable = False
     return coefficients

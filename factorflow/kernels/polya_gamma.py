@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
 from factorflow.kernels import device
-from factorflow.kernels.compile import compiled, options
+from factorflow.kernels.compile import compile_scalar, options
 from factorflow.kernels.jacobi import FAR, STEP, quantile, table
 from factorflow.kernels.random import Step
 from factorflow.kernels.scalar.normal import at_least_zero, fast_exp, ndtri
@@ -49,7 +49,7 @@ def _log_accepted(t, z, place):
     return 0.5 * (near * near - z * z) * t
 
 
-def _again(z, table, seed, row, iteration, place):
+def _redraw(z, table, seed, row, iteration, place):
     """Return a draw of J*(1, z) by tries after the first."""
     near, word = _place(z), np.uint64(0)
     while True:
@@ -97,7 +97,7 @@ def draw_rows(values, x, rows, width, offset, seed, iteration, place, table, pre
             if z < FAR and level[j] < accepted[j]:
                 found = t[j]
             elif z < FAR:
-                found = _again(z, table, seed, first + np.uint64(j), iteration, place)
+                found = _redraw(z, table, seed, first + np.uint64(j), iteration, place)
             else:
                 found = inverse_gaussian(z, u[j], level[j])
             precision[i, j], weighted[i, j] = 0.25 * found, y - 0.5
@@ -136,8 +136,8 @@ def draw_weights(
     y, predictor = device.on_host(values), device.on_host(x)
     precision, weighted = np.empty_like(predictor), np.empty_like(predictor)
     counter = np.uint64(step.seed), np.uint64(step.iteration), np.uint64(site | (step.stream << 16))
-    total = compiled(draw_rows)(
+    total = compile_scalar(draw_rows)(
         np.ascontiguousarray(y), np.ascontiguousarray(predictor), np.asarray(rows, np.uint64),
         np.uint64(columns[0]), np.uint64(columns[1]), *counter, table(), precision, weighted,
     )  # fmt: skip
-    return device.beside(precision, values), device.beside(weighted, values), float(total)
+    return device.move_beside(precision, values), device.move_beside(weighted, values), float(total)

@@ -23,16 +23,16 @@ __all__ = [
 ]
 
 
-def _by_namespace(name: str, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+def _special_function(name: str, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     if on_device(x) and is_cupy_array(x):
         from cupyx.scipy import special as cupy_special
 
         return getattr(cupy_special, name)(x)
-    return namespace(x).asarray(getattr(_of_scipy(), name)(np.asarray(x)))
+    return namespace(x).asarray(getattr(_scipy_special(), name)(np.asarray(x)))
 
 
 @cache
-def _of_scipy() -> ModuleType:
+def _scipy_special() -> ModuleType:
     from scipy import special
 
     return special
@@ -40,12 +40,12 @@ def _of_scipy() -> ModuleType:
 
 def digamma(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return the derivative of log Gamma, element by element."""
-    return _by_namespace("digamma", x)
+    return _special_function("digamma", x)
 
 
 def gammaln(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return log Gamma, element by element."""
-    return _by_namespace("gammaln", x)
+    return _special_function("gammaln", x)
 
 
 def softplus(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

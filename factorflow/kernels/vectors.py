@@ -19,21 +19,19 @@ from numba.extending import intrinsic
 
 from factorflow.kernels.compile import INNER, jit
 
-__all__ = ["compile_loop", "compiled", "exp", "inlined", "inner", "log"]
+__all__ = ["compile_inline", "compile_loop", "exp", "inner", "log"]
 
 Array = Any
 _FAST = {"contract", "reassoc", "nsz"}
 
 
 def compile_loop(function: Callable[..., Any], **options: Any) -> Any:
-    """Compile a loop with options of `numba.njit`; it releases the interpreter lock."""
+    """Compile a loop that releases the interpreter lock; its sums may be reordered into vectors.
+
+    Options are those of `numba.njit`.
+    """
     chosen = {"cache": True, "nogil": True, "error_model": "numpy", "fastmath": _FAST, **options}
     return jit(function, **chosen)
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile a loop: it releases the interpreter lock, and sums may be reordered into vectors."""
-    return compile_loop(function)
 
 
 def inner(function: Callable[..., Any]) -> Any:
@@ -41,7 +39,7 @@ def inner(function: Callable[..., Any]) -> Any:
     return compile_loop(function, **INNER)
 
 
-def inlined(function: Callable[..., Any]) -> Any:
+def compile_inline(function: Callable[..., Any]) -> Any:
     """Compile a function that is copied into the loops that call it."""
     return compile_loop(function, inline="always")
 
@@ -68,7 +66,7 @@ _C = tuple(1.0 / math.factorial(i) for i in range(13))
 _SQRT_HALF_BITS = np.int64(0x3FE6A09E667F3BCD)
 
 
-@inlined
+@compile_inline
 def exp(x: Array) -> Array:
     """Return e^x for |x| < 700: range reduction and a polynomial, relative error 2e-15, vectorises."""
     n = math.floor(x * 1.4426950408889634 + 0.5)
@@ -78,7 +76,7 @@ def exp(x: Array) -> Array:
     return p * _as_float((np.int64(n) + 1023) << 52)
 
 
-@inlined
+@compile_inline
 def log(x: Array) -> Array:
     """Return log x of a positive normal number: absolute error 2e-15, vectorises."""
     bits = _as_bits(x)

@@ -39,10 +39,10 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
     """
     from factorflow.errors import InputError
     from factorflow.models.contract import ModelConfig
-    from factorflow.models.registry import registered
+    from factorflow.models.registry import registered_models
     from factorflow.settings import parse_config
 
-    known = registered()
+    known = registered_models()
     if isinstance(options, ModelConfig):
         if known.get(getattr(options, "model", "")) is not type(options):
             raise InputError(
@@ -67,15 +67,15 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
 
 def default_model() -> type[ModelConfig]:
     """Return the configuration that `factorflow.fit` takes where none is given."""
-    from factorflow.models.registry import registered
+    from factorflow.models.registry import registered_models
 
-    return registered()["sparse_gfa"]
+    return registered_models()["sparse_gfa"]
 
 
 def _public() -> dict[str, type[ModelConfig]]:
-    from factorflow.models.registry import registered
+    from factorflow.models.registry import registered_models
 
-    return {config.__name__: config for config in registered().values()}
+    return {config.__name__: config for config in registered_models().values()}
 
 
 def __getattr__(name: str) -> Any:

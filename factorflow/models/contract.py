@@ -474,7 +474,7 @@ class Model(Generic[G, L]):
         dict of str to array
             By variable without ``rows``.
         """
-        return {v.name: _typed(v, globals_) for v in self.variables() if not v.rows}
+        return {v.name: _cast_variable(v, globals_) for v in self.variables() if not v.rows}
 
     def sums(self, block: Block, rows: Mapping[str, Array], globals_: G) -> tuple[Any, ...]:
         """Return what the variables that describe samples add up over a block of new ones.
@@ -493,7 +493,7 @@ class Model(Generic[G, L]):
         tuple
             An entry for each function ``Variable.sums``; empty where there is none.
         """
-        return tuple(sums(block, rows, globals_) for sums in _ways(self.variables()))
+        return tuple(sums(block, rows, globals_) for sums in _summations(self.variables()))
 
     def describe(self, globals_: G, sums: tuple[Any, ...]) -> dict[str, Array]:
         """Return the variables that describe new samples, from their sums over all blocks.
@@ -511,7 +511,7 @@ class Model(Generic[G, L]):
             By variable.
         """
         table = self.variables()
-        found = dict(zip(_ways(table), sums, strict=True))
+        found = dict(zip(_summations(table), sums, strict=True))
         return {
             v.name: np.asarray(v.of_sums(globals_, found[v.sums]), dtype=v.dtype)
             for v in table
@@ -538,7 +538,7 @@ class Model(Generic[G, L]):
             By variable with ``rows`` and without ``draws``.
         """
         found = self.finish(block, local, globals_, step)
-        return {v.name: _typed(v, found) for v in self.variables() if v.rows and not v.draws}
+        return {v.name: _cast_variable(v, found) for v in self.variables() if v.rows and not v.draws}
 
     def draw(self, local: L | None) -> dict[str, Array]:
         """Return the draws of the rows of a block at a kept iteration.
@@ -553,15 +553,15 @@ class Model(Generic[G, L]):
         dict of str to (B, ...) array
             By variable with ``draws``.
         """
-        return {v.name: _typed(v, local) for v in self.variables() if v.draws}
+        return {v.name: _cast_variable(v, local) for v in self.variables() if v.draws}
 
 
-def _ways(table: Sequence[Variable]) -> tuple[Any, ...]:
+def _summations(table: Sequence[Variable]) -> tuple[Any, ...]:
     """Return the ways in which variables add up what describes samples, each once: some share one."""
     return tuple(dict.fromkeys(v.sums for v in table if v.sums is not None))
 
 
-def _typed(variable: Variable, given: Any) -> Array:
+def _cast_variable(variable: Variable, given: Any) -> Array:
     """Return a variable as it is stored, also where it is not: predictions are made from either."""
     return np.asarray(variable.value(given), dtype=variable.dtype)
 

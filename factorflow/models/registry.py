@@ -8,7 +8,7 @@ from typing import TypeVar
 from factorflow.flatten import allow_package
 from factorflow.models.contract import ModelConfig
 
-__all__ = ["default_family", "register", "registered"]
+__all__ = ["default_family", "register", "registered_models"]
 
 _REGISTRY: dict[str, type[ModelConfig]] = {}
 
@@ -33,7 +33,7 @@ def register(config: type[C]) -> type[C]:
     return config
 
 
-def registered() -> dict[str, type[ModelConfig]]:
+def registered_models() -> dict[str, type[ModelConfig]]:
     """Return every known configuration by name.
 
     Returns
@@ -43,8 +43,8 @@ def registered() -> dict[str, type[ModelConfig]]:
 
     Examples
     --------
-    >>> from factorflow.models.registry import registered
-    >>> registered()["sparse_gfa"].__name__
+    >>> from factorflow.models.registry import registered_models
+    >>> registered_models()["sparse_gfa"].__name__
     'SparseGFA'
     """
     _scan()
@@ -53,7 +53,7 @@ def registered() -> dict[str, type[ModelConfig]]:
 
 def default_family() -> str:
     """Return the name of the family of commands and flows where none is named."""
-    return next(name for name, config in registered().items() if config.is_default)
+    return next(name for name, config in registered_models().items() if config.is_default)
 
 
 @cache

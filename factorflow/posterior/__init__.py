@@ -1,4 +1,4 @@
 """What a run found: building, writing and reading posteriors; prediction, scores, draws, diagnostics.
 
-`stored.Stored` is what all of it works on; the face that users see is `factorflow.Posterior`, above.
+All of it works on `stored_posterior.StoredPosterior`; users see its subclass `factorflow.Posterior`.
 """

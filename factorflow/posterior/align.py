@@ -75,7 +75,7 @@ def find_alignment(loadings: Shaped[Array, "C M D K"], symmetry: Symmetry) -> Al
         before = order.copy(), sign.copy()
         for i, draw in enumerate(flat):
             order[i], sign[i] = _match(reference, draw, turn=symmetry != "none")
-        reference = _ordered(flat, order[:, None, :], sign[:, None, :]).mean(axis=0)
+        reference = _reorder_factors(flat, order[:, None, :], sign[:, None, :]).mean(axis=0)
         if np.array_equal(order, before[0]) and np.array_equal(sign, before[1]):
             break
     shape = (n_chains, n_draws, n_factors)
@@ -131,7 +131,7 @@ def align_draws(
         if "draw" not in dims[name]:
             array = array[:, None]
         if dims[name][-1] == "factor":
-            array = _renamed(name, array, rule, symmetry)
+            array = _rename_factors(name, array, rule, symmetry)
         elif name.startswith("intercept_") and symmetry == "flip":
             turned = np.asarray(draws["loadings_" + name.removeprefix("intercept_")])
             lost = np.take_along_axis(turned, _widen(rule.order, turned.ndim), axis=-1)
@@ -140,7 +140,7 @@ def align_draws(
     return out
 
 
-def _ordered(
+def _reorder_factors(
     values: Float64[np.ndarray, "... K"],
     order: Int64[np.ndarray, "... K"],
     sign: Float64[np.ndarray, "... K"],
@@ -155,15 +155,15 @@ def _widen(values: Shaped[np.ndarray, "C M K"], ndim: int) -> Shaped[np.ndarray,
     return values.reshape(*values.shape[:2], *([1] * (ndim - 3)), values.shape[2])
 
 
-def _renamed(
+def _rename_factors(
     name: str, array: Float64[np.ndarray, "*dims"], rule: Alignment, symmetry: Symmetry
 ) -> Float64[np.ndarray, "*dims"]:
     """Return a variable with its factors in order, turned over where they are to be."""
     order, sign = _widen(rule.order, array.ndim), _widen(rule.sign, array.ndim)
     signed_scores = symmetry == "sign" and name.startswith("scores") and "inclusion" not in name
     if name.startswith("loadings_") or signed_scores:
-        return _ordered(array, order, sign)
-    ordered = _ordered(array, order, np.ones_like(sign))
+        return _reorder_factors(array, order, sign)
+    ordered = _reorder_factors(array, order, np.ones_like(sign))
     if symmetry == "flip" and name.startswith(("scores", "activity")):
         return np.where(sign < 0.0, 1.0 - ordered, ordered)
     return ordered

@@ -15,7 +15,7 @@ from factorflow.data.store.names import node_names
 from factorflow.models.contract import Model, Variable
 from factorflow.posterior.labels import CODE, COLUMN_TYPE, POSITION
 from factorflow.posterior.lazy import lazy_array
-from factorflow.posterior.opening import LAZY_LABELS
+from factorflow.posterior.open import LAZY_LABELS
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import NAMED, attributes, group_attributes
 from factorflow.shape import Meta

@@ -20,7 +20,7 @@ from factorflow.errors import RUN_ANEW, InputError
 from factorflow.storage.checksums import CRC_BYTES, chunk_damage, crc32c
 from factorflow.storage.local import atomic_write
 
-__all__ = ["new_array", "opened", "write_part"]
+__all__ = ["new_array", "open_array", "write_part"]
 
 
 def new_array(
@@ -58,18 +58,18 @@ def new_array(
     )
 
 
-def opened(where: str | os.PathLike[str]) -> Any:
+def open_array(where: str | os.PathLike[str]) -> Any:
     """Return an array of a store: the one opened last time, as long as its metadata are the same file."""
     where = os.fspath(where)
     try:
         found = os.stat(os.path.join(where, "zarr.json"))
     except FileNotFoundError:
-        return _opened.__wrapped__(where)  # says what is missing
-    return _opened(where, found.st_ino, found.st_mtime_ns, found.st_size)
+        return _open_cached.__wrapped__(where)  # says what is missing
+    return _open_cached(where, found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 @lru_cache(maxsize=1024)
-def _opened(where: str, *metadata: int) -> Any:
+def _open_cached(where: str, *metadata: int) -> Any:
     import zarr
 
     return zarr.open_array(where, mode="r", zarr_format=3)
@@ -96,7 +96,7 @@ def write_part(
     InputError
         When a chunk that holds more than the part is damaged.
     """
-    array = opened(where)
+    array = open_array(where)
     values, chunk = np.asarray(values, array.dtype), tuple(array.chunks)
     first = (*start, *(0,) * (values.ndim - len(start)))
     grid = [range(a // c, -(-(a + n) // c)) for a, n, c in zip(first, values.shape, chunk, strict=True)]

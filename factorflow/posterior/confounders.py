@@ -16,7 +16,7 @@ from factorflow.posterior.finding import Finding
 from factorflow.posterior.labels import as_slice, sample_metadata
 
 if TYPE_CHECKING:
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["batch", "depth"]
 
@@ -53,7 +53,7 @@ BATCH = re.compile(
 """Names of columns that say how, not what, was measured."""
 
 
-def depth(posterior: Stored) -> Iterator[Finding]:
+def depth(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that a factor follows the total counts of the samples, or a column of depths of the metadata."""
     rows = _rows(posterior)
     if not rows.size:
@@ -81,7 +81,7 @@ def depth(posterior: Stored) -> Iterator[Finding]:
                 break
 
 
-def batch(posterior: Stored) -> Iterator[Finding]:
+def batch(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that a factor follows a column of the metadata that is called like a batch."""
     rows = _rows(posterior)
     if not rows.size:
@@ -107,7 +107,7 @@ def batch(posterior: Stored) -> Iterator[Finding]:
                 break
 
 
-def _rows(posterior: Stored) -> NDArray[np.intp]:
+def _rows(posterior: StoredPosterior) -> NDArray[np.intp]:
     """Return the samples that are looked at; none where there are no scores of single samples, or too few."""
     n_rows = posterior.meta.n_rows
     if not posterior.has("scores") or n_rows < LEAST_MANY or not posterior.factors:
@@ -117,12 +117,12 @@ def _rows(posterior: Stored) -> NDArray[np.intp]:
     return np.arange(0, n_rows, -(-n_rows // MOST_ROWS))
 
 
-def _scores(posterior: Stored, rows: NDArray[np.intp]) -> Float64[np.ndarray, "R K"]:
+def _scores(posterior: StoredPosterior, rows: NDArray[np.intp]) -> Float64[np.ndarray, "R K"]:
     array = posterior.array("scores") if posterior.kind == "variational" else posterior.scores()
     return np.asarray(array.isel(obs=as_slice(rows)).values, float)
 
 
-def _columns(posterior: Stored, rows: NDArray[np.intp], names: re.Pattern[str]) -> dict[str, Any]:
+def _columns(posterior: StoredPosterior, rows: NDArray[np.intp], names: re.Pattern[str]) -> dict[str, Any]:
     """Return the columns of the sample metadata with such names."""
     if "constant_data" not in posterior.tree.children:
         return {}
@@ -133,7 +133,7 @@ def _columns(posterior: Stored, rows: NDArray[np.intp], names: re.Pattern[str]) 
     return {str(name): column for name, column in table.items() if names.search(str(name))}
 
 
-def _totals(posterior: Stored, view: str, rows: NDArray[np.intp]) -> Float64[np.ndarray, " R"]:
+def _totals(posterior: StoredPosterior, view: str, rows: NDArray[np.intp]) -> Float64[np.ndarray, " R"]:
     """Return the total counts of samples, of the mean of what is observed; NaN where they are not known."""
     totals = np.full(rows.size, np.nan)
     try:
@@ -153,7 +153,7 @@ def _totals(posterior: Stored, view: str, rows: NDArray[np.intp]) -> Float64[np.
     return totals
 
 
-def _is_one_sign(posterior: Stored, view: str, k: int) -> bool:
+def _is_one_sign(posterior: StoredPosterior, view: str, k: int) -> bool:
     """Return whether nearly all loadings of a factor in a view point one way."""
     loadings = posterior.loadings(view) if view in posterior.loaded_views else None
     if loadings is None or loadings.dims[-1] != "factor":

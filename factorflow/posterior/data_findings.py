@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
 from factorflow.posterior.finding import Finding
 from factorflow.posterior.prediction import Predictor
 
 if TYPE_CHECKING:
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["LEAST_MANY", "absent_features", "dispersion", "not_described"]
 
@@ -34,7 +34,7 @@ LEAST_MANY = 8
 """With fewer samples (or features) than this one of them may well make a factor, and means tell little."""
 
 
-def dispersion(posterior: Stored) -> Iterator[Finding]:
+def dispersion(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that counts, or those of some features, vary more than the model expects; nothing without data."""
     for view in posterior.meta.value_views:
         if view.likelihood != "poisson":
@@ -44,24 +44,25 @@ def dispersion(posterior: Stored) -> Iterator[Finding]:
         except InputError:  # the dataset has moved, or the run kept nothing to predict from
             continue
         ratio = _mean(squares)
-        by_feature = _dispersed(posterior, view.name, squares) if view.n_features > 1 else []
+        by_feature = _overdispersed_features(posterior, view.name, squares) if view.n_features > 1 else []
         if ratio <= MOST_SPREAD and not by_feature:
             continue
         what, least = f"Counts of {view.name}", ""
         if ratio <= MOST_SPREAD:
-            features = f"{len(by_feature)} of {counted(view.n_features, 'feature')}"
+            features = f"{len(by_feature)} of {pluralize(view.n_features, 'feature')}"
             what, least, ratio = f"Counts of {features} of {view.name}", "at least ", by_feature[-1][1]
         option = posterior.config.wider("poisson")
         yield Finding(
             "overdispersion",
-            f"{what} vary {least}{_times(ratio)} times as much as the model expects{_named(by_feature)}.",
+            f"{what} vary {least}{_times(ratio)} times as much as the model "
+            f"expects{_name_features(by_feature)}.",
             f"Fit with {option}."
             if option
             else "Intervals are too narrow: fit log(1 + counts) as gaussian, or rely on held-out scores.",
         )
 
 
-def _named(by_feature: list[tuple[str, float]]) -> str:
+def _name_features(by_feature: list[tuple[str, float]]) -> str:
     """Return the features that vary most, as an addition to what is said of all."""
     if not by_feature:
         return ""
@@ -73,7 +74,9 @@ def _times(ratio: float) -> str:
     return f"{ratio:.1f}" if ratio < 1e4 else f"{ratio:.0e}"
 
 
-def _dispersed(posterior: Stored, view: str, squares: Float64[np.ndarray, "B D"]) -> list[tuple[str, float]]:
+def _overdispersed_features(
+    posterior: StoredPosterior, view: str, squares: Float64[np.ndarray, "B D"]
+) -> list[tuple[str, float]]:
     """Return the features that vary too much beyond two standard errors, the most first, and how much."""
     n = (~np.isnan(squares)).sum(axis=0)
     enough = np.flatnonzero(n >= LEAST_MANY)
@@ -85,7 +88,7 @@ def _dispersed(posterior: Stored, view: str, squares: Float64[np.ndarray, "B D"]
     return [(str(names[enough[i]]), float(ratio[i])) for i in order]
 
 
-def absent_features(posterior: Stored) -> Iterator[Finding]:
+def absent_features(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that new samples lack features of a view which they have; whole views may be left out."""
     for view in posterior.meta.views:
         try:
@@ -98,17 +101,17 @@ def absent_features(posterior: Stored) -> Iterator[Finding]:
         absent = [str(name) for name in known if name not in there]
         if absent:
             more = len(there) - len(known) + len(absent)
-            others = f"; {counted(more, 'feature')} that it does not know are left out" if more else ""
+            others = f"; {pluralize(more, 'feature')} that it does not know are left out" if more else ""
             named = ", ".join(absent[:N_NAMED]) + ", ..." * (len(absent) > N_NAMED)
             yield Finding(
                 "features",
-                f"{len(absent)} of {counted(len(known), 'feature')} of {view.name} that the model knows are "
-                f"not in these samples ({named}) and count as missing{others}.",
+                f"{len(absent)} of {pluralize(len(known), 'feature')} of {view.name} that the model knows "
+                f"are not in these samples ({named}) and count as missing{others}.",
                 "If they were measured, name them as in the dataset of the fit.",
             )
 
 
-def not_described(posterior: Stored) -> Iterator[Finding]:
+def not_described(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that the model does not describe new samples: another unit, another kind of samples; or noise."""
     for view in posterior.meta.value_views:
         try:
@@ -144,7 +147,7 @@ def not_described(posterior: Stored) -> Iterator[Finding]:
             )
 
 
-def _own_share(posterior: Stored, view: str) -> float:
+def _own_share(posterior: StoredPosterior, view: str) -> float:
     """Return the share of the variance of a view of new samples that is explained; NaN: not recorded."""
     if not posterior.has("variance_explained_total") or posterior.meta.n_rows < LEAST_MANY:
         return float("nan")
@@ -152,7 +155,7 @@ def _own_share(posterior: Stored, view: str) -> float:
     return float(np.nanmax(share.values)) if np.isfinite(share.values).any() else float("nan")
 
 
-def _residuals(posterior: Stored, view: str) -> Float64[np.ndarray, "B D"]:
+def _residuals(posterior: StoredPosterior, view: str) -> Float64[np.ndarray, "B D"]:
     """Return (y - mean)^2 / sd^2 of entries of the first block that the model saw; NaN: of no others."""
     from factorflow.data import Holdout
 

@@ -11,12 +11,12 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["diagnostics"]
 
 
-def diagnostics(posterior: Stored) -> pd.DataFrame:
+def diagnostics(posterior: StoredPosterior) -> pd.DataFrame:
     """Return ``r_hat``, ``ess_bulk`` and ``ess_tail`` of every entry of the draws of the global variables.
 
     R-hat is rank-normalised and split (Vehtari et al. 2021), over chains whose factors are aligned.

@@ -14,12 +14,12 @@ from factorflow.kernels.sites import DRAWS
 if TYPE_CHECKING:
     import xarray as xr
 
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["partner", "with_draws"]
 
 
-def with_draws(posterior: Stored, n_draws: int, seed: int) -> xr.DataTree:
+def with_draws(posterior: StoredPosterior, n_draws: int, seed: int) -> xr.DataTree:
     """Return the tree of a posterior with a group ``posterior``: draws of all that has a variance beside it.
 
     Entries are independent in the draws: correlations between factors, where a model keeps them, are not

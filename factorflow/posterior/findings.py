@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
+from factorflow.posterior.active_views import active_views
 from factorflow.posterior.confounders import batch, depth
 from factorflow.posterior.data_findings import LEAST_MANY, absent_features, dispersion, not_described
 from factorflow.posterior.finding import Finding
 from factorflow.posterior.labels import names_of_rows
 from factorflow.posterior.mixing import effective_sizes, normal_scores, rank_rhat
-from factorflow.posterior.reach import touched
 
 if TYPE_CHECKING:
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["Finding", "findings"]
 
@@ -62,7 +62,7 @@ LOG_LIKELIHOODS = ("log_likelihood", "baseline_log_likelihood")
 """The same of predictions with their standard deviations: larger is better."""
 
 
-def findings(posterior: Stored) -> list[Finding]:
+def findings(posterior: StoredPosterior) -> list[Finding]:
     """Return what is to be said of a posterior, the gravest first; of a projection, of its samples alone."""
     if posterior.run["status"] == "projected":
         parts = [_outliers(posterior), absent_features(posterior)]
@@ -72,7 +72,7 @@ def findings(posterior: Stored) -> list[Finding]:
     if posterior.n_draws != 0:
         parts += [_mixing(posterior), _baseline(posterior), dispersion(posterior)]
         parts += [
-            _none_left(posterior),
+            _no_factors(posterior),
             _unstable(posterior),
             _scales(posterior),
             _lone_samples(posterior),
@@ -83,7 +83,7 @@ def findings(posterior: Stored) -> list[Finding]:
     return [finding for part in parts for finding in part]
 
 
-def _budget(posterior: Stored) -> Iterator[Finding]:
+def _budget(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that a run ended before it was done."""
     run, path = posterior.run, posterior.path
     reason, n = run.get("reason", ""), run.get("n_iterations", 0)
@@ -112,12 +112,12 @@ def _more(path: str | None) -> str:
     return f"Go on with it: factorflow resume {path}"
 
 
-def _mixing(posterior: Stored) -> Iterator[Finding]:
+def _mixing(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that chains have not mixed, or that draws hang together too much."""
     n_draws = posterior.n_draws
     if n_draws is None:
         return
-    names, draws = _some_draws(posterior)
+    names, draws = _sample_entries(posterior)
     n_chains = draws.shape[0]
     more = "Fit with more burn-in and draws, and look at posterior.diagnostics() and plot_trace"
     if n_draws < 4:
@@ -164,7 +164,7 @@ def _high_rhat(sizes: Float64[np.ndarray, " E"], n_chains: int) -> Float64[np.nd
     return np.asarray(np.fmax(HIGH_RHAT, np.sqrt(1.0 + excess / np.maximum(sizes, 1e-300))))
 
 
-def _some_draws(posterior: Stored) -> tuple[list[str], Any]:
+def _sample_entries(posterior: StoredPosterior) -> tuple[list[str], Any]:
     """Return entries of the global variables, evenly spaced, with their names: (chain, draw, entry)."""
     drawn = posterior.tree["posterior"]
     chosen = [
@@ -180,7 +180,7 @@ def _some_draws(posterior: Stored) -> tuple[list[str], Any]:
         array = posterior.draws(name)
         values = array.values.reshape(*array.shape[:2], -1)
         taken = np.unique(np.linspace(0, values.shape[2] - 1, min(most, values.shape[2])).astype(int))
-        labels = [array[dim].values if dim in array.coords else range(n) for dim, n in _rest(array)]
+        labels = [array[dim].values if dim in array.coords else range(n) for dim, n in _entry_dims(array)]
         where = np.unravel_index(taken, array.shape[2:]) if labels else ()
         marks = [
             ", ".join(str(label[i]) for label, i in zip(labels, place, strict=True))
@@ -191,11 +191,11 @@ def _some_draws(posterior: Stored) -> tuple[list[str], Any]:
     return names, np.concatenate(parts, axis=2).astype(float)
 
 
-def _rest(array: Any) -> list[tuple[str, int]]:
+def _entry_dims(array: Any) -> list[tuple[str, int]]:
     return list(zip(map(str, array.dims[2:]), array.shape[2:], strict=True))
 
 
-def _outliers(posterior: Stored) -> Iterator[Finding]:
+def _outliers(posterior: StoredPosterior) -> Iterator[Finding]:
     """Name single entries far from all others of their feature; nothing without the data."""
     try:
         entries = posterior.dataset.manifest.views
@@ -217,7 +217,7 @@ def _outliers(posterior: Stored) -> Iterator[Finding]:
             )
 
 
-def _baseline(posterior: Stored) -> Iterator[Finding]:
+def _baseline(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that a view is predicted worse than by the means of its features, or that nothing was hidden."""
     if not posterior.was_scored:
         if (share := posterior.run.get("holdout", 0.0)) and posterior.run["status"] == "complete":
@@ -258,7 +258,7 @@ def _baseline(posterior: Stored) -> Iterator[Finding]:
             )
 
 
-def _none_left(posterior: Stored) -> Iterator[Finding]:
+def _no_factors(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that there are no factors: nobody asks for none."""
     if posterior.has("scores") and not len(posterior.factors):
         yield Finding(
@@ -269,7 +269,7 @@ def _none_left(posterior: Stored) -> Iterator[Finding]:
         )
 
 
-def _unstable(posterior: Stored) -> Iterator[Finding]:
+def _unstable(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that other starts did not find some of the factors; nothing where there was one start."""
     if not posterior.has("stability"):
         return
@@ -280,14 +280,14 @@ def _unstable(posterior: Stored) -> Iterator[Finding]:
         named = ", ".join(f"{label} ({r:.2f})" for label, r in weak)
         yield Finding(
             "unstable",
-            f"{len(weak)} of {counted(len(stability), 'factor')} depend on the start: their largest "
+            f"{len(weak)} of {pluralize(len(stability), 'factor')} depend on the start: their largest "
             f"correlation with a factor of the other starts ({n_starts - 1}) is on average {named}.",
             "Interpret the others; more starts (n_starts) may find a higher bound, fewer factors (n_factors) "
             "are often stable.",
         )
 
 
-def _scales(posterior: Stored) -> Iterator[Finding]:
+def _scales(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that a few features have nearly all the variance of a view; nothing without the data.
 
     A view is scaled as a whole: beside features of another unit the others, and their factors, are nothing.
@@ -315,7 +315,7 @@ def _scales(posterior: Stored) -> Iterator[Finding]:
             )
 
 
-def _lone_samples(posterior: Stored) -> Iterator[Finding]:
+def _lone_samples(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that a factor is one sample."""
     few = posterior.kind == "variational" or posterior.meta.n_rows <= MOST_SAMPLES
     if not (posterior.has("scores") and few and posterior.meta.n_rows >= LEAST_MANY):
@@ -333,7 +333,7 @@ def _lone_samples(posterior: Stored) -> Iterator[Finding]:
             )
 
 
-def _largest_shares(posterior: Stored) -> tuple[Any, Any]:
+def _largest_shares(posterior: StoredPosterior) -> tuple[Any, Any]:
     """Return, by factor, the largest share that a sample has of the squared scores about 0, and which one."""
     array = posterior.array("scores") if posterior.kind == "variational" else posterior.scores()
     n_factors = array.sizes["factor"]
@@ -348,7 +348,7 @@ def _largest_shares(posterior: Stored) -> tuple[Any, Any]:
     return largest / np.maximum(total, 1e-300), where
 
 
-def _lone_features(posterior: Stored) -> Iterator[Finding]:
+def _lone_features(posterior: StoredPosterior) -> Iterator[Finding]:
     """Say that a factor is one feature: all that it explains is there."""
     explained = {view.name for view in posterior.meta.value_views}
     views = [
@@ -362,7 +362,7 @@ def _lone_features(posterior: Stored) -> Iterator[Finding]:
     for k, label in enumerate(posterior.factors):
         if all(share[k] <= MOST_ALONE for share, _ in found.values()):  # which views it touches takes longer
             continue
-        mine = touched(posterior, label)
+        mine = active_views(posterior, label)
         if len(mine) != 1 or len(posterior.features(mine[0])) < LEAST_MANY:
             continue
         shares, largest = found[mine[0]]
@@ -379,7 +379,7 @@ def _lone_features(posterior: Stored) -> Iterator[Finding]:
             )
 
 
-def _largest_loadings(posterior: Stored, view: str) -> tuple[Any, Any]:
+def _largest_loadings(posterior: StoredPosterior, view: str) -> tuple[Any, Any]:
     """Return, by factor, the largest share that a feature has of a view's squared loadings, and which one."""
     weights = np.asarray(posterior.loadings(view).values, float)
     if posterior.has(f"scale_{view}"):  # features in units of the model, or the widest one would win

@@ -6,7 +6,7 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from factorflow.arguments import checked_methods
+from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.data import Dataset
-    from factorflow.data.aligned import Aligned
+    from factorflow.data.aligned_dataset import AlignedDataset
 
 __all__ = ["FittedRun"]
 
 
-@checked_methods
+@name_wrong_arguments_of_methods
 class FittedRun:
     """The record of one run: its configuration, model, trace, and the dataset it was fitted to.
 
@@ -39,7 +39,7 @@ class FittedRun:
         self.tree = tree
         self.path = path
         self._dataset: Dataset | None = None
-        self._projected_data: Aligned | None = None
+        self._projected_data: AlignedDataset | None = None
 
     @cached_property
     def run(self) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def write_globals(
         leaf = values.shape[2:]
         if not os.path.exists(os.path.join(where, "zarr.json")):
             size = values.dtype.itemsize * math.prod(leaf)
-            chunks = (*_together(len(chains), n_sets, size), *(max(1, n) for n in leaf))
+            chunks = (*_grouped_sets(len(chains), n_sets, size), *(max(1, n) for n in leaf))
             sizes = (len(chains), n_sets, *leaf)
             new_array(group, name, _dims(name, len(sizes)), sizes, chunks, values.dtype)
         write_part(where, (0, first), values, durable=True)
@@ -141,21 +141,21 @@ class _Sets:
         packed = {i for i, _, _ in self.small}
         for i in range(len(self.leaves[0][0])):
             if i not in packed:
-                yield leaf_name(i), self._stacked(itemgetter(i))
+                yield leaf_name(i), self._stack(itemgetter(i))
         if packed:
-            yield PACKED, self._stacked(self._packed)
+            yield PACKED, self._stack(self._pack)
 
-    def _stacked(self, value: Callable[[list[NDArray[Any]]], NDArray[Any]]) -> NDArray[Any]:
+    def _stack(self, value: Callable[[list[NDArray[Any]]], NDArray[Any]]) -> NDArray[Any]:
         return np.stack([np.stack([value(leaves) for leaves in sets]) for sets in self.leaves])
 
-    def _packed(self, leaves: list[NDArray[Any]]) -> NDArray[np.uint8]:
+    def _pack(self, leaves: list[NDArray[Any]]) -> NDArray[np.uint8]:
         for i, dtype, shape in self.small:
             if (leaves[i].dtype.str, list(leaves[i].shape)) != (dtype, shape):
                 raise TypeError(f"{OTHER}: {leaves[i].dtype}, {leaves[i].shape}, not {dtype}, {shape}")
         return np.frombuffer(b"".join(leaves[i].tobytes() for i, _, _ in self.small), "u1")
 
 
-def _unpacked(values: NDArray[np.uint8], small: Sequence[tuple[int, str, Sequence[int]]]) -> dict[int, Any]:
+def _unpack(values: NDArray[np.uint8], small: Sequence[tuple[int, str, Sequence[int]]]) -> dict[int, Any]:
     """Return the leaves that the bytes of a set are, by number."""
     found, first = {}, 0
     for number, dtype, shape in small:
@@ -165,7 +165,7 @@ def _unpacked(values: NDArray[np.uint8], small: Sequence[tuple[int, str, Sequenc
     return found
 
 
-def _together(n_chains: int, n_sets: int, size: int) -> tuple[int, int]:
+def _grouped_sets(n_chains: int, n_sets: int, size: int) -> tuple[int, int]:
     """Return the chains and sets of a leaf of so many bytes that are in one file."""
     of_all, of_one = (SMALL_FILE // max(1, chains * size) for chains in (n_chains, 1))
     return (n_chains, min(n_sets, of_all)) if of_all > 1 else (1, max(1, min(n_sets, of_one)))
@@ -230,7 +230,7 @@ class StoredGlobals:
                 return np.asarray(open_array(store, f"{GROUP}/{name}")[chain, number])
 
             values = list(map_concurrently(is_remote(store), read, names))
-        leaves = dict(zip(apart, values, strict=False)) | (_unpacked(values[-1], small) if small else {})
+        leaves = dict(zip(apart, values, strict=False)) | (_unpack(values[-1], small) if small else {})
         try:
             return freeze(unflatten(tree, [leaves[i] for i in sorted(leaves)]))
         except (ValueError, ImportError, TypeError) as error:

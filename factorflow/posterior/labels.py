@@ -16,7 +16,7 @@ from factorflow.shape import sample_numbers
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = [
     "CODE",
@@ -39,13 +39,13 @@ POSITION = "position"
 """Attribute of a column of the sample metadata: its number among them, which a store does not keep."""
 
 
-def names_of_rows(posterior: Stored, rows: Any) -> NDArray[Any]:
+def names_of_rows(posterior: StoredPosterior, rows: Any) -> NDArray[Any]:
     """Return the names of some samples; no others are read."""
     return np.asarray(posterior.coordinate("obs")[as_slice(rows)].values, dtype=object)
 
 
 def rows_of(
-    posterior: Stored, start: int | None, stop: int | None, obs: Sequence[str] | None
+    posterior: StoredPosterior, start: int | None, stop: int | None, obs: Sequence[str] | None
 ) -> NDArray[np.intp]:
     """Return the numbers of rows given by position or by name.
 
@@ -72,7 +72,7 @@ def rows_of(
     return np.asarray(index)
 
 
-def sample_metadata(posterior: Stored, rows: Any = None, *, typed: bool = True) -> pd.DataFrame:
+def sample_metadata(posterior: StoredPosterior, rows: Any = None, *, typed: bool = True) -> pd.DataFrame:
     """Return what the dataset said of its samples, or of some of them, by sample name.
 
     Columns have the types that they were given with; if not ``typed``, they are as they are stored: numbers,
@@ -95,7 +95,7 @@ def sample_metadata(posterior: Stored, rows: Any = None, *, typed: bool = True) 
     return pd.DataFrame(columns | text, index=pd.Index(names, name="obs"))
 
 
-def group_labels(posterior: Stored) -> NDArray[Any] | None:
+def group_labels(posterior: StoredPosterior) -> NDArray[Any] | None:
     """Return the sample group of each sample, (N,), whatever its column is called; None: there are none."""
     dataset: Any = None
     if "constant_data" in posterior.tree.children:

@@ -33,9 +33,9 @@ def lazy_array(get: Callable[[tuple[Any, ...]], Any], shape: tuple[int, ...], dt
 
 def numbered_names(n_rows: int) -> Any:
     """Return the names of samples that have numbers only, for an `xarray.Variable`."""
-    return lazy_array(partial(_numbered, n_rows), (n_rows,), object)
+    return lazy_array(partial(_make_names, n_rows), (n_rows,), object)
 
 
-def _numbered(n_rows: int, key: tuple[Any, ...]) -> Any:
+def _make_names(n_rows: int, key: tuple[Any, ...]) -> Any:
     rows = np.arange(*key[0].indices(n_rows)) if isinstance(key[0], slice) else key[0]
     return sample_names(rows).astype(object)[()]

@@ -23,7 +23,7 @@ def normal_scores(draws: Float[Array, "C M E"]) -> Float64[Array, "C2 half E"]:
     draws : array
         M draws of C chains, at least four.
     """
-    return _normalised(_split(draws))
+    return _normal_scores(_split(draws))
 
 
 def rank_rhat(
@@ -81,7 +81,7 @@ def _split(draws: Float[Array, "C M E"]) -> Float[Array, "C2 half E"]:
     return np.concatenate([draws[:, :half], draws[:, -half:]])
 
 
-def _normalised(x: Float[Array, "C M E"]) -> Float64[Array, "C M E"]:
+def _normal_scores(x: Float[Array, "C M E"]) -> Float64[Array, "C M E"]:
     """Return normal scores of the ranks over all chains, those of equal values their mean rank.
 
     As `scipy.stats.rankdata`, whose module takes most of a second to be imported.

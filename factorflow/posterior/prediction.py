@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from factorflow.errors import InputError
 from factorflow.posterior.labels import as_slice, names_of_rows
 from factorflow.posterior.lazy import lazy_array
-from factorflow.posterior.opening import LAZY_LABELS, load_variable
+from factorflow.posterior.open import LAZY_LABELS, load_variable
 from factorflow.posterior.predictive import interval, tails
 from factorflow.shape import Block
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.data import Dataset
-    from factorflow.data.aligned import Aligned
-    from factorflow.posterior.stored import Stored
+    from factorflow.data.aligned_dataset import AlignedDataset
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["Predictor", "generate", "impute", "predict"]
 
@@ -36,13 +36,13 @@ class Predictor:
 
     Parameters
     ----------
-    posterior : Stored
+    posterior : StoredPosterior
         What was fitted.
     view : str
         Name of the view.
     """
 
-    def __init__(self, posterior: Stored, view: str) -> None:
+    def __init__(self, posterior: StoredPosterior, view: str) -> None:
         self.posterior, self.view = posterior, view
         table = posterior.model.table
         self._rows = tuple(v for v in table if v.rows)
@@ -149,7 +149,7 @@ class Predictor:
 
 
 def predict(
-    posterior: Stored,
+    posterior: StoredPosterior,
     view: str,
     rows: NDArray[np.intp],
     share: float | None = None,
@@ -181,7 +181,7 @@ def predict(
     return _lazy(posterior, view, rows, parts, docs)
 
 
-def impute(posterior: Stored, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
+def impute(posterior: StoredPosterior, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
     """Return a view with its missing entries predicted, lazily (`Posterior.impute`)."""
     predictor = Predictor(posterior, view)
     return _lazy(
@@ -189,9 +189,9 @@ def impute(posterior: Stored, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
         view,
         rows,
         {
-            "mean": (partial(_filled, predictor, 0), np.float64),
-            "sd": (partial(_filled, predictor, 1), np.float64),
-            "observed": (partial(_observed, predictor), np.bool_),
+            "mean": (partial(_fill_observed, predictor, 0), np.float64),
+            "sd": (partial(_fill_observed, predictor, 1), np.float64),
+            "observed": (partial(_is_observed, predictor), np.bool_),
         },
         {
             "mean": "The value where it was observed, else the expected one.",
@@ -201,7 +201,7 @@ def impute(posterior: Stored, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
     )
 
 
-def generate(posterior: Stored, n_samples: int, seed: int) -> dict[str, xr.DataArray]:
+def generate(posterior: StoredPosterior, n_samples: int, seed: int) -> dict[str, xr.DataArray]:
     """Return new samples of the model by view (`Posterior.generate`)."""
     import xarray as xr
 
@@ -221,7 +221,7 @@ def generate(posterior: Stored, n_samples: int, seed: int) -> dict[str, xr.DataA
 
 
 def _lazy(
-    posterior: Stored,
+    posterior: StoredPosterior,
     view: str,
     rows: NDArray[np.intp],
     parts: Mapping[str, tuple[Compute, Any]],
@@ -235,7 +235,7 @@ def _lazy(
     variables = {
         name: xr.Variable(
             ("obs", feature),
-            _computed(compute, rows, len(features), dtype),
+            _lazy_array(compute, rows, len(features), dtype),
             {"long_name": docs[name]},
         )
         for name, (compute, dtype) in parts.items()
@@ -247,13 +247,13 @@ def _lazy(
     return dataset.assign_coords(xr.Coordinates({"obs": names}, indexes={}))
 
 
-def _computed(compute: Compute, rows: NDArray[np.intp], n_features: int, dtype: Any) -> Any:
+def _lazy_array(compute: Compute, rows: NDArray[np.intp], n_features: int, dtype: Any) -> Any:
     """Return a lazy array (rows, features), computed piece by piece."""
-    get = partial(_in_pieces, compute, rows, n_features, dtype)
+    get = partial(_compute_pieces, compute, rows, n_features, dtype)
     return lazy_array(get, (len(rows), n_features), dtype)
 
 
-def _in_pieces(
+def _compute_pieces(
     compute: Compute, rows: NDArray[np.intp], n_features: int, dtype: Any, key: tuple[Any, ...]
 ) -> NDArray[Any]:
     piece = max(1, PIECE_ENTRIES // max(1, n_features))
@@ -272,12 +272,12 @@ def _end(predictor: Predictor, share: float, which: int, rows: NDArray[np.intp])
     return predictor.interval(rows, share)[which]
 
 
-def _filled(predictor: Predictor, which: int, rows: NDArray[np.intp]) -> NDArray[Any]:
+def _fill_observed(predictor: Predictor, which: int, rows: NDArray[np.intp]) -> NDArray[Any]:
     values, known = _observed_values(predictor, rows)
     return np.where(known, values if which == 0 else 0.0, predictor(rows)[which])
 
 
-def _observed(predictor: Predictor, rows: NDArray[np.intp]) -> NDArray[Any]:
+def _is_observed(predictor: Predictor, rows: NDArray[np.intp]) -> NDArray[Any]:
     return _observed_values(predictor, rows)[1]
 
 
@@ -288,7 +288,7 @@ def _observed_values(predictor: Predictor, rows: NDArray[np.intp]) -> tuple[NDAr
     return values, np.asarray(dataset.views[predictor.view].kind.observed(values))
 
 
-def _values(dataset: Dataset | Aligned, view: str, rows: NDArray[np.intp]) -> NDArray[Any]:
+def _values(dataset: Dataset | AlignedDataset, view: str, rows: NDArray[np.intp]) -> NDArray[Any]:
     """Return some rows of a view, reading each block once."""
     number = rows // dataset.block_rows
     parts = [(np.flatnonzero(number == block), int(block)) for block in np.unique(number)]

@@ -44,7 +44,7 @@ def tails(
         at = np.exp(density.log_density(y, x, phi)) if density.discrete else np.where(np.isnan(y), y, 0.0)
         return *density.tails(y, x, phi), at
 
-    first, last, at = _matched(likelihood, mean, sd, of)
+    first, last, at = _match_moments(likelihood, mean, sd, of)
     return first, last, at
 
 
@@ -53,7 +53,7 @@ def two_sided(first: Float[Array, ...], last: Float[Array, ...], at: Float[Array
     return np.asarray(np.minimum(1.0, 2.0 * np.minimum(first, last) + at))
 
 
-def _matched(
+def _match_moments(
     likelihood: Likelihood | str, mean: Float[Array, ...], sd: Float[Array, ...], of: Method
 ) -> tuple[Float[Array, ...], ...]:
     """Return something of the likelihood that has this mean and standard deviation.
@@ -102,7 +102,7 @@ def log_density(
     if {WEIGHT, WITHIN} & set(given):
         w, within = given.get(WEIGHT, 1.0), given.get(WITHIN, 0.0)
         return np.asarray(-0.5 * (w * np.log(2 * np.pi * sd**2) + (w * (y - mean) ** 2 + within) / sd**2))
-    return _matched(likelihood, mean, sd, lambda density, x, phi: (density.log_density(y, x, phi),))[0]
+    return _match_moments(likelihood, mean, sd, lambda density, x, phi: (density.log_density(y, x, phi),))[0]
 
 
 def log_count(y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]) -> Float[Array, ...]:
@@ -137,7 +137,7 @@ def interval(
         degrees = np.maximum(degrees, 2.01)
         reach = stdtrit(degrees, 1.0 - tail) * np.sqrt((degrees - 2.0) / degrees) * sd
         return mean - reach, mean + reach
-    low, high = _matched(
+    low, high = _match_moments(
         likelihood,
         np.asarray(mean, float),
         np.asarray(sd, float),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from factorflow.likelihoods.predictive import Predictive
     from factorflow.shape import Likelihood as KindName
 
-__all__ = ["AUC_BINS", "PROBABILITY_FLOOR", "RARE", "Sums", "entry_scores", "finish_scores", "shown_sums"]
+__all__ = ["AUC_BINS", "PROBABILITY_FLOOR", "RARE", "Sums", "entry_scores", "finish_scores", "training_sums"]
 
 AUC_BINS = 2**14
 """Bins of equal width in log-odds. Pairs that fall into one bin count one half each, so AUC is off by at most
@@ -67,7 +67,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Exposed:
+class ExposureSums:
     """Sums over held-out counts with exposures t: of t, t y, t^2, and y log t."""
 
     t: Float64[np.ndarray, " D"]
@@ -108,11 +108,11 @@ class Sums:
     saturated: float = 0.0
     histogram: Float64[np.ndarray, "2 bins"] | None = None
     alone: Float64[np.ndarray, " D"] | None = None
-    exposed: Exposed | None = None
+    exposed: ExposureSums | None = None
     shown: Shown | None = None
 
 
-def shown_sums(
+def training_sums(
     likelihood: KindName, y: Shaped[np.ndarray, "B D"], given: Mapping[str, Float64[np.ndarray, " B"]]
 ) -> Shown:
     """Return the sums over the shown rows of a block of a table.
@@ -200,7 +200,7 @@ def entry_scores(
         saturated=saturated,
         alone=None if alone is None else total(_log_alone(density, y, features, *alone)),
         histogram=_histogram(y, mean) if density.is_binary else None,
-        exposed=_exposed(total, y, given[EXPOSURE]) if EXPOSURE in given else None,
+        exposed=_exposure_sums(total, y, given[EXPOSURE]) if EXPOSURE in given else None,
     )
 
 
@@ -241,11 +241,11 @@ def _merged_scores(
     )
 
 
-def _exposed(total: Total, y: Float64[np.ndarray, " H"], t: Float64[np.ndarray, " H"]) -> Exposed:
+def _exposure_sums(total: Total, y: Float64[np.ndarray, " H"], t: Float64[np.ndarray, " H"]) -> ExposureSums:
     """Return the sums over counts with exposures; one that is not known is taken for 1, as in predictions."""
     t = np.where(np.isnan(t), 1.0, t)
     log_t = np.log(np.maximum(t, np.finfo(float).tiny))
-    return Exposed(total(t), total(t * y), total(t * t), total(np.where(y > 0, y * log_t, 0.0)))
+    return ExposureSums(total(t), total(t * y), total(t * t), total(np.where(y > 0, y * log_t, 0.0)))
 
 
 def finish_scores(
@@ -274,7 +274,7 @@ def finish_scores(
         its share that the model explains (``deviance_explained``).
     """
     return {
-        view: _finish(density, sums[view], *_shown(sums[view], moments[view]))
+        view: _finish(density, sums[view], *_training_moments(sums[view], moments[view]))
         for view, density in likelihoods.items()
         if sums[view].n.sum() > 0
     }
@@ -331,7 +331,7 @@ def _finish_binary(
     }
 
 
-def _shown(
+def _training_moments(
     sums: Sums, moments: Mapping[str, ArrayLike]
 ) -> tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, " D"]]:
     """Return mean and variance of the shown entries of each feature.

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.data import Dataset
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
     from factorflow.shape import Block
 
 __all__ = ["attributes", "check_identities", "one_step"]
 
 
-def check_identities(posterior: Stored) -> None:
+def check_identities(posterior: StoredPosterior) -> None:
     """Refuse a posterior of a family without identities."""
     if not posterior.has("present"):
         raise InputError(
@@ -30,7 +30,7 @@ def check_identities(posterior: Stored) -> None:
         )
 
 
-def attributes(posterior: Stored) -> xr.Dataset:
+def attributes(posterior: StoredPosterior) -> xr.Dataset:
     """Return mean and standard deviation of the attributes (`Posterior.attributes`)."""
     import xarray as xr
 
@@ -40,7 +40,7 @@ def attributes(posterior: Stored) -> xr.Dataset:
 
 
 def one_step(
-    posterior: Stored,
+    posterior: StoredPosterior,
     start: int | None,
     stop: int | None,
     dataset: Dataset | str | os.PathLike[str] | None,
@@ -87,7 +87,7 @@ def _rows(n_rows: int, start: int | None, stop: int | None) -> tuple[int, int]:
     return low, high
 
 
-def _check_features(posterior: Stored, dataset: Dataset) -> None:
+def _check_features(posterior: StoredPosterior, dataset: Dataset) -> None:
     """Refuse a dataset of other views or features: a forecast has no place for what is not there."""
     for view in posterior.views:
         if view not in dataset.views or not np.array_equal(dataset.features(view), posterior.features(view)):
@@ -99,7 +99,9 @@ def _check_features(posterior: Stored, dataset: Dataset) -> None:
             )
 
 
-def _frames(posterior: Stored, dataset: Dataset, low: int, high: int) -> tuple[dict[str, Any], Any, int]:
+def _frames(
+    posterior: StoredPosterior, dataset: Dataset, low: int, high: int
+) -> tuple[dict[str, Any], Any, int]:
     """Return frames from the beginning of the sequence of the first row on.
 
     Their values by view, where sequences begin, and how many rows come before those that are meant.

@@ -20,8 +20,8 @@ from factorflow.errors import InputError, RunError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Variable
 from factorflow.posterior.assembly import stored_dims
-from factorflow.posterior.chunks import new_array, opened, write_part
-from factorflow.posterior.drawn import resize
+from factorflow.posterior.chunks import new_array, open_array, write_part
+from factorflow.posterior.draw_store import resize
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import read_attributes
 from factorflow.shape import Meta
@@ -88,7 +88,7 @@ def save(
             dataset = node.to_dataset(inherit=False)
             for name, variable in dataset.variables.items():
                 if (node.path.strip("/"), str(name)) not in filled:
-                    _write_whole(group, str(name), variable)
+                    _write_variable(group, str(name), variable)
         if n_draws is not None:
             resize(path, n_draws, n_sets, grow=False)
         # verified: draws were written by other processes, or before a resume
@@ -140,7 +140,7 @@ def fit_draws(path: str | os.PathLike[str], model: Model[Any, Any], n_draws: int
         for variable in model.table:
             if variable.draws or not variable.rows:
                 dims = stored_dims(model, variable)
-                now = dict(zip(dims, opened(_folder(path, variable)).shape, strict=True))
+                now = dict(zip(dims, open_array(_folder(path, variable)).shape, strict=True))
                 if any(now[dim] != sizes[dim] for dim in dims if dim != "draw"):
                     _create(path, model, variable, sizes)
 
@@ -248,7 +248,7 @@ def _folder(path: str | os.PathLike[str], variable: Variable) -> Path:
     return Path(path, variable.group, variable.name)
 
 
-def _write_whole(group: Any, name: str, variable: xr.Variable) -> None:
+def _write_variable(group: Any, name: str, variable: xr.Variable) -> None:
     """Write a variable, piece by piece so that what is read lazily never is in memory whole."""
     text = variable.dtype.kind in "OUT"
     itemsize = TEXT_BYTES if text else variable.dtype.itemsize

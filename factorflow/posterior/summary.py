@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorflow.errors import InputError, counted
-from factorflow.posterior.reach import touched
+from factorflow.errors import InputError, pluralize
+from factorflow.posterior.active_views import active_views
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from factorflow.posterior.findings import Finding
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
     from factorflow.shape import ViewMeta
 
 __all__ = [
@@ -44,7 +44,7 @@ WIDTH = 100
 SHOWN = ("r2", "rmse", "auc", "log_loss", "baseline_log_loss", "log_likelihood", "baseline_log_likelihood")
 
 
-def top_features(posterior: Stored, view: str | None, factor: str, n: int) -> pd.DataFrame:
+def top_features(posterior: StoredPosterior, view: str | None, factor: str, n: int) -> pd.DataFrame:
     """Return the features with the largest loadings of a factor (`Posterior.top_features`)."""
     import pandas as pd
 
@@ -71,12 +71,12 @@ def top_features(posterior: Stored, view: str | None, factor: str, n: int) -> pd
     return frame.iloc[order]
 
 
-def likelihood_of(posterior: Stored, view: ViewMeta) -> str:
+def likelihood_of(posterior: StoredPosterior, view: ViewMeta) -> str:
     """Return the likelihood of a view in words; of an input its kind."""
     return str(posterior.model.likelihood(view.name)) if view.kind.is_values else view.likelihood
 
 
-def summary(posterior: Stored, found: Sequence[Finding]) -> dict[str, Any]:
+def summary(posterior: StoredPosterior, found: Sequence[Finding]) -> dict[str, Any]:
     """Return the main results, and what is to be said of them, as plain values (`Posterior.summary`)."""
     run, meta = posterior.run, posterior.meta
     result: dict[str, Any] = {
@@ -101,14 +101,14 @@ def summary(posterior: Stored, found: Sequence[Finding]) -> dict[str, Any]:
         result["n_factors_counted"] = int(posterior.variable("n_factors_counted"))
     result["findings"] = [asdict(finding) for finding in found]
     if posterior.has("variance_explained"):
-        result["variance_explained"] = _by_view(posterior.variable("variance_explained_total"))
+        result["variance_explained"] = _shares_by_view(posterior.variable("variance_explained_total"))
     if posterior.n_draws is not None:
         result["n_draws"] = posterior.n_draws
         if posterior.n_draws:
-            result |= _accepted(posterior)
+            result |= _acceptance_rates(posterior)
     result["factors"] = [_factor(posterior, label) for label in posterior.factors if posterior.n_draws != 0]
     if posterior.has("stability") and (objectives := posterior.variable("start_objective")).size:
-        result["starts"] = {str(n): _rounded(objectives.sel(start=n)) for n in objectives["start"].values}
+        result["starts"] = {str(n): _json_number(objectives.sel(start=n)) for n in objectives["start"].values}
     if posterior.has("comparison"):
         result["comparison"] = _comparison(posterior)
     if posterior.was_scored:
@@ -120,43 +120,48 @@ def summary(posterior: Stored, found: Sequence[Finding]) -> dict[str, Any]:
     return result
 
 
-def _accepted(posterior: Stored) -> dict[str, dict[str, float | None]]:
+def _acceptance_rates(posterior: StoredPosterior) -> dict[str, dict[str, float | None]]:
     """Return the shares of Metropolis steps that were taken, over draws and chains, where there are any."""
     kept = posterior.tree["sample_stats"].to_dataset()
     names = [str(name) for name in kept.data_vars if str(name).startswith(ACCEPTED)]
-    shares = {name.removeprefix(ACCEPTED): _rounded(kept[name].mean()) for name in names}
+    shares = {name.removeprefix(ACCEPTED): _json_number(kept[name].mean()) for name in names}
     return {"accepted": shares} if shares else {}
 
 
-def _factor(posterior: Stored, label: str) -> dict[str, Any]:
+def _factor(posterior: StoredPosterior, label: str) -> dict[str, Any]:
     found: dict[str, Any] = {"factor": label}
     if posterior.has("variance_explained"):
-        found["variance_explained"] = _by_view(posterior.variable("variance_explained").sel(factor=label))
+        found["variance_explained"] = _shares_by_view(
+            posterior.variable("variance_explained").sel(factor=label)
+        )
     if posterior.has("worth"):
-        found["worth"] = _rounded(posterior.variable("worth").sel(factor=label))
+        found["worth"] = _json_number(posterior.variable("worth").sel(factor=label))
     if posterior.has("stability"):
-        found["stability"] = _rounded(posterior.variable("stability").sel(factor=label))
+        found["stability"] = _json_number(posterior.variable("stability").sel(factor=label))
     if posterior.has("weight"):
-        found["weight"] = _rounded(posterior.variable("weight").sel(factor=label))
+        found["weight"] = _json_number(posterior.variable("weight").sel(factor=label))
     if posterior.loaded_views:
         found["top_features"] = {
             view: [str(name) for name in top_features(posterior, view, label, N_TOP).index]
-            for view in touched(posterior, label)
+            for view in active_views(posterior, label)
         }
     return found
 
 
-def _comparison(posterior: Stored) -> dict[str, dict[str, float | None]]:
+def _comparison(posterior: StoredPosterior) -> dict[str, dict[str, float | None]]:
     """Return the bound a row of each family of q that was compared, and the error of its difference."""
     bound, error = posterior.variable("comparison"), posterior.variable("comparison_error")
     return {
-        str(name): {"bound": _rounded(bound.sel(coupling=name)), "error": _rounded(error.sel(coupling=name))}
+        str(name): {
+            "bound": _json_number(bound.sel(coupling=name)),
+            "error": _json_number(error.sel(coupling=name)),
+        }
         for name in bound["coupling"].values
         if np.isfinite(float(bound.sel(coupling=name)))
     }
 
 
-def components(posterior: Stored, n: int) -> pd.DataFrame:
+def components(posterior: StoredPosterior, n: int) -> pd.DataFrame:
     """Return weight and strongest features of every component (`Posterior.components`)."""
     import pandas as pd
 
@@ -176,23 +181,23 @@ def components(posterior: Stored, n: int) -> pd.DataFrame:
     return pd.DataFrame(columns, index=pd.Index(posterior.factors, name="factor"))
 
 
-def _rounded(value: Any) -> float | None:
+def _json_number(value: Any) -> float | None:
     """Return a number as JSON knows it: None for what is not finite."""
     return round(float(value), 6) if np.isfinite(float(value)) else None
 
 
-def _by_view(share: Any) -> dict[str, float | None]:
+def _shares_by_view(share: Any) -> dict[str, float | None]:
     """Return recorded shares by view, or by "view (group)" where the run recorded them by group."""
     if "group" not in share.dims:
-        return {str(view): _rounded(share.sel(view=view)) for view in share["view"].values}
+        return {str(view): _json_number(share.sel(view=view)) for view in share["view"].values}
     return {
-        f"{view} ({group})": _rounded(share.sel(view=view, group=group))
+        f"{view} ({group})": _json_number(share.sel(view=view, group=group))
         for view in share["view"].values
         for group in share["group"].values
     }
 
 
-def _last_objective(posterior: Stored) -> float | None:
+def _last_objective(posterior: StoredPosterior) -> float | None:
     trace = posterior.trace
     if "objective" not in trace or not trace.sizes["iteration"]:
         return None
@@ -203,7 +208,7 @@ def _last_objective(posterior: Stored) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def as_text(posterior: Stored, found: Sequence[Finding]) -> str:
+def as_text(posterior: StoredPosterior, found: Sequence[Finding]) -> str:
     """Return the representation for a terminal."""
     facts = summary(posterior, found)
     lines = [f"<factorflow.Posterior: {_head(facts)}>"]
@@ -219,7 +224,7 @@ def as_text(posterior: Stored, found: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def as_html(posterior: Stored, found: Sequence[Finding]) -> str:
+def as_html(posterior: StoredPosterior, found: Sequence[Finding]) -> str:
     """Return the representation for a notebook."""
     facts = summary(posterior, found)
     lines = "".join(f"<div>{escape(line)}</div>" for line in _run_lines(facts))
@@ -249,7 +254,7 @@ def _tables(facts: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
 
 def _head(facts: Mapping[str, Any]) -> str:
     counts = {"factor": facts["n_factors"], "sample": facts["n_samples"], "view": len(facts["views"])}
-    sizes = [counted(n, what) for what, n in counts.items() if n or what != "factor"]
+    sizes = [pluralize(n, what) for what, n in counts.items() if n or what != "factor"]
     return f"{facts['model']} ({facts['method']}), {', '.join(sizes)}"
 
 
@@ -257,7 +262,7 @@ def outcome(run: Mapping[str, Any]) -> str:
     """Return how a run ended, why where that says more, and after how many iterations."""
     status, reason = run["status"], run.get("reason") or run["status"]
     why = "" if reason == status else f" ({reason})"
-    return f"{status}{why} after {counted(run.get('n_iterations', 0), 'iteration')}"
+    return f"{status}{why} after {pluralize(run.get('n_iterations', 0), 'iteration')}"
 
 
 def _run_lines(facts: Mapping[str, Any]) -> list[str]:

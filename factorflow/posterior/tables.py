@@ -13,20 +13,20 @@ from factorflow.shape import without_values
 if TYPE_CHECKING:
     import xarray as xr
 
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["predict_table"]
 
 
-def predict_table(posterior: Stored, source: Any) -> xr.Dataset:
+def predict_table(posterior: StoredPosterior, source: Any) -> xr.Dataset:
     """Return ``mean`` and ``sd`` of the rows of a table, (obs,), in its order (`Posterior.predict`).
 
     Parameters
     ----------
-    posterior : Stored
+    posterior : StoredPosterior
         Of a dataset that `factorflow.write_table` made.
     source : Dataset, path, DataFrame, Arrow table or stream
-        As for `factorflow.data.tables.coded.coded_blocks`.
+        As for `factorflow.data.tables.encode.encode_blocks`.
 
     Raises
     ------
@@ -35,7 +35,7 @@ def predict_table(posterior: Stored, source: Any) -> xr.Dataset:
     """
     import xarray as xr
 
-    from factorflow.data.tables.coded import coded_blocks
+    from factorflow.data.tables.encode import encode_blocks
 
     design = posterior.meta.design
     if design is None:
@@ -49,7 +49,7 @@ def predict_table(posterior: Stored, source: Any) -> xr.Dataset:
     known = [view for view in design.variables if view in posterior.views]
     levels = {view: posterior.features(view).tolist() for view in known}
     means, sds = [np.zeros(0)], [np.zeros(0)]
-    for block in coded_blocks(source, design, levels):
+    for block in encode_blocks(source, design, levels):
         mean, sd = predictor.of_block(without_values(block, posterior.meta))
         means.append(mean[:, 0])
         sds.append(sd[:, 0])

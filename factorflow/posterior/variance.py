@@ -16,15 +16,17 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.data import Dataset
-    from factorflow.data.aligned import Aligned
-    from factorflow.posterior.stored import Stored
+    from factorflow.data.aligned_dataset import AlignedDataset
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["By", "contribution_scores", "variance_explained"]
 
 By = Literal["group", "sample", "feature"]
 
 
-def variance_explained(posterior: Stored, by: By | None = None, view: str | None = None) -> xr.Dataset:
+def variance_explained(
+    posterior: StoredPosterior, by: By | None = None, view: str | None = None
+) -> xr.Dataset:
     """Return ``variance_explained`` by each factor (view, factor), and ``variance_explained_total`` (view,).
 
     In total 1 - sum (y - yhat)^2 / sum (y - mean of the feature)^2 over the observed entries of a view. By
@@ -61,7 +63,9 @@ def variance_explained(posterior: Stored, by: By | None = None, view: str | None
     return _from_data(posterior, by, view)
 
 
-def contribution_scores(posterior: Stored, by_sample: xr.DataArray, total: xr.DataArray) -> xr.DataArray:
+def contribution_scores(
+    posterior: StoredPosterior, by_sample: xr.DataArray, total: xr.DataArray
+) -> xr.DataArray:
     """Return what views contribute to where a sample lies (`Posterior.contribution_scores`), (obs, view).
 
     Parameters
@@ -79,7 +83,7 @@ def contribution_scores(posterior: Stored, by_sample: xr.DataArray, total: xr.Da
     return relative / relative.sum("view").where(lambda whole: whole > 0)
 
 
-def _from_data(posterior: Stored, by: By | None, view: str | None) -> xr.Dataset:
+def _from_data(posterior: StoredPosterior, by: By | None, view: str | None) -> xr.Dataset:
     """Compute the shares in one pass over the dataset; by sample in two."""
     import xarray as xr
 
@@ -117,7 +121,7 @@ def _from_data(posterior: Stored, by: By | None, view: str | None) -> xr.Dataset
 
 
 def _squares(
-    posterior: Stored, dataset: Dataset | Aligned, view: str, by: By | None
+    posterior: StoredPosterior, dataset: Dataset | AlignedDataset, view: str, by: By | None
 ) -> tuple[Float64[np.ndarray, " G"], Float64[np.ndarray, "G K2"]]:
     """Return sums of squares of a view: about its features' means, and about 2 + K predictions.
 

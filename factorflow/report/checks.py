@@ -13,7 +13,7 @@ from factorflow.report.style import ACCENT, MUTED, new_axes, quiet
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from factorflow.surface import Posterior
+    from factorflow.api import Posterior
 
 __all__ = ["plot_calibration", "plot_rootogram"]
 
@@ -56,7 +56,7 @@ def plot_rootogram(posterior: Posterior, view: str, ax: Axes | None = None) -> A
         raise InputError(
             "view", f"{view} ({likelihood})", "a view of counts", "See plot_calibration for others."
         )
-    predictor, parts = _observed(posterior, view)
+    predictor, parts = _read_observed(posterior, view)
     last = int(min(MAX_COUNT, max(y[seen].max(initial=1.0) for _, y, seen in parts)))
     counts = np.arange(last + 1)
     found, expected = np.zeros(len(counts)), np.zeros(len(counts))
@@ -103,7 +103,7 @@ def plot_calibration(posterior: Posterior, view: str, ax: Axes | None = None) ->
     >>> ax = factorflow.report.plot_calibration(posterior, "rna")
     >>> ax.figure.savefig("plot_calibration.png")
     """
-    predictor, parts = _observed(posterior, view)
+    predictor, parts = _read_observed(posterior, view)
     found = [[x[seen] for x in predictor.tails(rows, y)] for rows, y, seen in parts]
     low, _, at = (np.concatenate(column) for column in zip(*found, strict=True))
     edges = np.linspace(0.0, 1.0, BINS + 1)
@@ -117,7 +117,7 @@ def plot_calibration(posterior: Posterior, view: str, ax: Axes | None = None) ->
     return quiet(ax)
 
 
-def _observed(posterior: Posterior, view: str) -> tuple[Predictor, list[tuple[Any, Any, Any]]]:
+def _read_observed(posterior: Posterior, view: str) -> tuple[Predictor, list[tuple[Any, Any, Any]]]:
     """Return what predicts a view, and rows, values and where they are observed, of a few blocks."""
     dataset = posterior.data
     posterior.features(view)  # refuses a view that there is not

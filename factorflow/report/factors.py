@@ -9,8 +9,8 @@ import numpy as np
 
 from factorflow.analysis.association import run_tests
 from factorflow.errors import InputError
+from factorflow.posterior.active_views import LEAST_INCLUSION, active_views, n_active_features
 from factorflow.posterior.labels import sample_metadata
-from factorflow.posterior.reach import LEAST_INCLUSION, reached, touched
 from factorflow.report import figures
 from factorflow.report.svg import draw_figure, render
 
@@ -18,9 +18,16 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from factorflow.surface import Posterior
+    from factorflow.api import Posterior
 
-__all__ = ["associations", "association_rows", "by_strength", "describe_factors", "n_features", "scatters"]
+__all__ = [
+    "associations",
+    "association_rows",
+    "rank_by_strength",
+    "describe_factors",
+    "n_features",
+    "scatters",
+]
 
 N_FEATURES = 12
 """Features of a view that are listed for a factor."""
@@ -44,7 +51,7 @@ MAX_TESTED = 200_000
 """With more samples no associations are tested."""
 
 
-def by_strength(posterior: Posterior) -> list[str]:
+def rank_by_strength(posterior: Posterior) -> list[str]:
     """Return the factors, those first that explain most (the mean over views); else in their order."""
     factors = posterior.factors
     if not posterior.has("variance_explained"):
@@ -58,7 +65,7 @@ def describe_factors(posterior: Posterior) -> list[dict[str, Any]]:
     """Return what is shown of every factor: views it touches, features with sign and size, a figure."""
     found = []
     for number, factor in enumerate(posterior.factors):
-        views = touched(posterior, factor)
+        views = active_views(posterior, factor)
         tables = [_table(posterior, view, factor) for view in views]
         found.append(
             {
@@ -75,13 +82,13 @@ def describe_factors(posterior: Posterior) -> list[dict[str, Any]]:
 
 def n_features(posterior: Posterior, view: str, factor: str) -> int:
     """Return how many features of a view are worth showing of a factor: those it reaches, if known."""
-    found = reached(posterior, factor, view)
+    found = n_active_features(posterior, factor, view)
     return len(posterior.features(view)) if found is None else found
 
 
 def _table(posterior: Posterior, view: str, factor: str) -> dict[str, Any]:
     """Return the features of a view with the largest loadings, those left out that are likely 0."""
-    n_reached = reached(posterior, factor, view)
+    n_reached = n_active_features(posterior, factor, view)
     table = posterior.top_features(view, factor, len(posterior.features(view)))
     if n_reached is not None:
         table = table[table["inclusion"] >= LEAST_INCLUSION]
@@ -163,9 +170,9 @@ def scatters(posterior: Posterior, table: pd.DataFrame | None, of: str = "scores
     n = posterior.array(of).shape[-1]
     if n < 2:
         return []
-    names: list[str | int] = list(range(1, n + 1)) if of != "scores" else [*by_strength(posterior)]
+    names: list[str | int] = list(range(1, n + 1)) if of != "scores" else [*rank_by_strength(posterior)]
     if of == "scores" and table is not None and len(table):
-        pairs = _associated(table, names)
+        pairs = _associated_factors(table, names)
     else:
         colors: list[str | None] = [*_usable(posterior)[:N_COLUMNS]] or [None]
         pairs = [(names[0], names[1], color) for color in colors]
@@ -173,7 +180,9 @@ def scatters(posterior: Posterior, table: pd.DataFrame | None, of: str = "scores
     return [draw_figure(partial(draw, x, y, color), 3.6, width=6.2) for x, y, color in pairs]
 
 
-def _associated(table: pd.DataFrame, names: list[str | int]) -> list[tuple[str | int, str | int, str | None]]:
+def _associated_factors(
+    table: pd.DataFrame, names: list[str | int]
+) -> list[tuple[str | int, str | int, str | None]]:
     """Return, for the columns that associate most, the two factors that go with each, and the column."""
     pairs: list[tuple[str | int, str | int, str | None]] = []
     for column in list(dict.fromkeys(table["column"]))[:N_COLUMNS]:

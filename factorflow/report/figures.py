@@ -15,9 +15,9 @@ from factorflow.report.style import ACCENT, CATEGORIES, DIVERGING, INK, MUTED, S
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from factorflow.api import Posterior
     from factorflow.data import Dataset
-    from factorflow.data.aligned import Aligned
-    from factorflow.surface import Posterior
+    from factorflow.data.aligned_dataset import AlignedDataset
 
 __all__ = [
     "MAX_POINTS",
@@ -473,7 +473,7 @@ def some_scores(posterior: Posterior, of: str = "scores", rows: Any = None) -> t
     return posterior.variable(of).values[rows], rows
 
 
-def _some_rows(dataset: Dataset | Aligned) -> Any:
+def _some_rows(dataset: Dataset | AlignedDataset) -> Any:
     """Return at most `MAX_POINTS` rows; of many from `MOST_BLOCKS` blocks at most, or all would be read."""
     n, size = dataset.n_rows, dataset.block_rows
     if n <= MAX_POINTS or dataset.n_blocks <= MOST_BLOCKS:

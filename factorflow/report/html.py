@@ -13,7 +13,7 @@ import numpy as np
 
 from factorflow.analysis.anomalies import find_anomalies
 from factorflow.errors import InputError
-from factorflow.posterior.reach import touched
+from factorflow.posterior.active_views import active_views
 from factorflow.posterior.summary import accepted_line, comparison_rows, outcome, start_rows
 from factorflow.report import checks, factors, figures, overview, sequences
 from factorflow.report.svg import draw_figure
@@ -22,7 +22,7 @@ from factorflow.storage.publish import write_file
 from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
-    from factorflow.surface import Posterior
+    from factorflow.api import Posterior
 
 __all__ = ["write_report"]
 
@@ -91,7 +91,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
     facts, run = posterior.summary(), posterior.run
     scored = bool(posterior.factors) and posterior.has("scores")
     associated = factors.associations(posterior) if scored else None
-    shown = factors.by_strength(posterior)[0] if posterior.factors else ""
+    shown = factors.rank_by_strength(posterior)[0] if posterior.factors else ""
     return {
         "facts": facts,
         "name": Path(str(run.get("dataset", ""))).stem or "posterior",
@@ -102,7 +102,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         else "",
         "sampler": _sampler(posterior) if posterior.kind == "monte carlo" else None,
         "accepted": accepted_line(facts) if "accepted" in facts else "",
-        "explained": _explained(posterior) if "variance_explained" in facts else [],
+        "explained": _variance_heat_maps(posterior) if "variance_explained" in facts else [],
         "overview": overview.describe_data(posterior),
         "factors": factors.describe_factors(posterior) if posterior.loaded_views else [],
         "n_drawn": factors.N_DRAWN,
@@ -161,7 +161,7 @@ def _sampler(posterior: Posterior) -> dict[str, Any]:
     }
 
 
-def _explained(posterior: Posterior) -> list[tuple[str, str]]:
+def _variance_heat_maps(posterior: Posterior) -> list[tuple[str, str]]:
     """Return the heat map of variance explained, or one for each of the first groups, with their names."""
     height = 0.9 + 0.34 * len(posterior.views)
     by_group = "group" in posterior.variable("variance_explained").dims
@@ -182,7 +182,7 @@ def _sequence(posterior: Posterior) -> list[str]:
     n_sequences = max(1, posterior.meta.n_sequences)
     tried = np.unique(np.linspace(0, n_sequences - 1, N_SEQUENCES).astype(int)).tolist()
     try:
-        found = {s: sequences.some_rows(posterior, "present", s) for s in tried}
+        found = {s: sequences.first_rows(posterior, "present", s) for s in tried}
     except InputError:  # the dataset has moved
         return []
     sequence = max(tried, key=lambda s: float(found[s].mean()))
@@ -241,7 +241,7 @@ def _correlation(posterior: Posterior) -> str:
 
 def _data(posterior: Posterior, factor: str) -> str | None:
     """Return the data heat map of a factor in the view it explains most of; None without the data."""
-    views = touched(posterior, factor)
+    views = active_views(posterior, factor)
     if not views:
         return None
     view = views[0]

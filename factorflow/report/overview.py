@@ -13,7 +13,7 @@ from factorflow.report.svg import draw_figure
 from factorflow.settings import RunOptions
 
 if TYPE_CHECKING:
-    from factorflow.surface import Posterior
+    from factorflow.api import Posterior
 
 __all__ = ["describe_data", "reproduce"]
 

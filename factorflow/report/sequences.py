@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     import xarray as xr
     from matplotlib.axes import Axes
 
-    from factorflow.surface import Posterior
+    from factorflow.api import Posterior
 
-__all__ = ["find_identity", "plot_attributes", "plot_identities", "some_rows"]
+__all__ = ["find_identity", "plot_attributes", "plot_identities", "first_rows"]
 
 MAX_FRAMES = 400
 """Frames of a sequence that are drawn at most, the first ones."""
@@ -46,7 +46,7 @@ def plot_identities(posterior: Posterior, sequence: int = 0, ax: Axes | None = N
     InputError
         When the family has no identities, or there is no such sequence.
     """
-    present = some_rows(posterior, "present", sequence)
+    present = first_rows(posterior, "present", sequence)
     ax = new_axes(ax)
     shown = present.transpose("identity", "obs").values
     ax.imshow(shown, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
@@ -86,11 +86,11 @@ def plot_attributes(
     InputError
         When the family has no attributes, or there is no such identity or sequence.
     """
-    present = some_rows(posterior, "present", sequence)
+    present = first_rows(posterior, "present", sequence)
     labels = [str(label) for label in present["identity"].values]
     place = find_identity(labels, identity)
     mean, variance = (
-        some_rows(posterior, name, sequence).isel(identity=place).transpose("attribute", "obs").values
+        first_rows(posterior, name, sequence).isel(identity=place).transpose("attribute", "obs").values
         for name in ("attributes", "attributes_variance")
     )
     frame = np.arange(present.sizes["obs"])
@@ -133,7 +133,7 @@ def find_identity(labels: list[str], identity: str | int) -> int:
     return labels.index(str(identity))
 
 
-def some_rows(posterior: Posterior, name: str, sequence: int) -> xr.DataArray:
+def first_rows(posterior: Posterior, name: str, sequence: int) -> xr.DataArray:
     """Return a variable of the rows of the first frames of a sequence; no others are read."""
     if not posterior.has(name):
         family = str(getattr(posterior.config, "model", "another family"))

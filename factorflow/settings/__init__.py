@@ -1,6 +1,6 @@
 """The settings that Python, command line and flows share."""
 
-from factorflow.settings.base import Options, describe, documented, parse_config, values_of
+from factorflow.settings.base import Options, describe, document_options, parse_config, values_of
 from factorflow.settings.clusters import Cluster, ClusterSetting
 from factorflow.settings.reading import read_yaml
 from factorflow.settings.runs import (
@@ -32,7 +32,7 @@ __all__ = [
     "TableOptions",
     "TrialOptions",
     "describe",
-    "documented",
+    "document_options",
     "parse_config",
     "read_yaml",
     "values_of",

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from factorflow.errors import InputError, OptionError
 
-__all__ = ["Options", "describe", "documented", "parse_config", "values_of"]
+__all__ = ["Options", "describe", "document_options", "parse_config", "values_of"]
 
 
 class Options(BaseModel):
@@ -32,7 +32,7 @@ class Options(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _no_truth_for_a_number(cls, given: Any) -> Any:
+    def _refuse_bool_for_number(cls, given: Any) -> Any:
         """Refuse ``true`` for a number: pydantic takes it for 1."""
         for name, value in given.items() if isinstance(given, Mapping) else ():
             field = cls.model_fields.get(name)
@@ -103,7 +103,7 @@ def describe(kind: type[Options]) -> list[dict[str, str]]:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def documented(kind: type[Options]) -> Callable[[F], F]:
+def document_options(kind: type[Options]) -> Callable[[F], F]:
     """Put options into the docstring of a function that takes them, where it says ``<options>``: a decorator.
 
     Each is said there as its field says it, with the type that the function takes; but for those of which the
@@ -181,7 +181,7 @@ def _refusal(kind: type[Options], error: ValidationError, given: Mapping[str, An
         return OptionError(key, given[key], _list(kind, key), kind.of, known)
     if first["type"] == "missing":
         return OptionError(key, "nothing", "a value: it has no default", kind.of, known)
-    expected = _expected(first, error, key).replace("a list", _list(kind, key), 1)
+    expected = _expectation(first, error, key).replace("a list", _list(kind, key), 1)
     return OptionError(key, value, expected, kind.of, known)
 
 
@@ -199,14 +199,14 @@ def _list(kind: type[Options], key: str) -> str:
     return "a list, such as " + ('["a", "b"]' if "text" in values else "[1, 2]")
 
 
-def _expected(first: Any, error: ValidationError, key: str) -> str:
+def _expectation(first: Any, error: ValidationError, key: str) -> str:
     """Return what pydantic expected, in words; of a choice between types each of them."""
     same = [e for e in error.errors() if key in map(str, e["loc"])]
-    said = dict.fromkeys(_in_words(e) for e in same)
-    return " or ".join(said) if said else _in_words(first)
+    said = dict.fromkeys(_describe_bound(e) for e in same)
+    return " or ".join(said) if said else _describe_bound(first)
 
 
-def _in_words(error: Any) -> str:
+def _describe_bound(error: Any) -> str:
     kind = str(error["type"])
     if kind in _BOUNDS:
         return "a number " + _BOUNDS[kind].format(**error["ctx"])

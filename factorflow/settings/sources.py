@@ -99,7 +99,7 @@ class MatrixOptions(FileOptions):
 
     @model_validator(mode="before")
     @classmethod
-    def _renamed(cls, given: Any) -> Any:
+    def _refuse_removed(cls, given: Any) -> Any:
         """Say of a removed option what took its place; a position may be given as a number."""
         if not isinstance(given, dict):
             return given
@@ -192,7 +192,7 @@ class SourceOptions(TableOptions, MatrixOptions):
         return kinds
 
     @model_validator(mode="after")
-    def _of_one_kind(self) -> SourceOptions:
+    def _check_table_options(self) -> SourceOptions:
         """Refuse options of long tables without a formula, and others beside one."""
         others: type[Options] = MatrixOptions
         expected, remedy = "nothing beside {formula}: it is for files of samples x features", "Leave it out."

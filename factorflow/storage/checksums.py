@@ -155,7 +155,7 @@ class ChecksumManifest:
         known = {name: value for name, value in document.items() if name != CONSOLIDATED}
         if stored is None or signature({**known, "attributes": signed}) != stored:
             value = "no checksum of its own" if stored is None else "another checksum"
-            raise _damaged(location / METADATA, value, "the metadata as they were written", remedy)
+            raise _damage_error(location / METADATA, value, "the metadata as they were written", remedy)
         consolidated = document.get(CONSOLIDATED)
         found = consolidated.get("metadata") if isinstance(consolidated, dict) else None
         manifest = cls(location, contents, remedy, found if isinstance(found, dict) else None)
@@ -178,14 +178,14 @@ class ChecksumManifest:
         if not isinstance(found, dict) or _own(found) != _own(metadata):
             value, expected = f"another checksum of {node} in {CONSOLIDATED}", "those of the group or array"
             remedy = f"{self.remedy} Or write them anew: zarr.consolidate_metadata({str(self.location)!r})."
-            raise _damaged(self.location / METADATA, value, expected, remedy)
+            raise _damage_error(self.location / METADATA, value, expected, remedy)
 
     def check_metadata(self, node: str, data: bytes | None) -> None:
         """Refuse the ``zarr.json`` of a group or array that is not as it was written; None: it is missing."""
         if data is None or _sha256(data) != self.contents[node][0]:
             value = "is missing" if data is None else "another checksum"
             file = self.location / node / METADATA
-            raise _damaged(file, value, "the metadata as they were written", self.remedy)
+            raise _damage_error(file, value, "the metadata as they were written", self.remedy)
         if len(_verified) >= MAX_VERIFIED:
             _verified.clear()
         _verified[self.contents[node][0]] = data
@@ -222,7 +222,7 @@ class ChecksumManifest:
             if self.contents[node][1:] not in ([], [ends]):
                 folder = self.location / node / "c"
                 expected = "the chunks that were written with it"
-                raise _damaged(folder, "a chunk of another array", expected, self.remedy)
+                raise _damage_error(folder, "a chunk of another array", expected, self.remedy)
 
     def _metadata(self, node: str) -> bytes | None:
         try:
@@ -244,7 +244,7 @@ def _own(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in metadata.items() if name != CONSOLIDATED}
 
 
-def _damaged(file: Location, value: str, expected: str, remedy: str) -> InputError:
+def _damage_error(file: Location, value: str, expected: str, remedy: str) -> InputError:
     return InputError(f"file {file}", value, expected, remedy)
 
 
@@ -252,7 +252,7 @@ def _check_present(root: Location, chunks: list[str], present: set[str], remedy:
     missing = [chunk for chunk in chunks if chunk not in present]
     if missing:
         value = f"is missing, one of {len(missing)} chunks of {len(chunks)}"
-        raise _damaged(root / missing[0], value, "every chunk to be there", remedy)
+        raise _damage_error(root / missing[0], value, "every chunk to be there", remedy)
 
 
 def _ends(root: Location, chunks: Chunks, remedy: str) -> Iterator[bytes]:
@@ -261,7 +261,9 @@ def _ends(root: Location, chunks: Chunks, remedy: str) -> Iterator[bytes]:
     def read(name: str) -> bytes:
         content = (root / name).read_bytes()
         if damage := chunk_damage(content, chunks[1]):
-            raise _damaged(root / name, damage, "a whole chunk with the checksum it was written with", remedy)
+            raise _damage_error(
+                root / name, damage, "a whole chunk with the checksum it was written with", remedy
+            )
         return content[-CRC_BYTES:]
 
     return map_concurrently(isinstance(root, RemotePath), read, chunks[0])

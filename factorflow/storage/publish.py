@@ -58,7 +58,7 @@ def new_directory(
     else:
         with disk_errors(target):
             make_directory(target.parent)
-    with _built_beside(target) as built:
+    with _build_beside(target) as built:
         shown = built if isinstance(target, RemotePath) else target
         with disk_errors(shown):
             built.mkdir()
@@ -76,7 +76,7 @@ def new_file(path: str | os.PathLike[str] | RemotePath, parameter: str = "path")
     """Yield where to write a file that becomes ``path``, in place of any there, when the body ends."""
     location = as_location(path, parameter)
     target = location if isinstance(location, RemotePath) else real_path(location)
-    with _built_beside(target, parameter) as built:
+    with _build_beside(target, parameter) as built:
         with disk_errors(built if isinstance(target, RemotePath) else target, parameter):
             yield built
             if isinstance(target, Path):
@@ -98,7 +98,7 @@ def write_file(
 def publish(built: Path, path: Path) -> None:
     """Move a complete directory of the same disk to its place, where it replaces what is there."""
     target = real_path(path)
-    with disk_errors(target), _built_beside(target):
+    with disk_errors(target), _build_beside(target):
         _put_in_place(built, target)
 
 
@@ -116,7 +116,7 @@ def current_version(location: Location) -> Location:
 
 def settle(path: Path) -> None:
     """Undo or finish what a killed writer began, unless another is at work or the disk is read only."""
-    with suppress(FactorflowError, OSError), _built_beside(real_path(path)):
+    with suppress(FactorflowError, OSError), _build_beside(real_path(path)):
         pass
 
 
@@ -124,7 +124,7 @@ def settle(path: Path) -> None:
 def temporary_directory(path: Location, suffix: str) -> Iterator[Path]:
     """Yield an empty directory on the disk of an output, in ``<path>.<suffix>``; it is deleted at the end."""
     target = path if isinstance(path, RemotePath) else real_path(path)
-    with _built_beside(target, suffix=suffix) as folder:
+    with _build_beside(target, suffix=suffix) as folder:
         with disk_errors(target):
             folder.mkdir()
         yield folder
@@ -171,7 +171,7 @@ def _check_target(path: Location, overwrite: bool, recognise: Callable[[Any], ob
 
 
 @contextmanager
-def _built_beside(path: Location, parameter: str = "output", *, suffix: str = "partial") -> Iterator[Path]:
+def _build_beside(path: Location, parameter: str = "output", *, suffix: str = "partial") -> Iterator[Path]:
     """Yield the name of something to build, in ``<path>.<suffix>``, which is locked, and deleted at the end.
 
     What a killed writer of ``path`` began is settled first, and what this one began at the end. For an object
@@ -251,7 +251,7 @@ def upload(folder: Path, location: RemotePath, *, replace: bool) -> None:
             raise InputError("output", str(location), "a name where nothing is yet", "Choose another one.")
         if old:
             verify_new_store(folder)
-        with _deleted_on_failure(location, replaced=bool(old)):
+        with _delete_on_failure(location, replaced=bool(old)):
             (location / METADATA).unlink()  # first: readers of the old store must notice
             location.unlink_within(old - {METADATA})
 
@@ -285,7 +285,7 @@ def claim(location: RemotePath, parameter: str = "output", *, has_objects: bool 
     object_ = RemotePath(f"{location}.writing")
     (object_ / "none").unlink()
     who = {"host": socket.gethostname(), "process": os.getpid(), "since": datetime.now(UTC).isoformat()}
-    content = json.dumps(who | {"machine": _machine(), "started": _started(os.getpid())}).encode()
+    content = json.dumps(who | {"machine": _machine(), "started": _start_time(os.getpid())}).encode()
     try:
         try:
             _put_new(object_, content)
@@ -332,7 +332,7 @@ def _machine() -> str:
         return ""
 
 
-def _started(process: int) -> str:
+def _start_time(process: int) -> str:
     """Return when a process of this machine was started, in ticks of its clock; "": there is none."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
@@ -342,11 +342,11 @@ def _started(process: int) -> str:
 
 def _has_ended(who: Mapping[str, Any]) -> bool:
     """Return whether a writer is known to have ended: it was one of this machine."""
-    return who.get("machine") == _machine() != "" and _started(who["process"]) != who.get("started")
+    return who.get("machine") == _machine() != "" and _start_time(who["process"]) != who.get("started")
 
 
 @contextmanager
-def _deleted_on_failure(location: RemotePath, *, replaced: bool) -> Iterator[None]:
+def _delete_on_failure(location: RemotePath, *, replaced: bool) -> Iterator[None]:
     """Delete what was uploaded if not all of it was, and say what that leaves."""
     try:
         yield

@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from factorflow.errors import InputError, RunError, counted
+from factorflow.errors import InputError, RunError, pluralize
 
 SCHEMES: Mapping[str, str] = MappingProxyType(
     {
@@ -233,7 +233,9 @@ class RemotePath:
         """Client of the bucket with the credentials that are in the environment now."""
         prefix = PREFIXES[self.url.partition(":")[0]].partition("_")[0] + "_"
         settings = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
-        return _connect(self.bucket, tuple((n, v, _modified(v)) for n, v in sorted(settings.items())))
+        return _connect(
+            self.bucket, tuple((n, v, _modification_time(v)) for n, v in sorted(settings.items()))
+        )
 
     def _request(self, right: str, function: Callable[[Any, Any], Any]) -> Any:
         """Return ``function(obstore, client)``; errors name the location, the right and the remedy."""
@@ -272,7 +274,7 @@ def _request_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max_workers=2 * CONCURRENCY, thread_name_prefix="factorflow-store")
 
 
-def _modified(path: str) -> float:
+def _modification_time(path: str) -> float:
     """Return when a file with credentials was written; 0: there is no such file."""
     try:
         return os.stat(path).st_mtime
@@ -329,7 +331,7 @@ def _translate(path: RemotePath, error: Exception, right: str) -> Exception:
     if BUSY.search(message) or BROKEN.search(message):
         state = "is busy" if BUSY.search(message) else "has an error of its own"
         text = f"{path.bucket} {state}{code}: it did not {right} {path}"
-        again = f"also when asked {counted(RETRIES, 'time')} more"
+        again = f"also when asked {pluralize(RETRIES, 'time')} more"
         return RunError(
             f"{text}, {again}. Wait, and run it again, with fewer workers if it is busy with those."
         )

@@ -86,7 +86,7 @@ def append_growth(
         return None, "only text and Parquet tables can be read from where they ended"
     if {file.name for file in files} != set(before):
         return None, f"the files are others: {', '.join(sorted({file.name for file in files} ^ set(before)))}"
-    if changed := [file.name for file in files if not _has_grown(file, *before[file.name])]:
+    if changed := [file.name for file in files if not _is_appended(file, *before[file.name])]:
         return None, f"{', '.join(changed)} did more than grow at the end"
     with temporary_directory(dataset, "grown") as folder:
         for file in files:
@@ -102,7 +102,7 @@ def _is_parquet(file: Path) -> bool:
     return file.suffix.lower() == PARQUET
 
 
-def _has_grown(file: Path, size: int, digest: str, groups: list[Any] | None = None) -> bool:
+def _is_appended(file: Path, size: int, digest: str, groups: list[Any] | None = None) -> bool:
     if groups is not None:
         now = _groups(file)
         return len(now) > len(groups) > 0 and now[: len(groups)] == groups

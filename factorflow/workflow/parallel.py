@@ -12,7 +12,7 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     from factorflow.engine.events import OnEvent
 
-__all__ = ["Stop", "check_parallel", "in_parallel"]
+__all__ = ["Stop", "check_parallel", "run_in_parallel"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -50,7 +50,7 @@ def check_parallel(parallel: int) -> None:
         raise InputError("parallel", parallel, "a number of runs, 1 or more", "Choose one.")
 
 
-def in_parallel(run: Callable[[T, OnEvent], R], items: Sequence[T], parallel: int) -> list[R]:
+def run_in_parallel(run: Callable[[T, OnEvent], R], items: Sequence[T], parallel: int) -> list[R]:
     """Return what runs find, in the order of their items; if one fails, or is interrupted, all end in order.
 
     Parameters

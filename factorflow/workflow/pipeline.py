@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
 from factorflow.settings import RunOptions, SourceOptions
 from factorflow.storage.checksums import METADATA
 from factorflow.storage.download import as_local_source, remote_fingerprint
@@ -24,10 +24,10 @@ from factorflow.storage.remote import RemotePath
 from factorflow.workflow.growth import append_growth, contents, growing_tables
 
 if TYPE_CHECKING:
+    from factorflow.api import Posterior
     from factorflow.data import Dataset
     from factorflow.engine.events import Event, OnEvent
     from factorflow.models.contract import ModelConfig
-    from factorflow.surface import Posterior
 
 __all__ = [
     "Folder",
@@ -306,7 +306,7 @@ def _how(before: Mapping[str, Any], dataset: Dataset, grown: Dataset | None, why
     """Return what the record of a source says of how its dataset was written: nothing, the first time."""
     if not before:
         return {}
-    rows = counted(dataset.n_rows, "row")
+    rows = pluralize(dataset.n_rows, "row")
     if grown is not None:
         return {"how": f"The new rows of the source were appended: {rows} now."}
     return {"how": f"The source was ingested anew, {rows}: {why}."}
@@ -341,7 +341,7 @@ def fit(
     fitted : bool
         Whether a run was needed.
     """
-    from factorflow.surface import fit as run
+    from factorflow.api import fit as run
 
     watch = _Watch(on_event)
     with disk_errors(folder.path, "out"):
@@ -375,7 +375,7 @@ def project(
     options : RunOptions
         Where it works is taken from it.
     """
-    from factorflow.surface import open_posterior
+    from factorflow.api import open_posterior
 
     with disk_errors(folder.path, "out"):
         folder.path.mkdir(parents=True, exist_ok=True)
@@ -387,7 +387,7 @@ def project(
 
 def summarise(folder: Folder) -> dict[str, Any]:
     """Write the summary of the posterior, and return it."""
-    from factorflow.surface import open_posterior
+    from factorflow.api import open_posterior
 
     summary: dict[str, Any] = open_posterior(folder.posterior).summary()
     _write_json(folder.summary, summary)
@@ -397,8 +397,8 @@ def summarise(folder: Folder) -> dict[str, Any]:
 
 def publish(folder: Folder) -> Location:
     """Write the report of the posterior; return its path."""
+    from factorflow.api import open_posterior
     from factorflow.report import write_report
-    from factorflow.surface import open_posterior
 
     write_report(open_posterior(folder.posterior), folder.report)
     _note(folder, folder.report)

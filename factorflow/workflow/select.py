@@ -23,7 +23,7 @@ from factorflow.settings import SELECTION, RunOptions, TrialOptions
 from factorflow.storage.local import disk_errors
 from factorflow.storage.location import Location, as_location
 from factorflow.storage.remote import RemotePath
-from factorflow.workflow.parallel import check_parallel, in_parallel
+from factorflow.workflow.parallel import check_parallel, run_in_parallel
 from factorflow.workflow.pipeline import check_folder
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def run_trial(
     options : TrialOptions
         The rest of its parameters; the seed is the trial's.
     """
-    from factorflow.surface import fit
+    from factorflow.api import fit
 
     check_holdout(options)
     folder = as_location(out, "out")
@@ -298,7 +298,7 @@ def refit(
     seed : int
         Of the run.
     """
-    from factorflow.surface import fit
+    from factorflow.api import fit
 
     how = {**_arguments(options, "best"), "holdout": 0.0, "seed": seed}
     found = fit(dataset, selection.best, out=out, resume="auto", overwrite=True, on_event=on_event, **how)
@@ -375,7 +375,7 @@ def select(
         if parallel == 1:
             verdicts = [run(trial, on_event) for trial in trials]
         else:
-            verdicts = in_parallel(run, trials, parallel)
+            verdicts = run_in_parallel(run, trials, parallel)
         found = choose(verdicts)
         if refitted:
             best = str(folder / "best.zarr")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import factorflow
 import factorflow.cli
-from factorflow.cli.output import Shown, as_json, command, render
+from factorflow.cli.output import DisplayedResult, as_json, command, render
 from factorflow.errors import InputError, RunError
 from factorflow.settings import ResumeOptions, RunOptions, TrialOptions
 
@@ -90,8 +90,8 @@ def test_commands_take_the_settings_that_python_takes() -> None:
 
 
 def test_a_result_may_bring_its_own_text() -> None:
-    def run() -> Shown:
-        return Shown({"n": 1}, "one")
+    def run() -> DisplayedResult:
+        return DisplayedResult({"n": 1}, "one")
 
     assert CliRunner().invoke(app_of(run), []).stdout == "one\n"
     assert json.loads(CliRunner().invoke(app_of(run), ["--json"]).stdout) == {"n": 1}

@@ -182,11 +182,11 @@ def test_doctor_looks_at_workers(workers: list[dict[str, Any]], wrong: str | Non
 
 def test_doctor_names_workers_that_see_something_else() -> None:
     there = {"a": facts(sees={"p": "x"}), "b": facts(sees={"p": ""}), "c": facts(sees={"p": "y"})}
-    found = doctor.seen_check("dataset", "data.zarr", "p", "x", there)
+    found = doctor.check_shared_path("dataset", "data.zarr", "p", "x", there)
     assert not found.ok
     assert "on b, c" in found.found
-    assert doctor.seen_check("dataset", "data.zarr", "p", "x", {"a": there["a"]}).ok
-    many = doctor.seen_check("dataset", "d", "p", "x", {f"w{i}": facts() for i in range(5)})
+    assert doctor.check_shared_path("dataset", "data.zarr", "p", "x", {"a": there["a"]}).ok
+    many = doctor.check_shared_path("dataset", "d", "p", "x", {f"w{i}": facts() for i in range(5)})
     assert many.found.endswith("w0, w1, w2 and 2 more")
 
 
@@ -242,7 +242,7 @@ def test_the_score_of_a_trial_is_a_mean_over_entries(tmp_path: Path, monkeypatch
         given.append(options)
         return SimpleNamespace(holdout_scores=lambda: scores, findings=())
 
-    monkeypatch.setattr("factorflow.surface.fit", fit)
+    monkeypatch.setattr("factorflow.api.fit", fit)
     (trial,) = plan({"model": "sparse_gfa"}, {"n_factors": [2]}, seeds=[7])
     verdict = run_trial("d.zarr", trial, tmp_path)
     assert verdict.log_likelihood == pytest.approx(-1.9)

@@ -61,7 +61,7 @@ def test_no_place_for_compiled_code(monkeypatch: pytest.MonkeyPatch, caplog: Any
         return lambda function: function
 
     monkeypatch.setattr(numba, "njit", njit)
-    compiling._say_once.cache_clear()
+    compiling._log_compilation.cache_clear()
     with caplog.at_level(logging.WARNING, "factorflow"):
         assert [compiling.jit(len, cache=True) for _ in range(2)] == [len, len]
     assert caplog.text.count("NUMBA_CACHE_DIR") == 1

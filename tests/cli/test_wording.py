@@ -17,7 +17,7 @@ from factorflow.cli import app, output
 from factorflow.cli.output import FLAGS
 from factorflow.cli.wording import Flag, Wording
 from factorflow.errors import InputError, OptionError, OptionText, RunError, UnusedWarning
-from factorflow.models.registry import registered
+from factorflow.models.registry import registered_models
 
 FIT = Wording(
     "fit",
@@ -198,7 +198,7 @@ def test_python_names_what_python_knows() -> None:
 
 def test_every_option_is_explained() -> None:
     listed = run("models").stdout
-    for name, kind in registered().items():
+    for name, kind in registered_models().items():
         assert name in listed
         if not kind.__module__.startswith("factorflow."):
             continue  # a family of other tests in this process
@@ -238,7 +238,7 @@ def test_options_that_do_nothing_say_so(dataset: Path, tmp_path: Path) -> None:
     assert isinstance(first, Warning)
     assert FIT.text(first.args[0]).startswith("--set grouped_noise=true does nothing here")
     meta = open_dataset(dataset).meta()
-    for name, kind in registered().items():
+    for name, kind in registered_models().items():
         assert set(kind().unused(meta)) <= set(kind.model_fields), name
 
 
@@ -271,7 +271,7 @@ def test_resume_of_a_complete_run_says_so(dataset: Path, tmp_path: Path) -> None
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::factorflow.data.DataWarning")  # of features that happen to be constant
 def test_every_family_can_be_simulated(tmp_path: Path) -> None:
-    for name, kind in registered().items():
+    for name, kind in registered_models().items():
         run("simulate", name, "--out", tmp_path / name, "--set", "n_samples=100")
         if kind.examples():  # a family has none where its extra is not installed
             config = next(iter(kind.examples().values())).config.model_copy(update={"views": None})

@@ -26,7 +26,7 @@ import factorflow
 from factorflow.data import Holdout
 from factorflow.models import SparseGFA
 from factorflow.models.contract import Example, ModelConfig
-from factorflow.models.registry import registered
+from factorflow.models.registry import registered_models
 
 MORE = {
     "sparse_gfa": {
@@ -74,7 +74,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     once = metafunc.definition.get_closest_marker("once")
     few = metafunc.definition.get_closest_marker("few")
     cases = []
-    for name, kind in registered().items():
+    for name, kind in registered_models().items():
         words, of_package = list(examples(name)), kind.__module__.startswith("factorflow.")
         words = words[:1] if once else words[:1] + words[1:][-1:] if few else words
         always = len(words) if of_package else name in ALONE or not (once or few)
@@ -105,7 +105,7 @@ def example(family: str) -> Example:
 
 def examples(name: str) -> dict[str, Example]:
     """Return the cases of a family by their words."""
-    return {**registered()[name].examples(), **MORE.get(name, {})}
+    return {**registered_models()[name].examples(), **MORE.get(name, {})}
 
 
 @pytest.fixture

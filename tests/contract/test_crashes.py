@@ -15,7 +15,7 @@ from processes import Processes, python
 
 import factorflow
 from factorflow.errors import RunError
-from factorflow.models.registry import registered
+from factorflow.models.registry import registered_models
 
 FIT = """
 import sys, conftest, factorflow
@@ -47,7 +47,7 @@ def cases(what: str, *where: str) -> Any:
     """Return the parameters of a test: every case of every family."""
     found = [
         pytest.param(*pair[: 1 + any(where)], marks=OFTEN[what].get(pair, pytest.mark.slow))
-        for name, kind in registered().items()
+        for name, kind in registered_models().items()
         for word in kind.examples()
         for pair in ((f"{name}:{word}", place) for place in where or ("",))
     ]

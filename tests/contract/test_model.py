@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from contract_tools import leaves, run_loop
 
-from factorflow.engine.decide import current, entered, first_state
+from factorflow.engine.decide import current, enter_stage, first_state
 from factorflow.engine.memory import measure
 from factorflow.engine.plan import Plan
-from factorflow.engine.tasks import keep, merge, update_away, update_samples
+from factorflow.engine.tasks import keep, merge, update_remotely, update_samples
 from factorflow.errors import InputError
 from factorflow.flatten import flatten, unflatten
 from factorflow.models import configure
 from factorflow.models.contract import Model, ModelConfig, Stage, Sweep
-from factorflow.models.registry import registered
+from factorflow.models.registry import registered_models
 from factorflow.trees import Gather, map_gathers, nbytes
 
 
@@ -58,7 +58,7 @@ def test_model_is_frozen_and_pickles(plan: Plan) -> None:
 
 @pytest.mark.once
 def test_model_file_imports_no_executor(family: str) -> None:
-    module = registered()[family.partition(":")[0]].__module__
+    module = registered_models()[family.partition(":")[0]].__module__
     if not module.startswith("factorflow."):
         pytest.skip("lives in the tests")
     forbidden = ("distributed", "prefect", "factorflow.engine")
@@ -83,7 +83,7 @@ def test_what_stays_is_left_behind_and_computed_again(plan: Plan) -> None:
     """Of an update that has travelled only the statistics are there; what stays of it has the same bits."""
     for state, group, update in _walk(plan, 12):
         mine = plan, _everything(plan), group, state
-        away = update_away(*mine)
+        away = update_remotely(*mine)
         far = pickle.loads(pickle.dumps(away))
         _assert_equal(far.nodes, update.nodes)
         assert far.group is None
@@ -101,7 +101,7 @@ def test_statistics_are_float64_and_keep_their_structure(plan: Plan) -> None:
         sizes: set[Any] = set()
         blocks = [plan.source.dataset.block(n, plan.source.views) for n in range(meta.n_blocks)]
         for block in blocks:
-            given = now[1].prepare(entered(plan, state).globals_[0])
+            given = now[1].prepare(enter_stage(plan, state).globals_[0])
             _, stats = now[1].map(block, None, given, plan.step(0, state))
             if stats is None:
                 continue

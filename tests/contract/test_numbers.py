@@ -15,7 +15,7 @@ from known_numbers import check_numbers
 
 import factorflow
 from factorflow.engine.memory import measure
-from factorflow.models.registry import registered
+from factorflow.models.registry import registered_models
 from factorflow.posterior.globals import GROUP
 
 KNOWN = Path(__file__).with_name("known_numbers.json")
@@ -83,7 +83,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 
 def runnable() -> list[str]:
     """Return the families whose libraries are installed."""
-    return [name for name, kind in registered().items() if kind.examples()]
+    return [name for name, kind in registered_models().items() if kind.examples()]
 
 
 def stored_numbers(posterior: Any) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_numbers_are_the_known_ones(
 ) -> None:
     """Of the posterior, and of what is asked of it: predictions, shares, projections, memory."""
     name = family.partition(":")[0]
-    if not registered()[name].__module__.startswith("factorflow."):
+    if not registered_models()[name].__module__.startswith("factorflow."):
         pytest.skip("lives in the tests")
     reference = request.getfixturevalue("reference")
     found = stored_numbers(reference)

@@ -24,7 +24,7 @@ from factorflow.data.simulation.simulate import SIMULATORS
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.models.contract import Example, Stage, Variable
-from factorflow.models.registry import default_family, registered
+from factorflow.models.registry import default_family, registered_models
 
 KNOWN = Path(__file__).with_name("known_options.json")
 
@@ -32,7 +32,7 @@ KNOWN = Path(__file__).with_name("known_options.json")
 def options_of(name: str) -> dict[str, str]:
     """Return default and bounds of every option of a family."""
     found = {}
-    for option, field in registered()[name].model_fields.items():
+    for option, field in registered_models()[name].model_fields.items():
         bounds = sorted(map(str, field.metadata))
         found[option] = " ".join([repr(field.get_default(call_default_factory=True)), *bounds])
     return found
@@ -50,19 +50,19 @@ def fields_of(kind: type) -> dict[str, str]:
 
 
 def test_options_are_in_the_docstring() -> None:
-    for kind in registered().values():
+    for kind in registered_models().values():
         words = str(kind.__doc__)
         assert words.count("Parameters\n----------") == 1
         assert all(f"\n{option} : " in words for option in kind.model_fields if option != "model")
 
 
 def test_one_family_is_the_default() -> None:
-    defaults = [name for name, kind in registered().items() if kind.is_default]
+    defaults = [name for name, kind in registered_models().items() if kind.is_default]
     assert defaults == [default_family()]
 
 
 def everything() -> dict[str, dict[str, str]]:
-    families = [n for n, kind in registered().items() if kind.__module__.startswith("factorflow.")]
+    families = [n for n, kind in registered_models().items() if kind.__module__.startswith("factorflow.")]
     found = {f"options of {name}": options_of(name) for name in families}
     found |= {f"settings of {name}": parameters_of(function) for name, function in SIMULATORS.items()}
     public = factorflow.fit, factorflow.resume, factorflow.simulate, factorflow.write_dataset
@@ -80,10 +80,10 @@ def test_defaults_and_bounds_are_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize("entries", ["gaussian", "poisson"])
-@pytest.mark.parametrize("name", sorted(registered()))
+@pytest.mark.parametrize("name", sorted(registered_models()))
 def test_what_lets_entries_vary_more_is_an_option(name: str, entries: str) -> None:
     """It is told as it is written; once it is set nothing more is told."""
-    kind = registered()[name]
+    kind = registered_models()[name]
     told = kind().wider(entries)
     if told is not None:
         option, _, value = told.partition("=")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from factorflow.data import Dataset, write_dataset
-from factorflow.data.aligned import Aligned
+from factorflow.data.aligned_dataset import AlignedDataset
 from factorflow.errors import InputError
 
 KINDS = {"y": "poisson", "site": "categorical", "effort": "covariate"}
@@ -29,7 +29,7 @@ def test_levels_and_covariates_are_matched_by_name(tmp_path: Path) -> None:
     fitted = made(tmp_path / "a", ["b", "d", "c"], ["hours", "traps"], 0)
     new = made(tmp_path / "b", ["d", "a", "b"], ["traps", "nights"], 1)
     meta = fitted.meta()
-    aligned = Aligned(new, meta, {view.name: fitted.features(view.name) for view in meta.views})
+    aligned = AlignedDataset(new, meta, {view.name: fitted.features(view.name) for view in meta.views})
     kinds = {view.name: (view.n_features, view.missing) for view in aligned.meta.views}
     assert kinds == {"y": (1, "none"), "site": (3, "scattered"), "effort": (2, "scattered")}
     for number in range(new.n_blocks):
@@ -49,7 +49,7 @@ def test_samples_with_no_known_feature_are_refused(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     fitted = write_dataset(tmp_path / "a", {"y": rng.random((40, 3))}, features={"y": ["a", "b", "c"]})
     new = write_dataset(tmp_path / "b", {"y": rng.random((40, 3))}, features={"y": ["d", "e", "f"]})
-    aligned = Aligned(new, fitted.meta(), {"y": fitted.features("y")})
+    aligned = AlignedDataset(new, fitted.meta(), {"y": fitted.features("y")})
     with pytest.raises(InputError, match="features of view y such as d: expected names .* such as a"):
         aligned.meta  # noqa: B018
 
@@ -58,10 +58,10 @@ def test_missing_codes_stay_missing(tmp_path: Path) -> None:
     fitted = made(tmp_path / "a", ["b", "d", "c"], ["hours"], 0)
     new = made(tmp_path / "b", ["d", "", "c"], ["hours"], 1)
     meta = fitted.meta()
-    aligned = Aligned(new, meta, {view.name: fitted.features(view.name) for view in meta.views})
+    aligned = AlignedDataset(new, meta, {view.name: fitted.features(view.name) for view in meta.views})
     block, _ = aligned.read(0, list(KINDS))
     assert block.data["site"].tolist() == ([2, -1, 1] * 6)[:16]
-    without = Aligned(
+    without = AlignedDataset(
         new, fitted.meta(["y", "effort"]), {"y": fitted.features("y"), "effort": np.array(["hours"])}
     )
     assert set(without.read(0, ["y", "effort"])[0].data) == {"y", "effort"}
@@ -76,7 +76,7 @@ def test_groups_and_moments_of_new_samples(tmp_path: Path) -> None:
     values, groups = rng.random((30, 3)), np.array(["v", "w", "u"] * 10)
     values[:4, 2] = np.nan
     new = write_dataset(tmp_path / "b", {"y": values}, features={"y": ["c", "d", "a"]}, groups=groups)
-    aligned = Aligned(new, fitted.meta(), {"y": fitted.features("y")})
+    aligned = AlignedDataset(new, fitted.meta(), {"y": fitted.features("y")})
     codes = np.concatenate([aligned.block(i).columns["group"] for i in range(aligned.n_blocks)])
     assert codes.tolist() == [{"u": 0, "v": 1}.get(name, -1) for name in groups.tolist()]
     found = aligned.moments("y", "mean", "n_observed")

@@ -16,7 +16,7 @@ from table_model import ProductTable
 from factorflow import fit
 from factorflow.data import Dataset, DataWarning, Holdout, open_dataset, write_table
 from factorflow.data.tables import assemble
-from factorflow.data.tables.coded import coded_blocks
+from factorflow.data.tables.encode import encode_blocks
 from factorflow.errors import InputError
 
 N = 600
@@ -225,7 +225,7 @@ def test_nothing_is_held_out_of_a_grid(tmp_path: Path, seen: pd.DataFrame) -> No
 def test_new_rows_of_a_grid(tmp_path: Path, seen: pd.DataFrame) -> None:
     """Their exposures follow from their levels: no column is asked for."""
     dataset = write_table(tmp_path / "d", seen, GRID, grid=True)
-    data = gather(coded_blocks(seen[["site", "year", "sex"]], dataset.design, levels_of(dataset)))
+    data = gather(encode_blocks(seen[["site", "year", "sex"]], dataset.design, levels_of(dataset)))
     assert set(data) == {"count", "site", "year", "sex"}
     np.testing.assert_array_equal(data["site"], pd.Categorical(seen["site"]).codes)
 
@@ -280,7 +280,7 @@ def test_rows_keep_their_order_and_levels(tmp_path: Path, table: pd.DataFrame, f
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         data = gather(
-            coded_blocks(source.get(form, str(tmp_path / "b")), dataset.design, levels_of(dataset), 64)
+            encode_blocks(source.get(form, str(tmp_path / "b")), dataset.design, levels_of(dataset), 64)
         )
     assert set(data) == {"count", "site", "year", "exposure"}
     assert np.array(dataset.features("site"))[data["site"]].tolist() == new["site"].tolist()
@@ -300,7 +300,7 @@ def test_unseen_levels(tmp_path: Path, table: pd.DataFrame, form: str) -> None:
         with pytest.warns(DataWarning, match="levels? without a sample"):
             source = write_table(tmp_path / "b", new, FORMULA, merge=False)
     with pytest.warns(DataWarning) as caught:
-        data = gather(coded_blocks(source, dataset.design, levels_of(dataset), 64))
+        data = gather(encode_blocks(source, dataset.design, levels_of(dataset), 64))
     (warning,) = caught
     assert "variable 'site': 3 levels that the dataset did not have ('e', 'c', 'a')" in str(warning.message)
     expected = table["site"].map({"b": 0, "d": 1}).fillna(-1)
@@ -312,15 +312,15 @@ def test_missing_labels(tmp_path: Path, table: pd.DataFrame) -> None:
     told, new = gaps[~gaps["site"].isna()], gaps[:50]
     for number, (source, code) in enumerate(((gaps, 4), (told, -1))):
         dataset = write_table(tmp_path / str(number), source, FORMULA)
-        data = gather(coded_blocks(new, dataset.design, levels_of(dataset)))
+        data = gather(encode_blocks(new, dataset.design, levels_of(dataset)))
         np.testing.assert_array_equal(data["site"] == code, new["site"].isna())
 
 
 def test_whole_numbers_of_any_type_find_their_level(tmp_path: Path, table: pd.DataFrame) -> None:
     dataset = write_table(tmp_path / "a", table, FORMULA)
-    whole = gather(coded_blocks(table, dataset.design, levels_of(dataset)))["year"]
+    whole = gather(encode_blocks(table, dataset.design, levels_of(dataset)))["year"]
     for year in (table["year"].astype(float), table["year"].astype(str), table["year"].astype(str) + ".0"):
-        found = gather(coded_blocks(table.assign(year=year), dataset.design, levels_of(dataset)))
+        found = gather(encode_blocks(table.assign(year=year), dataset.design, levels_of(dataset)))
         np.testing.assert_array_equal(found["year"], whole)
 
 
@@ -329,10 +329,10 @@ def test_a_new_row_stands_for_itself(tmp_path: Path, table: pd.DataFrame) -> Non
     counts = write_table(tmp_path / "a", table, "count ~ site + year")
     normal = write_table(tmp_path / "b", table, "effort ~ site + year + offset(depth)", "normal")
     new = table.drop(columns=["count", "effort"])[:9]
-    data = gather(coded_blocks(new, counts.design, levels_of(counts)))
+    data = gather(encode_blocks(new, counts.design, levels_of(counts)))
     assert (data["exposure"] == 1.0).all()
     assert np.isnan(data["count"]).all()
-    data = gather(coded_blocks(new, normal.design, levels_of(normal)))
+    data = gather(encode_blocks(new, normal.design, levels_of(normal)))
     assert (data["weight"] == 1.0).all()
     assert (data["within"] == 0.0).all()
     np.testing.assert_array_equal(data["offset"], new[["depth"]])
@@ -340,7 +340,7 @@ def test_a_new_row_stands_for_itself(tmp_path: Path, table: pd.DataFrame) -> Non
 
 def test_groups_of_new_rows(tmp_path: Path, table: pd.DataFrame) -> None:
     dataset = write_table(tmp_path / "a", table, "count ~ site + linear(1, depth) + offset(effort)")
-    data = gather(coded_blocks(table[:9], dataset.design, levels_of(dataset)))
+    data = gather(encode_blocks(table[:9], dataset.design, levels_of(dataset)))
     np.testing.assert_array_equal(data["depth"], dataset.values("depth", 0, 9))
     np.testing.assert_array_equal(data["exposure"], dataset.values("exposure", 0, 9))
 
@@ -348,9 +348,9 @@ def test_groups_of_new_rows(tmp_path: Path, table: pd.DataFrame) -> None:
 def test_what_new_rows_lack(tmp_path: Path, table: pd.DataFrame) -> None:
     dataset = write_table(tmp_path / "a", table, FORMULA)
     with pytest.raises(InputError, match="formula = effort: expected columns among site, year"):
-        gather(coded_blocks(table[["site", "year"]], dataset.design, levels_of(dataset)))
+        gather(encode_blocks(table[["site", "year"]], dataset.design, levels_of(dataset)))
     with pytest.raises(InputError, match="column 'effort' of the table, row 1 = -1.0"):
-        gather(coded_blocks(table.assign(effort=-1.0), dataset.design, levels_of(dataset)))
+        gather(encode_blocks(table.assign(effort=-1.0), dataset.design, levels_of(dataset)))
     other = write_table(tmp_path / "c", table, "count ~ site + year", merge=False)
     with pytest.raises(InputError, match="no exposure"):
-        gather(coded_blocks(other, dataset.design, levels_of(dataset)))
+        gather(encode_blocks(other, dataset.design, levels_of(dataset)))

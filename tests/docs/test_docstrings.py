@@ -17,13 +17,14 @@ ROOT = Path(__file__).parents[2]
 
 MOST_USED = set(
     """
-    write_dataset write_table simulate open_dataset Dataset Dataset.describe Dataset.values configure
-    fit resume project open_posterior load Posterior Posterior.project Posterior.save Posterior.findings
+    write_dataset write_table simulate open_dataset Dataset Dataset.describe Dataset.values configure fit
+    resume project open_posterior load Posterior Posterior.project Posterior.save Posterior.findings
     Posterior.summary Posterior.top_features Posterior.variance_explained Posterior.predict Posterior.impute
-    Posterior.sample Posterior.to_arviz Stored.features Stored.variable Stored.draws Stored.scores
-    Stored.loadings Stored.inclusion Stored.intercept Stored.holdout_scores Analysed.associate
-    Analysed.enrich Analysed.match associate enrich match_factors find_anomalies export_tables export_mofa
-    annotate_anndata write_report plot_data plot_loadings plot_scores plot_trace plot_variance_explained
+    Posterior.sample Posterior.to_arviz StoredPosterior.features StoredPosterior.variable
+    StoredPosterior.draws StoredPosterior.scores StoredPosterior.loadings StoredPosterior.inclusion
+    StoredPosterior.intercept StoredPosterior.holdout_scores Analysed.associate Analysed.enrich
+    Analysed.match associate enrich match_factors find_anomalies export_tables export_mofa annotate_anndata
+    write_report plot_data plot_loadings plot_scores plot_trace plot_variance_explained
     """.split()
 )
 """Names that users call most."""

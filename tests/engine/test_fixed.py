@@ -9,8 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from factorflow.engine import fixed
-from factorflow.engine.fixed import Fixed
+from factorflow.engine import fixed_globals
+from factorflow.engine.fixed_globals import FixedGlobals
 from factorflow.posterior.globals import StoredGlobals
 
 
@@ -25,12 +25,12 @@ class Counting:
         return {"w": np.array([chain, number], np.int64)}
 
 
-def _fixed(draws: tuple[int, ...] = (0, 2, 5), iterations: int = 3) -> tuple[Fixed, Counting]:
+def _fixed(draws: tuple[int, ...] = (0, 2, 5), iterations: int = 3) -> tuple[FixedGlobals, Counting]:
     stored = Counting()
-    return Fixed(cast(StoredGlobals, stored), draws, iterations), stored
+    return FixedGlobals(cast(StoredGlobals, stored), draws, iterations), stored
 
 
-def _taken(of: Fixed, chain: int, iteration: int) -> list[int]:
+def _taken(of: FixedGlobals, chain: int, iteration: int) -> list[int]:
     found: list[int] = of.globals_(chain, iteration)["w"].tolist()
     return found
 
@@ -55,11 +55,11 @@ def test_a_draw_is_read_once_for_all_its_tasks() -> None:
 
 
 def test_large_sets_are_not_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fixed, "HELD_BYTES", 15)
+    monkeypatch.setattr(fixed_globals, "HELD_BYTES", 15)
     found, stored = _fixed()
     assert [_taken(found, 0, 0), _taken(found, 0, 1)] == [[0, 0], [0, 0]]
     assert stored.read_so_far == [(0, 0), (0, 0)]
-    monkeypatch.setattr(fixed, "HELD_BYTES", 16)
+    monkeypatch.setattr(fixed_globals, "HELD_BYTES", 16)
     assert [_taken(found, 0, 0), _taken(found, 0, 1)] == [[0, 0], [0, 0]]
     assert stored.read_so_far == [(0, 0)] * 3
 

@@ -23,7 +23,7 @@ from factorflow.engine.executors.assignment import cut_aligned, most_merged
 from factorflow.engine.executors.local import LocalExecutor
 from factorflow.engine.memory import (
     Footprint,
-    _Counted,
+    _CountingCache,
     _made_up,
     _try,
     check_memory,
@@ -398,7 +398,7 @@ def test_a_merge_makes_three_sums_at_most() -> None:
             for number in range(a, b):
                 tree.add(number, None)
             sent.append(((*(replace(n, value=np.ones(10**4)) for n in tree.nodes()),),))
-        peak, _ = memory._traced(merge_nodes, sent)
+        peak, _ = memory._trace_peak(merge_nodes, sent)
         assert peak < (memory.MERGED + 0.5) * 8 * 10**4
 
 
@@ -443,7 +443,7 @@ def test_made_up_rows_lack_half_of_what_may_be_missing() -> None:
     kinds = {"a": "gaussian", "b": "bernoulli", "c": "poisson"}
     views = [ViewMeta(name, kind, 40, "scattered") for name, kind in kinds.items()]
     meta = Meta(500, 1, 500, (*views, ViewMeta("whole", "gaussian", 40, "none")))
-    counted = _Counted()
+    counted = _CountingCache()
     block = _made_up(meta, 500, counted)
     for view in meta.views:
         share = view.kind.observed(block.data[view.name]).mean()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from factorflow.engine import draws
-from factorflow.engine.parts import part_of
+from factorflow.engine.minibatch import part_of
 from factorflow.engine.plan import Record
 from factorflow.engine.trace import Trace
 from factorflow.kernels.random import Step

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import factorflow
+from factorflow.api.posterior import FINDINGS, told
 from factorflow.engine import progress
 from factorflow.engine.events import (
     CheckpointWritten,
@@ -22,7 +23,6 @@ from factorflow.engine.events import (
     StageEntered,
 )
 from factorflow.engine.progress import progress_bar, watching
-from factorflow.surface.posterior import FINDINGS, told
 
 EVENTS = [
     RunStarted("toy", 100, 4, 2, "http://127.0.0.1:8787/status", ("fit",), 20),

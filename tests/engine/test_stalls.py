@@ -16,7 +16,7 @@ from distributed import LocalCluster
 import factorflow
 from factorflow.engine.executors import liveness
 from factorflow.engine.executors.launch import open_executor
-from factorflow.engine.executors.local import Stalled
+from factorflow.engine.executors.local import StalledError
 from factorflow.errors import RunError
 
 
@@ -50,7 +50,7 @@ def test_a_task_that_waits_for_a_worker_that_is_gone(cluster: LocalCluster) -> N
     executor: Any = open_executor(cluster)
     try:
         pinned = pinned_to_nobody(executor, cluster)
-        with pytest.raises(Stalled, match=r"none of the 1 workers takes a task of it"):
+        with pytest.raises(StalledError, match=r"none of the 1 workers takes a task of it"):
             executor.result(pinned)
         executor.restart()
         assert executor.result(executor.submit("pinned", int, 1, group=0)) == 1
@@ -65,7 +65,7 @@ def test_a_run_that_stalls_twice_ends(cluster: LocalCluster) -> None:
         executor: Any = open_executor(cluster)
     try:
         pinned = pinned_to_nobody(executor, cluster)
-        with pytest.raises(Stalled):
+        with pytest.raises(StalledError):
             executor.result(pinned)
         with (
             pytest.warns(RuntimeWarning, match=r"nothing was computed for \d+ s"),
@@ -98,7 +98,7 @@ def test_the_run_goes_on(
         wait(self, *given)
         if stalls and told and told[-1] >= stalls[0]:
             stalls.clear()
-            raise Stalled("nothing was computed for 30 s")
+            raise StalledError("nothing was computed for 30 s")
 
     monkeypatch.setattr(liveness.Watch, "wait", wait_or_stall)
     with pytest.warns(RuntimeWarning, match="The run goes on from what is on disk"):

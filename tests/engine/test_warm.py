@@ -227,7 +227,7 @@ def test_equal_bits_in_threads_and_when_resumed(
 
 def test_a_chain_begins_where_its_own_ended(datasets: Any) -> None:
     """Without iterations in between the first draw of each chain is near the last one of the fit."""
-    from factorflow.engine.warm import warm_start
+    from factorflow.engine.warm_start import warm_start
     from factorflow.posterior.globals import StoredGlobals, n_sets
 
     data = datasets(200, "bernoulli", ("a",))

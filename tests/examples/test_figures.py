@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 import factorflow as ff
 from examples import patches
 from examples.patches import PatchTransform
+from factorflow.api import Posterior
 from factorflow.errors import InputError
-from factorflow.surface import Posterior
 
 SIZE = (9, 9)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from factorflow.models.registry import registered
+from factorflow.models.registry import registered_models
 
 __all__ = ["CASES", "RUNS", "Case", "example_of", "memory", "same_bytes"]
 
@@ -22,7 +22,7 @@ def cases_of_families() -> list[str]:
     """Return the first case of every family of the package that is installed, extras and all."""
     return [
         f"{name}:{word}"
-        for name, kind in registered().items()
+        for name, kind in registered_models().items()
         if kind.__module__.startswith("factorflow.")
         for word in list(kind.examples())[:1]
     ]
@@ -31,7 +31,7 @@ def cases_of_families() -> list[str]:
 def example_of(case: str) -> tuple[Any, bool]:
     """Return the example of a case, and whether its state is on disk."""
     family, _, word = case.removesuffix(ON_DISK).partition(":")
-    return registered()[family].examples()[word], case.endswith(ON_DISK)
+    return registered_models()[family].examples()[word], case.endswith(ON_DISK)
 
 
 @contextmanager

@@ -130,17 +130,17 @@ def test_refreshes_of_a_folder_wait_for_each_other(tmp_path: Path) -> None:
     from prefect.concurrency.sync import concurrency
 
     from factorflow.workflow.pipeline import Folder
-    from flows.refresh import _alone, limit_of
+    from flows.refresh import _exclusive_folder, limit_of
 
     here, there = Folder.at(tmp_path / "a"), Folder.at(tmp_path / "b")
     with (
-        _alone(here),
-        _alone(there),
+        _exclusive_folder(here),
+        _exclusive_folder(there),
         pytest.raises(TimeoutError),
         concurrency(limit_of(here), timeout_seconds=1, strict=True),
     ):
         pass
-    with _alone(here):
+    with _exclusive_folder(here):
         pass
 
 
@@ -269,7 +269,7 @@ def test_bad_input_is_not_retried(source: Path, tmp_path: Path) -> None:
 
 
 def test_the_form_offers_the_models_with_bounds() -> None:
-    from factorflow.models.registry import registered
+    from factorflow.models.registry import registered_models
     from flows.fit import fit
 
     schema = fit.parameters.model_dump()
@@ -278,7 +278,7 @@ def test_the_form_offers_the_models_with_bounds() -> None:
     assert choice["anyOf"][-1] == {"title": "as JSON", "type": "object"}
     names = [part["$ref"].rpartition("/")[2] for part in choice["anyOf"][:-1]]
     assert names[0] == "SparseGFA"
-    assert sorted(names) == sorted(kind.__name__ for kind in registered().values())
+    assert sorted(names) == sorted(kind.__name__ for kind in registered_models().values())
     for name in ("source", "out", "model", "overwrite"):
         assert schema["properties"][name]["description"], name
     assert "(number >= 0 and < 1)" in schema["definitions"]["SparseGFA"]["properties"]["drop"]["description"]

@@ -26,7 +26,7 @@ from flows import history
 from flows.drift import alerts, compare_data, compare_factors
 from flows.due import Due, Last, check_rows, due
 from flows.history import Entry, History
-from flows.recurring import Refreshed, refresh
+from flows.recurring import RefreshResult, refresh
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
 MODEL = {"model": "sparse_gfa", "n_factors": 3, "tol": 1e-5}
@@ -94,7 +94,7 @@ def write(path: Path, n: int, shift: float = 0.0) -> Path:
     return path
 
 
-def again(source: Path, out: Path, rule: dict[str, Any] | None = None, **options: Any) -> Refreshed:
+def again(source: Path, out: Path, rule: dict[str, Any] | None = None, **options: Any) -> RefreshResult:
     model = {**MODEL, **options.pop("model", {})}
     return refresh(source, Folder.at(out), model, RunOptions(**options), RefreshOptions(**(rule or {})))
 
@@ -160,7 +160,7 @@ def test_a_long_table_grows(tmp_path: Path) -> None:
     source, out, rng = tmp_path / "counts.csv", Folder.at(tmp_path / "out"), np.random.default_rng(0)
     cells = [f"s{i},p{j},{n}" for (i, j), n in np.ndenumerate(rng.poisson(4.0, (12, 8)))]
 
-    def run(rows: list[str]) -> Refreshed:
+    def run(rows: list[str]) -> RefreshResult:
         source.write_text("\n".join(["site,species,count", *rows, ""]))
         table, rule = SourceOptions(formula="count ~ site + species"), RefreshOptions(refit_growth=0.2)
         model = {"model": "molten_poisson", "n_components": 2}
@@ -183,7 +183,7 @@ def test_sequences_grow(tmp_path: Path) -> None:
     """Identities have loadings and no factors: the data are compared, and nothing fails."""
     source, obs, out = tmp_path / "y.csv", tmp_path / "obs.csv", Folder.at(tmp_path / "out")
 
-    def run(n: int) -> Refreshed:
+    def run(n: int) -> RefreshResult:
         write(source, n)
         rows = [f"s{i},v{i // 20}" for i in range(n)]
         obs.write_text("\n".join(["sample,video", *rows, ""]))
@@ -340,7 +340,7 @@ def test_a_source_that_lost_its_rows_does_not_become_the_latest(tmp_path: Path) 
     write(source, 92)
     asked: list[Any] = []
 
-    def accept(answer: bool) -> Refreshed:
+    def accept(answer: bool) -> RefreshResult:
         def hook(comparison: Any) -> bool:
             asked.append(comparison)
             return answer

@@ -33,7 +33,7 @@ def on_server(wanted: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def test_what_is_declared_differs_in_nothing(restore: ModuleType) -> None:
-    wanted = restore.declared(FILE, "tcp://scheduler:8786")
+    wanted = restore.read_deployments(FILE, "tcp://scheduler:8786")
     assert set(wanted) == {
         "fit/fit", "refresh/nightly", "select/choose-factors", "refresh/hourly", "reproduce/experiment",
     }  # fmt: skip
@@ -43,7 +43,7 @@ def test_what_is_declared_differs_in_nothing(restore: ModuleType) -> None:
 
 
 def test_each_difference_is_said(restore: ModuleType) -> None:
-    wanted = restore.declared(FILE, "dask")["refresh/nightly"]
+    wanted = restore.read_deployments(FILE, "dask")["refresh/nightly"]
     parameters = {
         "source": "mine.csv",
         "overwrite": True,
@@ -71,7 +71,7 @@ def test_each_difference_is_said(restore: ModuleType) -> None:
 
 
 def test_a_schedule_that_was_switched_on_is_off_again(restore: ModuleType) -> None:
-    wanted = restore.declared(FILE, "dask")["refresh/hourly"]
+    wanted = restore.read_deployments(FILE, "dask")["refresh/hourly"]
     there = on_server(wanted)
     there["schedules"][0]["active"] = True
     assert restore.differences("refresh/hourly", wanted, there) == [

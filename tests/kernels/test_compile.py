@@ -16,7 +16,7 @@ import pytest
 from numba.core.dispatcher import Dispatcher
 
 import factorflow
-from factorflow.kernels.compile import INNER, compiled
+from factorflow.kernels.compile import INNER, compile_scalar
 from factorflow.kernels.scalar import normal
 
 FIT = """
@@ -71,7 +71,7 @@ def test_what_loops_call_is_compiled_into_them() -> None:
 
 
 def test_so_are_scalar_functions() -> None:
-    options = compiled(normal.log_ndtr, inner=True).targetoptions
+    options = compile_scalar(normal.log_ndtr, inner=True).targetoptions
     assert {name: options.get(name) for name in INNER if name != "cache"} == {
         name: value for name, value in INNER.items() if name != "cache"
     }

@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, stats
 
 from factorflow.kernels import jacobi
-from factorflow.kernels.compile import compiled
+from factorflow.kernels.compile import compile_scalar
 from factorflow.kernels.polya_gamma import draw_weights
 from factorflow.kernels.random import Step
 
@@ -37,7 +37,7 @@ def test_distribution(z: float) -> None:
 @pytest.mark.parametrize("side", ["lower", "upper"])
 def test_quantiles_have_their_probabilities(side: str) -> None:
     """In all parts of the table, down to the smallest probability that noise can have."""
-    quantile, table, rng = compiled(jacobi.quantile), jacobi.table(), np.random.default_rng(0)
+    quantile, table, rng = compile_scalar(jacobi.quantile), jacobi.table(), np.random.default_rng(0)
     exponents = np.concatenate([np.repeat(np.arange(2, 54), 8), np.full(200, 2)])
     p = np.ldexp(np.ceil(np.ldexp(1.0 + rng.random(len(exponents)), 53 - exponents)), -53)  # 1 - p is exact
     for place in (0, 1, 2, 7, 30, len(table) - 1):

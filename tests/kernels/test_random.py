@@ -92,10 +92,10 @@ def test_import_is_light() -> None:
 
 
 def test_scalar_functions_draw_the_same_uniforms() -> None:
-    from factorflow.kernels.compile import compiled
+    from factorflow.kernels.compile import compile_scalar
     from factorflow.kernels.scalar.philox import philox_pair
 
-    pair = compiled(philox_pair)
+    pair = compile_scalar(philox_pair)
     seed, row, iteration, site, chain = 2**63 + 5, 2**40 + 17, 11, 3, 2
     expected = Step(seed, chain, iteration).uniform(site, np.array([row]), 4)[0]
     place = np.uint64(site | chain << 16)

@@ -16,7 +16,7 @@ import factorflow
 from factorflow.data import Holdout
 from factorflow.data.simulation.noise import Noise
 from factorflow.data.simulation.simulate import SIMULATORS as WORLDS
-from factorflow.engine.parts import PARTS_SITE
+from factorflow.engine.minibatch import PARTS_SITE
 from factorflow.errors import InputError
 from factorflow.kernels import sites
 from factorflow.kernels.random import Step

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
+from factorflow.api import Posterior
 from factorflow.data import Dataset
 from factorflow.models import registry
 from factorflow.models.contract import Meta, Model, ModelConfig, Variable
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.record import RunRecord
 from factorflow.settings import RunOptions
-from factorflow.surface import Posterior
 
 N, P, Q = 60, 3, 2
 """Rows, identities, attributes."""
@@ -58,7 +58,7 @@ def given_identities(
     dataset: Dataset, loadings: Any, patch: pytest.MonkeyPatch
 ) -> tuple[Posterior, dict[str, Any]]:
     """Return a posterior of a dataset with a view ``patches``, and what it says of the rows."""
-    registry.registered()
+    registry.registered_models()
     patch.setitem(registry._REGISTRY, "given_fields", FieldsConfig)
     rng = np.random.default_rng(0)
     rows = {

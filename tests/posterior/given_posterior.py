@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import factorflow
+from factorflow.api import Posterior
 from factorflow.data import Dataset
 from factorflow.models import registry
 from factorflow.models.contract import Meta, Model, ModelConfig, Variable
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.record import RunRecord
 from factorflow.settings import RunOptions
-from factorflow.surface import Posterior
 
 ENVIRONMENT = {"factorflow": "0.1.0", "numpy": np.__version__}
 WIDTHS = {"rna": ("gaussian", 12), "mutation": ("bernoulli", 7)}
@@ -71,7 +71,7 @@ class GivenModel(Model[Any, Any]):
 @pytest.fixture
 def given_family(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the tiny family for one test (and not for the contract suite)."""
-    registry.registered()
+    registry.registered_models()
     monkeypatch.setitem(registry._REGISTRY, "given", GivenConfig)
 
 

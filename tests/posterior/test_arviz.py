@@ -14,7 +14,7 @@ from scipy import special, stats
 import factorflow
 from factorflow import Posterior
 from factorflow.errors import InputError
-from factorflow.posterior import pointwise
+from factorflow.posterior import log_likelihood
 from factorflow.posterior.predictive import log_density, tails
 
 N_CHAINS, N_DRAWS = 2, 20
@@ -193,7 +193,7 @@ def test_what_cannot_be_had_is_refused(
         given.posterior.to_arviz()
     with pytest.raises(InputError, match="one of binary"):
         probit.to_arviz("rna")
-    monkeypatch.setattr(pointwise, "MOST_BYTES", 1000)
+    monkeypatch.setattr(log_likelihood, "MOST_BYTES", 1000)
     with pytest.raises(InputError, match=r"2 x 20 draws.*start and stop"):
         probit.to_arviz(True)
     few = {"model": "probit", "n_factors": 1, "n_burn_in": 1, "n_draws": 4, "chains": 1}

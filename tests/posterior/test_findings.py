@@ -14,13 +14,13 @@ import xarray as xr
 from scipy.stats import norm, rankdata
 
 import factorflow
+from factorflow.api import Posterior
 from factorflow.errors import InputError
+from factorflow.posterior.active_views import active_views
 from factorflow.posterior.data_findings import dispersion
-from factorflow.posterior.findings import Finding, _largest_shares, _some_draws
+from factorflow.posterior.findings import Finding, _largest_shares, _sample_entries
 from factorflow.posterior.mixing import effective_sizes, rank_rhat
-from factorflow.posterior.reach import touched
 from factorflow.report import write_report
-from factorflow.surface import Posterior
 
 
 def kinds(posterior: Posterior) -> list[str]:
@@ -173,7 +173,7 @@ def test_a_factor_that_is_one_feature(given: Any) -> None:
     node["inclusion_rna"].values[4, 2] = 1.0
     node["loadings_rna"].values[4, 2] = 1.0
     given.posterior.tree["variational"] = node
-    assert touched(given.posterior, "Factor3") == ["rna"]
+    assert active_views(given.posterior, "Factor3") == ["rna"]
     found = given.posterior.findings
     assert [finding.kind for finding in found] == ["one feature"]
     assert f"Factor3 is one feature: {given.posterior.features('rna')[4]} of rna" in found[0].message
@@ -253,11 +253,11 @@ def test_of_wide_variables_entries_are_looked_at_all_over(bits: Any, monkeypatch
     """Evenly spaced, the last among them, each under its name."""
     config = {"model": "probit", "n_factors": 2, "n_burn_in": 1, "n_draws": 6, "chains": 2}
     posterior = factorflow.fit(bits, config | {"store_factors": True})
-    names, _ = _some_draws(posterior)
+    names, _ = _sample_entries(posterior)
     assert "scores_draws" in posterior.tree["posterior"]  # of samples nothing is looked at, nor of switches
     assert not any(name.startswith(("scores", "inclusion")) for name in names)
     monkeypatch.setattr("factorflow.posterior.findings.MOST_DRAWN", 2 * 6 * 3 * 5)
-    fewer, draws = _some_draws(posterior)
+    fewer, draws = _sample_entries(posterior)
     assert len(fewer) < len(names)
     loadings = posterior.draws("loadings_binary")
     mine = [name for name in fewer if name.startswith("loadings_binary")]
@@ -401,8 +401,8 @@ def test_a_view_is_touched_from_a_thousandth_of_its_variance_on(
     posterior: Any = SimpleNamespace(
         loaded_views=["a"], has=known.__contains__, array=known.__getitem__, variable=known.__getitem__
     )
-    assert touched(posterior, "f") == ["a"] * there
-    assert touched(posterior, "g") == []
+    assert active_views(posterior, "f") == ["a"] * there
+    assert active_views(posterior, "g") == []
 
 
 @pytest.mark.parametrize(("ratio", "said"), [(1.5, 0), (1.51, 1)])

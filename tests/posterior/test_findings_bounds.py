@@ -14,8 +14,8 @@ from scipy.stats import chi2
 from factorflow.data import Holdout
 from factorflow.likelihoods import get_likelihood
 from factorflow.posterior import data_findings, findings
-from factorflow.posterior.data_findings import _dispersed, _mean, _residuals
-from factorflow.posterior.findings import _baseline, _mixing, _none_left, _scales, _unstable
+from factorflow.posterior.data_findings import _mean, _overdispersed_features, _residuals
+from factorflow.posterior.findings import _baseline, _mixing, _no_factors, _scales, _unstable
 from factorflow.posterior.mixing import effective_sizes, rank_rhat
 
 
@@ -25,7 +25,7 @@ def mixing(
     """Return what is said of two chains with these R-hats and sizes; None: nothing."""
     draws = np.zeros((2, n_draws, len(r_hat)))
     names = [f"entry{i}" for i in range(len(r_hat))]
-    monkeypatch.setattr(findings, "_some_draws", lambda posterior: (names, draws))
+    monkeypatch.setattr(findings, "_sample_entries", lambda posterior: (names, draws))
     monkeypatch.setattr(findings, "rank_rhat", lambda *given: np.array(r_hat))
     monkeypatch.setattr(findings, "effective_sizes", lambda *given, within_chains=False: np.array(sizes))
     found = list(_mixing(SimpleNamespace(n_draws=n_draws, factors=["f"] * n_factors)))  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def test_four_draws_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_chain_is_told_to_have_company(monkeypatch: pytest.MonkeyPatch) -> None:
     mixing(monkeypatch, [1.0], [1.0])
-    monkeypatch.setattr(findings, "_some_draws", lambda posterior: (["x"], np.zeros((1, 9, 1))))
+    monkeypatch.setattr(findings, "_sample_entries", lambda posterior: (["x"], np.zeros((1, 9, 1))))
     (found,) = _mixing(SimpleNamespace(n_draws=9, factors=[]))  # type: ignore[arg-type]
     assert "is below 100 (1 of 9 draws" in found.message
     assert found.remedy.endswith("; fit several chains.")
@@ -119,7 +119,7 @@ def test_features_whose_counts_vary_too_much() -> None:
     squares[::2, 3] = np.nan
     squares[0, 5] = 400.0  # a single entry
     posterior: Any = SimpleNamespace(features=lambda view: [f"g{i}" for i in range(6)])
-    found = _dispersed(posterior, "v", squares)
+    found = _overdispersed_features(posterior, "v", squares)
     assert [name for name, _ in found] == ["g1", "g3"]
     np.testing.assert_allclose([ratio for _, ratio in found], np.nanmean(squares[:, [1, 3]], axis=0))
 
@@ -195,7 +195,7 @@ def test_factors_depend_on_the_start_below_four_fifths() -> None:
 def test_no_factors_are_said_where_there_could_be_some() -> None:
     for scores, factors, said in ((True, [], 1), (True, ["f"], 0), (False, [], 0)):
         posterior: Any = SimpleNamespace(has=lambda name, scores=scores: scores, factors=factors)
-        assert len(list(_none_left(posterior))) == said
+        assert len(list(_no_factors(posterior))) == said
 
 
 @pytest.mark.parametrize(

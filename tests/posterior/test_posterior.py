@@ -69,7 +69,7 @@ def test_predictions_by_rows_and_by_name(given: Any, tmp_path: Path) -> None:
     columns=st.lists(st.integers(0, 11), max_size=5),
 )
 def test_any_selection_of_a_lazy_prediction(make_given: Any, rows: list[int], columns: list[int]) -> None:
-    registry.registered()
+    registry.registered_models()
     made = _cached(make_given)
     mean, _ = _direct(made, "rna")
     selected = made.posterior.predict("rna")["mean"].isel(obs=rows, feature_rna=columns)

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binom, mannwhitneyu, norm, poisson
 
 from factorflow.likelihoods import get_likelihood
-from factorflow.posterior.scoring import Sums, entry_scores, finish_scores, shown_sums
+from factorflow.posterior.scoring import Sums, entry_scores, finish_scores, training_sums
 from factorflow.trees import add
 
 
@@ -273,7 +273,7 @@ def of_table(likelihood: Any, y: Any, hidden: Any, mean: Any, sd: Any, **given: 
             likelihood, 1, np.zeros(len(at), int), y[rows][at], mean[rows][at], sd[rows][at],
             {role: values[at] for role, values in part.items()},
         )  # fmt: skip
-        shown = shown_sums(likelihood, np.where(hidden, np.nan, y)[rows, None], part)
+        shown = training_sums(likelihood, np.where(hidden, np.nan, y)[rows, None], part)
         sums = replace(sums, shown=shown)
         total = add(total, sums)
     moments = {"n_observed": np.array([1]), "mean": np.array([1e9]), "variance": np.array([0.0])}

@@ -24,7 +24,7 @@ from factorflow.kernels.random import Step
 from factorflow.models.contract import Variable
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.chunks import new_array
-from factorflow.posterior.drawn import make_room
+from factorflow.posterior.draw_store import make_room
 from factorflow.posterior.store import (
     create_draws,
     create_rows,
@@ -311,7 +311,7 @@ def test_variables_without_a_dimension(tmp_path: Path, given: Any) -> None:
 def test_names_of_very_many_samples_are_read_when_they_are_used(
     given: Any, stored: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("factorflow.posterior.opening.LAZY_LABELS", 20)
+    monkeypatch.setattr("factorflow.posterior.open.LAZY_LABELS", 20)
     monkeypatch.setattr("factorflow.posterior.prediction.LAZY_LABELS", 20)
     posterior = open_posterior(stored)
     group = posterior.tree["variational"]

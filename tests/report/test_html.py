@@ -17,9 +17,9 @@ import factorflow
 from factorflow import report
 from factorflow.data import Dataset
 from factorflow.errors import InputError
-from factorflow.posterior.reach import touched
+from factorflow.posterior.active_views import active_views
 from factorflow.report import figures, html, write_report
-from factorflow.report.factors import associations, by_strength, describe_factors, scatters
+from factorflow.report.factors import associations, describe_factors, rank_by_strength, scatters
 from factorflow.report.html import _sampler
 from factorflow.report.overview import describe_data, reproduce
 
@@ -198,8 +198,8 @@ def test_the_strongest_factors_come_first(given: Any) -> None:
         variance_explained=(("view", "factor"), share),
         variance_explained_total=("view", share.sum(1)),
     ).assign_coords(view=["rna", "mutation"])
-    assert by_strength(given.posterior) == ["Factor3", "Factor2", "Factor1"]
-    assert touched(given.posterior, "Factor1") == ["rna"]
+    assert rank_by_strength(given.posterior) == ["Factor3", "Factor2", "Factor1"]
+    assert active_views(given.posterior, "Factor1") == ["rna"]
     assert describe_factors(given.posterior)[1]["tables"][1]["facts"].startswith("10.0 % of the variance, ")
 
 

@@ -23,7 +23,7 @@ from factorflow.workflow import pipeline
 from factorflow.workflow.pipeline import Folder
 from factorflow.workflow.select import select
 from flows.history import History
-from flows.recurring import Refreshed, refresh
+from flows.recurring import RefreshResult, refresh
 
 CONFIG = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 8, "drop": 0}
 
@@ -52,7 +52,7 @@ def table(n: int) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def again(source: str, out: str | Path, **rule: Any) -> Refreshed:
+def again(source: str, out: str | Path, **rule: Any) -> RefreshResult:
     return refresh(source, Folder.at(out), CONFIG, RunOptions(holdout=0.1), RefreshOptions(**rule))
 
 

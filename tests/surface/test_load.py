@@ -13,8 +13,8 @@ import pytest
 from given_posterior import given_family, make_given
 
 import factorflow as ff
+from factorflow.api import sharing
 from factorflow.errors import InputError
-from factorflow.surface import sharing
 
 __all__ = ["given_family", "make_given"]
 

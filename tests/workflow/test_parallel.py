@@ -16,7 +16,7 @@ from factorflow.engine.executors.launch import open_executor, shared_cluster
 from factorflow.errors import InputError
 from factorflow.settings import TrialOptions
 from factorflow.workflow import select as selecting
-from factorflow.workflow.parallel import Stop, check_parallel, in_parallel
+from factorflow.workflow.parallel import Stop, check_parallel, run_in_parallel
 from factorflow.workflow.select import select
 
 CONFIG = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 8, "drop": 0}
@@ -29,7 +29,7 @@ def test_results_come_in_the_order_of_the_items() -> None:
         meet.wait()  # three at a time
         return 2 * item
 
-    assert in_parallel(run, range(6), 3) == [0, 2, 4, 6, 8, 10]
+    assert run_in_parallel(run, range(6), 3) == [0, 2, 4, 6, 8, 10]
 
 
 def test_a_failure_ends_the_others_in_order() -> None:
@@ -49,7 +49,7 @@ def test_a_failure_ends_the_others_in_order() -> None:
             raise
 
     with pytest.raises(ValueError, match="of the first"):
-        in_parallel(run, range(5), 2)
+        run_in_parallel(run, range(5), 2)
     assert ended == [1]
 
 

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.checks import listed
+from factorflow.data.ingest.checks import join_names
 from factorflow.data.ingest.sources import Source, labels
 from factorflow.data.ingest.spelling import warn_of_names
 from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError
 
-__all__ = ["align", "check_by_view", "check_own_names", "numbered"]
+__all__ = ["align", "check_by_view", "check_own_names", "number_names"]
 
 StrArray = NDArray[np.str_]
 Names = Sequence[str]
@@ -48,7 +48,7 @@ def align(
         raise InputError(
             f"samples of view {unnamed!r}",
             f"{sources[unnamed].shape[0]} rows without names",
-            f"names, as {listed(others, 3)} {'has' if len(others) == 1 else 'have'} them: rows are not "
+            f"names, as {join_names(others, 3)} {'has' if len(others) == 1 else 'have'} them: rows are not "
             "matched by position then",
             f"Give the names of {unnamed!r} as {{samples}}; of a table {{index_col}} names their column.",
             samples=...,
@@ -118,7 +118,7 @@ def _one_length(sources: Mapping[str, Source]) -> int:
     return next(iter(sizes.values()))
 
 
-def numbered(prefix: str, size: int) -> StrArray:
+def number_names(prefix: str, size: int) -> StrArray:
     """Return ``prefix0``, ``prefix1``, ..."""
     return np.char.add(prefix, np.arange(size).astype(f"U{len(str(size))}"))
 

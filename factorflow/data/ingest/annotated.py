@@ -34,7 +34,7 @@ def open_h5ad(path: Path, view: str, reading: Reading) -> Found:
     if is_annotated(file):
         return from_group(file, path, view, reading, file.close)
     file.close()
-    with _refused(path):  # of the time before 2020
+    with _unreadable_error(path):  # of the time before 2020
         data = require("anndata", READS).read_h5ad(path, backed="r")
     return from_anndata(data, view, reading)
 
@@ -95,7 +95,7 @@ def from_anndata(data: Any, view: str, reading: Reading) -> Found:
     source.samples, source.features = labels(data.obs.index), labels(var.index)
     if getattr(data, "isbacked", False):
         source.close = data.file.close
-    marked = _marked(data, view, reading) if reading.annotated.highly_variable else None
+    marked = _find_highly_variable(data, view, reading) if reading.annotated.highly_variable else None
     name = reading.name or view
     reading.seen[name] = reading.seen.get(name, False) or marked is not None
     if marked is not None and reading.wants_marked(view):
@@ -176,7 +176,7 @@ def _layers(data: Any) -> str:
     return ", ".join(names) or "there are none"
 
 
-def _marked(data: Any, view: str, reading: Reading) -> NDArray[np.bool_] | None:
+def _find_highly_variable(data: Any, view: str, reading: Reading) -> NDArray[np.bool_] | None:
     """Return which features are marked as highly variable; None: of this view none has a mark."""
     column = data.var.get("highly_variable")
     if column is None and not reading.is_named(view):
@@ -268,7 +268,7 @@ class _File:
         encoding = _encoding(node)
         if encoding in ("csr_matrix", "csc_matrix"):
             where = f"array {node.name.strip('/')!r} of {self.path}"
-            with _refused(self.path):
+            with _unreadable_error(self.path):
                 arrays = (node["data"], node["indices"], node["indptr"])
                 return from_parts(*arrays, node.attrs["shape"], encoding[:3], where)
         if encoding in ("array", "") and hasattr(node, "dtype"):
@@ -276,7 +276,7 @@ class _File:
         return self._read(name)
 
     def _read(self, name: str) -> Any:
-        with _refused(self.path):
+        with _unreadable_error(self.path):
             return require("anndata.io", READS).read_elem(self.group[name])
 
 
@@ -284,7 +284,7 @@ class _Modalities:
     """MuData in a group of HDF5 or Zarr."""
 
     def __init__(self, group: Any, path: Path) -> None:
-        with _refused(path):
+        with _unreadable_error(path):
             self.axis = int(group.attrs.get("axis", 0))
             self.obs = require("anndata.io", READS).read_elem(group["obs"])
             parts = group["mod"]
@@ -306,7 +306,7 @@ def _open_hdf5(path: Path) -> Any:
 
 
 @contextmanager
-def _refused(path: Path) -> Iterator[None]:
+def _unreadable_error(path: Path) -> Iterator[None]:
     """Say which file could not be read."""
     try:
         yield

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.dialect import TableFormat
 from factorflow.data.ingest.ingest import write_dataset
-from factorflow.data.ingest.reading import Annotated, Reading
+from factorflow.data.ingest.reading import AnnDataOptions, Reading
 from factorflow.data.ingest.sources import Source
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.errors import InputError
@@ -57,13 +57,13 @@ def append_rows(
     _check(old)
     kinds = {name: view.likelihood for name, view in old.views.items()}
     with temporary_directory(target, "append") as folder, ExitStack() as opened:
-        reading = Reading(folder, TableFormat(index_col), lambda view: _kind(old, view), Annotated())
+        reading = Reading(folder, TableFormat(index_col), lambda view: _kind(old, view), AnnDataOptions())
         sources, _ = collect(views, reading)
         for source in sources.values():
             opened.callback(source.close)
-        grown = {view: _grown(old, view, sources) for view in old.views}
+        grown = {view: _append_view(old, view, sources) for view in old.views}
         if extra := sorted(set(sources) - set(kinds)):
-            raise _refused("views", ", ".join(extra), f"those of the dataset: {', '.join(kinds)}")
+            raise _append_error("views", ", ".join(extra), f"those of the dataset: {', '.join(kinds)}")
         samples = _samples(old, sources)
         features: dict[str, Any] = {view: old.features(view) for view in kinds}
         place, replaces = (str(target), True) if out is None else (out, False)
@@ -71,7 +71,7 @@ def append_rows(
 
 
 @dataclass(frozen=True)
-class Grown:
+class AppendedView:
     """Rows of a view of a dataset, and new ones behind them: an array of floats that is read by slices.
 
     Parameters
@@ -120,25 +120,27 @@ def _check(old: Dataset) -> None:
     }
     if any(wrong.values()):
         found = ", ".join(what for what, there in wrong.items() if there)
-        raise _refused("dataset", f"{old.path}, with {found}", "one of values by sample and feature alone")
+        raise _append_error(
+            "dataset", f"{old.path}, with {found}", "one of values by sample and feature alone"
+        )
 
 
 def _kind(old: Dataset, view: str) -> Any:
     return old.views[view].kind if view in old.views else None
 
 
-def _grown(old: Dataset, view: str, sources: Mapping[str, Source]) -> Grown:
+def _append_view(old: Dataset, view: str, sources: Mapping[str, Source]) -> AppendedView:
     """Return a view with its new rows, in the same features."""
     if view not in sources:
-        raise _refused("views", ", ".join(sources), f"all of the dataset: {', '.join(old.views)}")
+        raise _append_error("views", ", ".join(sources), f"all of the dataset: {', '.join(old.views)}")
     source, known = sources[view], old.features(view)
     same = source.shape[1] == len(known)
     if same and source.features is not None:
         same = np.array_equal(np.asarray(source.features, str), np.asarray(known, str))
     if not same:
         expected = f"the {len(known)} features of the dataset, in the same order"
-        raise _refused(f"features of view {view!r}", f"{source.shape[1]} others", expected)
-    return Grown(old, view, source)
+        raise _append_error(f"features of view {view!r}", f"{source.shape[1]} others", expected)
+    return AppendedView(old, view, source)
 
 
 def _samples(old: Dataset, sources: Mapping[str, Source]) -> dict[str, Any] | None:
@@ -147,12 +149,12 @@ def _samples(old: Dataset, sources: Mapping[str, Source]) -> dict[str, Any] | No
     unnamed = [view for view, names in found.items() if names is None]
     if bool(unnamed) == old.manifest.named:
         value = "rows without names" if unnamed else "rows with names"
-        raise _refused("samples", value, "names as in the dataset")
+        raise _append_error("samples", value, "names as in the dataset")
     if unnamed:
         return None
     known = np.asarray(old.obs_names, str)
     return {view: np.concatenate([known, np.asarray(names, str)]) for view, names in found.items()}
 
 
-def _refused(parameter: str, value: str, expected: str) -> InputError:
+def _append_error(parameter: str, value: str, expected: str) -> InputError:
     return InputError(parameter, value, expected, "Write the dataset anew, with all rows.")

@@ -17,7 +17,7 @@ from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.layout import RESERVED
 from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.data.store.rows import RowNames
-from factorflow.errors import FactorflowError, InputError, OptionText, counted
+from factorflow.errors import FactorflowError, InputError, OptionText, pluralize
 from factorflow.kinds import KINDS, LARGEST, Kind
 
 __all__ = [
@@ -50,7 +50,7 @@ def warn(message: str, **options: Any) -> None:
     warnings.warn(OptionText(message, **options), DataWarning, stacklevel=2)
 
 
-def listed(names: Sequence[str] | StrArray, limit: int = 5, total: int | None = None) -> str:
+def join_names(names: Sequence[str] | StrArray, limit: int = 5, total: int | None = None) -> str:
     """Return the first names, and how many more there are (of ``total``, all of them when left out)."""
     shown = ", ".join(repr(str(name)) for name in names[:limit])
     more = (len(names) if total is None else total) - limit
@@ -157,7 +157,7 @@ def check_unique(what: str, names: StrArray) -> None:
     unique, counts = np.unique(names, return_counts=True)
     if unique.size < names.size:
         repeated = unique[counts > 1]
-        raise InputError(what, listed(repeated), "every name once", "Rename or remove the duplicates.")
+        raise InputError(what, join_names(repeated), "every name once", "Rename or remove the duplicates.")
 
 
 def check_values(
@@ -194,12 +194,12 @@ def check_values(
     raise InputError(
         where,
         value,
-        _expected(kind),
+        _expected_values(kind),
         f"Choose another likelihood for {view!r}, or correct the value.",
     )
 
 
-def _expected(kind: Kind) -> str:
+def _expected_values(kind: Kind) -> str:
     return f"for the {kind.name} likelihood: {kind.fits}"
 
 
@@ -209,7 +209,7 @@ def check_survey(view: str, kind: Kind, survey: Survey, features: StrArray) -> N
     if empty.any():
         raise InputError(
             f"features of view {view!r}",
-            listed(features[empty]),
+            join_names(features[empty]),
             "at least one observed value in every feature",
             "Remove them, or ingest with {drop_empty_features}.",
             drop_empty_features=True,
@@ -218,14 +218,14 @@ def check_survey(view: str, kind: Kind, survey: Survey, features: StrArray) -> N
         raise InputError(
             f"values of view {view!r}",
             values,
-            _expected(kind),
+            _expected_values(kind),
             "If 0 or -1 stands for a missing entry, write NaN instead.",
         )
     constant = survey.minimum == survey.maximum
     if (n := int(constant.sum())) and kind.is_values and survey.n_rows > 1:  # one sample is to be projected
         warn(
-            f"view {view!r}: {n} of {counted(constant.size, 'feature')} {'is' if n == 1 else 'are'} constant "
-            f"({listed(features[constant])}): no information about the factors"
+            f"view {view!r}: {n} of {pluralize(constant.size, 'feature')} {'is' if n == 1 else 'are'} "
+            f"constant ({join_names(features[constant])}): no information about the factors"
         )
 
 
@@ -245,7 +245,7 @@ def check_levels(view: str, counts: LevelCounts, levels: StrArray) -> None:
     """Look at a whole categorical view: warn of levels without a sample, and of a single level."""
     empty = counts.n_observed == 0
     if empty.any():
-        n_empty = counted(int(empty.sum()), "level")
-        warn(f"view {view!r}: {n_empty} without a sample ({listed(levels[empty])})")
+        n_empty = pluralize(int(empty.sum()), "level")
+        warn(f"view {view!r}: {n_empty} without a sample ({join_names(levels[empty])})")
     if levels.size == 1:
         warn(f"view {view!r} has a single level ({levels[0]!s}); it tells no samples apart")

@@ -55,12 +55,12 @@ def collect(views: Any, reading: Reading) -> Found:
     """
     if isinstance(views, str | os.PathLike):
         sources, obs = _from_path(_place(views), reading)
-        sources = _turned(_usable(sources), reading)
+        sources = _transpose_sources(_usable(sources), reading)
     elif isinstance(views, Mapping) and not is_of("xarray", views):
         sources, obs = _from_mapping(views, reading)
     else:
         sources, obs = _from_container(views, reading)
-        sources = _turned(_usable(sources), reading)
+        sources = _transpose_sources(_usable(sources), reading)
     checks.check_view_names(list(sources))
     return {view: source.select() for view, source in sources.items()}, obs
 
@@ -112,7 +112,7 @@ def _one_view(view: str, value: Any, reading: Reading) -> tuple[Source, pd.DataF
     return source.transposed() if reading.transpose(view) else source, metadata
 
 
-def _turned(sources: dict[str, Source], reading: Reading) -> dict[str, Source]:
+def _transpose_sources(sources: dict[str, Source], reading: Reading) -> dict[str, Source]:
     """Return the sources with samples in rows."""
     return {
         view: source.transposed() if reading.transpose(view) else source for view, source in sources.items()
@@ -135,10 +135,10 @@ def _from_path(path: Path, reading: Reading) -> Found:
     if not path.exists():
         raise source_not_found(path, "views")
     with checks.readable(f"file {path}"):
-        return _opened(path, reading)
+        return _open_path(path, reading)
 
 
-def _opened(path: Path, reading: Reading) -> Found:
+def _open_path(path: Path, reading: Reading) -> Found:
     ending = _ending(path)
     if path.is_dir():
         if zarrs.is_zarr(path):
@@ -170,7 +170,7 @@ def _from_folder(folder: Path, reading: Reading) -> Found:
     sources: dict[str, Source] = {}
     obs: pd.DataFrame | None = None
     found: dict[str, pd.DataFrame | None] = {}
-    beside = tenx.files_beside(folder)
+    beside = tenx.companion_files(folder)
     if beside:
         sources |= tenx.open_10x_folder(folder, folder.name, reading)[0]
     for path in sorted(folder.iterdir()):

@@ -22,7 +22,7 @@ from factorflow.data.ingest.sources import COMPLEX, counts_rows
 from factorflow.data.ingest.sources import labels as as_names
 from factorflow.data.ingest.spelling import spelling_examples
 from factorflow.data.store.rows import Columns, ReadCodes, RowNames
-from factorflow.errors import InputError, OptionText, counted
+from factorflow.errors import InputError, OptionText, pluralize
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,8 +46,8 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
         if names.given is not None and isinstance(obs.index, pd.RangeIndex):
             raise InputError(
                 "obs",
-                f"no column of sample names among {checks.listed([str(c) for c in obs.columns])}",
-                f"names such as {checks.listed(names.given, 3)} in the first column",
+                f"no column of sample names among {checks.join_names([str(c) for c in obs.columns])}",
+                f"names such as {checks.join_names(names.given, 3)} in the first column",
                 "Or name the column: index_col.",
             )
     if hasattr(obs, "to_pandas"):
@@ -62,12 +62,15 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
     repeated = columns[columns.duplicated()].to_numpy(dtype=str)
     if repeated.size:
         raise InputError(
-            "columns of obs", checks.listed(repeated), "every name once", "Rename or remove the duplicates."
+            "columns of obs",
+            checks.join_names(repeated),
+            "every name once",
+            "Rename or remove the duplicates.",
         )
     wrong = columns[[getattr(dtype, "kind", "") == "c" for dtype in frame.dtypes]].to_numpy(dtype=str)
     if wrong.size:
         raise InputError(
-            f"columns of obs {checks.listed(wrong)}", "complex numbers", "real ones, or text", COMPLEX
+            f"columns of obs {checks.join_names(wrong)}", "complex numbers", "real ones, or text", COMPLEX
         )
     if counts_rows(frame.index):
         if len(frame) != names.n_rows:
@@ -91,12 +94,12 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
             remedy = OptionText(text, samples=...)
         elif examples:
             remedy = f"Only the spelling differs: {examples}."
-        expected = f"sample names such as {checks.listed(whole, 3)}"
-        raise InputError("index of obs", checks.listed(known), expected, remedy)
+        expected = f"sample names such as {checks.join_names(whole, 3)}"
+        raise InputError("index of obs", checks.join_names(known), expected, remedy)
     if unknown.size:
-        of_all = counted(whole.size, "sample")
+        of_all = pluralize(whole.size, "sample")
         spelled = f"; some differ in spelling alone: {examples}" if examples else ""
-        checks.warn(f"obs lacks {unknown.size} of {of_all} ({checks.listed(unknown)}){spelled}")
+        checks.warn(f"obs lacks {unknown.size} of {of_all} ({checks.join_names(unknown)}){spelled}")
     whole_numbers = keep_integers(frame) if unknown.size else frame
     return whole_numbers.set_axis(pd.Index(known.astype(object))).reindex(whole)
 
@@ -109,9 +112,9 @@ def _named_by_column(frame: pd.DataFrame, names: RowNames) -> pd.DataFrame:
         return frame
     first = as_names(frame.iloc[:, 0])
     if not np.isin(first, names.given).any():
-        expected = f"sample names such as {checks.listed(names.given, 3)}"
+        expected = f"sample names such as {checks.join_names(names.given, 3)}"
         remedy = "Put the names first, or give a DataFrame of pandas indexed by them."
-        raise InputError("first column of obs", checks.listed(first), expected, remedy)
+        raise InputError("first column of obs", checks.join_names(first), expected, remedy)
     return frame.set_index(frame.columns[0])
 
 
@@ -129,8 +132,8 @@ def _check_order(frame: pd.DataFrame, names: RowNames) -> None:
         if 2 * np.isin(own, known).sum() > own.size:
             raise InputError(
                 f"column {str(column)!r} of obs",
-                f"the names of the samples in another order ({checks.listed(own, 3)})",
-                f"that of the samples ({checks.listed(known, 3)}) where no index names the rows",
+                f"the names of the samples in another order ({checks.join_names(own, 3)})",
+                f"that of the samples ({checks.join_names(known, 3)}) where no index names the rows",
                 f"Index it by them: obs.set_index({str(column)!r}).",
             )
 
@@ -241,7 +244,7 @@ def _codes(what: str, labels: Any, names: RowNames, frame: Any) -> tuple[tuple[s
     if (codes < 0).any():
         raise InputError(
             what,
-            f"no label for {checks.listed(names.whole()[codes < 0])}",
+            f"no label for {checks.join_names(names.whole()[codes < 0])}",
             "a label for every sample",
             "Fill them in.",
         )

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, cast
 
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
 
 __all__ = [
     "COMPRESSED",
@@ -360,7 +360,7 @@ def _check_commas(path: Path, header: list[str], rows: list[list[str]], lines: S
         raise InputError(
             f"line 2 of {path}",
             lines[1].strip()[:60],
-            f"{counted(len(header), 'field')}, as in the header: one comma may be a decimal mark, or the "
+            f"{pluralize(len(header), 'field')}, as in the header: one comma may be a decimal mark, or the "
             "first field a row name",
             "Say {sep} if it is a row name; separate columns by semicolons if numbers have decimal commas "
             "(of one column alone: a semicolon as separator, {decimal} and {index_col}).",

@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.align import Names, align, check_by_view, check_own_names, numbered
+from factorflow.data.ingest.align import Names, align, check_by_view, check_own_names, number_names
 from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.columns import describe_rows
 from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.dialect import TableFormat
 from factorflow.data.ingest.levels import find_levels, reader
 from factorflow.data.ingest.missing import MissingCodes, warn_of_codes
-from factorflow.data.ingest.reading import Annotated, Reading
+from factorflow.data.ingest.reading import AnnDataOptions, Reading
 from factorflow.data.ingest.sources import KindOf, Source, labels
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
@@ -30,7 +30,7 @@ from factorflow.data.store.views import ViewSource, is_long_table
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError, OptionError, removed_option
 from factorflow.kinds import Kind, kind_of
-from factorflow.settings import MatrixOptions, documented, parse_config
+from factorflow.settings import MatrixOptions, document_options, parse_config
 from factorflow.storage.download import as_local_source
 from factorflow.storage.local import check_space
 from factorflow.storage.location import as_location
@@ -44,7 +44,7 @@ __all__ = ["write_dataset"]
 StrArray = NDArray[np.str_]
 
 
-@documented(MatrixOptions)
+@document_options(MatrixOptions)
 def write_dataset(
     path: str | os.PathLike[str],
     views: Any,
@@ -134,9 +134,9 @@ def write_dataset(
         for name, value in removed.items():
             raise _unknown_option(name, value)
         checks.check_attributes(attributes or {})
-        said = _said(likelihoods)
+        said = _requested_kinds(likelihoods)
         table, codes = TableFormat(index_col, sep, decimal, encoding), MissingCodes(na_values)
-        annotated = _annotated(layer, obsm, highly_variable)
+        annotated = _anndata_options(layer, obsm, highly_variable)
         spool, turned = partial / "spool", _transposes(transpose)
         reading = Reading(
             spool,
@@ -175,7 +175,7 @@ def write_dataset(
     return open_dataset(target)
 
 
-def _annotated(layer: Any, obsm: Any, highly_variable: Any) -> Annotated:
+def _anndata_options(layer: Any, obsm: Any, highly_variable: Any) -> AnnDataOptions:
     """Return what of AnnData is taken."""
     if not isinstance(layer, str | Mapping | None):
         raise InputError("layer", layer, "a name, or a mapping by view", "For example {'rna': 'counts'}.")
@@ -184,7 +184,7 @@ def _annotated(layer: Any, obsm: Any, highly_variable: Any) -> Annotated:
         if not isinstance(marked, Sequence):
             raise InputError("highly_variable", marked, "True, False or names of views", "Name the views.")
         marked = tuple(map(str, marked))
-    return Annotated(layer, (obsm,) if isinstance(obsm, str) else tuple(obsm or ()), marked)
+    return AnnDataOptions(layer, (obsm,) if isinstance(obsm, str) else tuple(obsm or ()), marked)
 
 
 def _on_disk(views: Any, near: Path, opened: ExitStack) -> Any:
@@ -242,7 +242,7 @@ def _warn_of_codes(obs: pd.DataFrame | None) -> None:
         )
 
 
-def _said(likelihoods: Mapping[str, str] | None) -> dict[str, Kind]:
+def _requested_kinds(likelihoods: Mapping[str, str] | None) -> dict[str, Kind]:
     """Return the kinds of views that were said."""
     if likelihoods is not None and not isinstance(likelihoods, Mapping):
         raise InputError("likelihoods", likelihoods, "a mapping by view", "For example {'rna': 'gaussian'}.")
@@ -289,7 +289,7 @@ def _view_sources(
 def _feature_names(view: str, source: Source, given: StrArray | None) -> StrArray:
     names = source.features if given is None else given
     if names is None:
-        names = numbered("feature", source.shape[1])
+        names = number_names("feature", source.shape[1])
     check_own_names("features", view, source.features, names)
     if names.size != source.shape[1]:
         raise InputError(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorflow.data.ingest.checks import check_unique, listed, warn
+from factorflow.data.ingest.checks import check_unique, join_names, warn
 from factorflow.data.ingest.metadata import keep_integers
 from factorflow.data.ingest.sources import counts_rows, labels
 
@@ -41,11 +41,11 @@ def join_metadata(
     lengths = {len(given[view]) for view in unnamed}
     if unnamed and (len(unnamed) < len(given) or len(lengths) > 1):
         left = sorted(unnamed)
-        warn(f"the metadata of {listed(left)} have no sample names to be matched by: they are left out")
+        warn(f"the metadata of {join_names(left)} have no sample names to be matched by: they are left out")
         given = {view: frame for view, frame in given.items() if view not in unnamed}
         if not given:
             return None
-    named = {view: _named(view, frame, unnamed) for view, frame in given.items()}
+    named = {view: _prefix_columns(view, frame, unnamed) for view, frame in given.items()}
     index = pd.Index(list(dict.fromkeys(name for frame in named.values() for name in frame.index)))
     columns: dict[str, Any] = {}
     conflicts: dict[str, str] = {}
@@ -55,18 +55,18 @@ def join_metadata(
         if conflict:
             conflicts[str(column)] = conflict
         else:
-            columns[str(column)] = _filled(list(parts.values()), index)
+            columns[str(column)] = _fill_column(list(parts.values()), index)
         if conflict or prefixed:
-            columns |= {f"{view}:{column}": _filled([part], index) for view, part in parts.items()}
+            columns |= {f"{view}:{column}": _fill_column([part], index) for view, part in parts.items()}
     if conflicts:
         warn(
-            f"the metadata of the views disagree in {listed(list(conflicts))} "
+            f"the metadata of the views disagree in {join_names(list(conflicts))} "
             f"({next(iter(conflicts.values()))}): such columns are called <view>:<column>"
         )
     return pd.DataFrame(columns, index=index)
 
 
-def _named(view: str, frame: pd.DataFrame, unnamed: set[str]) -> pd.DataFrame:
+def _prefix_columns(view: str, frame: pd.DataFrame, unnamed: set[str]) -> pd.DataFrame:
     if view in unnamed:
         return frame
     names = labels(frame.index)
@@ -88,7 +88,7 @@ def _conflict(parts: Mapping[str, pd.Series[Any]]) -> str:
     return ""
 
 
-def _filled(parts: list[pd.Series[Any]], index: pd.Index[Any]) -> pd.Series[Any]:
+def _fill_column(parts: list[pd.Series[Any]], index: pd.Index[Any]) -> pd.Series[Any]:
     """Return a column filled from all views, of the type they share."""
     import pandas as pd
 

@@ -17,7 +17,16 @@ from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 
-__all__ = ["DATE", "DURATION", "Encoded", "find_levels", "in_order", "reader", "text_of", "typed_labels"]
+__all__ = [
+    "DATE",
+    "DURATION",
+    "EncodedLabels",
+    "find_levels",
+    "sort_levels",
+    "reader",
+    "text_of",
+    "typed_labels",
+]
 
 StrArray = NDArray[np.str_]
 
@@ -25,7 +34,7 @@ PIECE_ROWS = 65536
 """Rows of a variable looked at together while its levels are collected."""
 
 
-class Encoded:
+class EncodedLabels:
     """Labels kept as codes, which a source slices like an array of labels.
 
     Parameters
@@ -157,7 +166,7 @@ def find_levels(
     if given is not None:
         levels = given.tolist()
     if levels is None:
-        return np.asarray(in_order(list(present)), dtype=str)
+        return np.asarray(sort_levels(list(present)), dtype=str)
     known = set(levels)
     unknown = [label for label in present if label not in known]
     if unknown:
@@ -183,7 +192,7 @@ def reader(
     return codes
 
 
-def in_order(levels: list[str]) -> list[str]:
+def sort_levels(levels: list[str]) -> list[str]:
     """Return levels sorted by value where all are numbers, else by text."""
     try:
         numbers = {level: float(level) for level in levels}

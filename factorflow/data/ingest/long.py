@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.checks import listed
+from factorflow.data.ingest.checks import join_names
 from factorflow.data.ingest.reading import Found, Reading
 from factorflow.data.ingest.sources import Source, labels, read_type
 from factorflow.data.ingest.tables import ArrowTable
@@ -55,7 +55,7 @@ def _not_long(what: str, headers: Iterable[Any]) -> InputError:
     ]
     return InputError(
         "views",
-        f"{what} {f'without {listed(absent)}' if absent else f'with {listed(others)} as well'}",
+        f"{what} {f'without {join_names(absent)}' if absent else f'with {join_names(others)} as well'}",
         "one in long form: columns sample, feature, view, value (and group)",
         "Give one of samples x features by name: views={'rna': frame}; sample metadata as {obs}."
         if absent

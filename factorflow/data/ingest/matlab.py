@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.checks import listed, warn
-from factorflow.data.ingest.npz import by_convention
+from factorflow.data.ingest.checks import join_names, warn
+from factorflow.data.ingest.npz import sort_arrays
 from factorflow.data.ingest.reading import Found, Reading, read_error
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
@@ -26,7 +26,7 @@ _NUMBERS = {"double", "single", "logical", *(f"{u}int{n}" for u in ("", "u") for
 
 
 def open_mat(path: Path, view: str, reading: Reading) -> Found:
-    """Return the matrices of a .mat file as views; see `by_convention` for their names.
+    """Return the matrices of a .mat file as views; see `sort_arrays` for their names.
 
     Vectors and scalars are no views; cell arrays of text are names.
     """
@@ -37,8 +37,10 @@ def open_mat(path: Path, view: str, reading: Reading) -> Found:
     left = [key for key in left if key not in given]
     arrays = {key: np.ravel(v) if key in given else v for key, v in arrays.items() if key not in left}
     if left:
-        warn(f"{path}: {listed(left)} left out: vectors and scalars are no views; as metadata: obs_<name>")
-    sources, obs = by_convention(path, arrays, reading.kinds)
+        warn(
+            f"{path}: {join_names(left)} left out: vectors and scalars are no views; as metadata: obs_<name>"
+        )
+    sources, obs = sort_arrays(path, arrays, reading.kinds)
     for source in sources.values():
         source.close = close
     return sources, obs
@@ -89,7 +91,7 @@ def _as_vector(key: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Transposed:
+class _ColumnMajorMatrix:
     """A matrix as MATLAB stores it in HDF5: its columns one after the other."""
 
     array: Any
@@ -123,7 +125,7 @@ def _from_hdf5(file: Any, path: Path) -> dict[str, Any]:
         if "MATLAB_sparse" in node.attrs:
             found[key] = _sparse(node, path)
         elif kind in _NUMBERS:
-            found[key] = _Transposed(node)
+            found[key] = _ColumnMajorMatrix(node)
         elif kind in ("cell", "char"):
             found[key] = _names(file, node, kind)
     return found

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.checks import listed, warn
+from factorflow.data.ingest.checks import join_names, warn
 from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TableFormat
 from factorflow.data.ingest.levels import DATE, DURATION, text_of
 from factorflow.data.ingest.missing import MISSING_NUMBERS, MISSING_TEXTS
@@ -83,7 +83,7 @@ def read_metadata(
         content = table.file.read()
         frame = with_exact_integers(content.to_pandas(ignore_metadata=True), content)
     else:
-        frame = _typed(table, names)
+        frame = _infer_types(table, names)
     if names is None:
         numbers = table.row_numbers if isinstance(table, ArrowTable) and given.index_col is None else None
         return (
@@ -144,7 +144,7 @@ def _find_names(
     return 0 if header.strip().lower() in NAME_HEADERS else None
 
 
-def _typed(table: TextTable, names: int | None) -> pd.DataFrame:
+def _infer_types(table: TextTable, names: int | None) -> pd.DataFrame:
     """Return a text table with typed columns; that of the names stays as it is written."""
     import pandas as pd
     import pyarrow as pa
@@ -164,7 +164,7 @@ def _typed(table: TextTable, names: int | None) -> pd.DataFrame:
     if odd and not table.dialect.row_names:  # R writes NA where something is missing
         words = sorted(set().union(*odd.values()))
         warn(
-            f"{table.path}: {listed(words)} in {listed(list(odd), 3)} is taken as missing; "
+            f"{table.path}: {join_names(words)} in {join_names(list(odd), 3)} is taken as missing; "
             "where it is a level, write another word"
         )
     return found
@@ -202,7 +202,7 @@ def _column(name: str, cells: NDArray[Any], table: TextTable, odd: dict[str, set
     missing = {*MISSING_TEXTS, *table.na_values}
     if words := {str(cell) for cell in distinct if cell in MISSING_TEXTS and cell}:
         odd[name] = words
-    _tell_of_numbers(name, cells, numbers, known, table, identifiers)
+    _warn_of_numbers(name, cells, numbers, known, table, identifiers)
     texts = [cell for cell in distinct if cell not in missing]
     typed: dict[str, Any] = dict(zip(texts, _times(texts), strict=True))
     return pd.Series([typed.get(cell) for cell in cells], dtype=None if texts else object)
@@ -222,7 +222,7 @@ def _times(texts: list[str]) -> Sequence[Any]:
     return texts
 
 
-def _tell_of_numbers(
+def _warn_of_numbers(
     name: str,
     cells: NDArray[Any],
     numbers: list[str],
@@ -237,7 +237,7 @@ def _tell_of_numbers(
     if all(_OTHER_MARK.fullmatch(cell) for cell in odd):
         other = "," if table.dialect.decimal == "." else "."
         warn(
-            f"{table.path}: column {name!r} is text, since {listed(odd, 3)} has {other!r} in it: "
+            f"{table.path}: column {name!r} is text, since {join_names(odd, 3)} has {other!r} in it: "
             "if that is the decimal mark, say {decimal}, and write nothing between thousands",
             decimal=other,
         )
@@ -245,7 +245,7 @@ def _tell_of_numbers(
     n_numbers, n_known = int(np.isin(cells, numbers).sum()), int(np.isin(cells, known).sum())
     if 2 * n_numbers > n_known:
         warn(
-            f"{table.path}: column {name!r} is text, since {listed(odd, 3)} is no number "
+            f"{table.path}: column {name!r} is text, since {join_names(odd, 3)} is no number "
             f"({n_known - n_numbers} of {n_known} entries): correct it, or say that it stands for a missing "
             "entry ({na_values})",
             na_values=...,

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.checks import listed, warn
+from factorflow.data.ingest.checks import join_names, warn
 from factorflow.data.store.extremes import LEAST_OTHERS
 from factorflow.data.store.moments import Survey
 from factorflow.data.store.rows import RowNames
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
 
 __all__ = [
     "CODES",
@@ -65,8 +65,8 @@ class MissingCodes:
 
     def __init__(self, given: Any) -> None:
         by_view = given if isinstance(given, Mapping) else {}
-        self.by_view = {str(view): _listed(codes) for view, codes in by_view.items()}
-        self.for_all = () if isinstance(given, Mapping) else _listed(given)
+        self.by_view = {str(view): _as_tuple(codes) for view, codes in by_view.items()}
+        self.for_all = () if isinstance(given, Mapping) else _as_tuple(given)
 
     def of(self, view: str) -> tuple[Any, ...]:
         """Return the codes of a view."""
@@ -99,7 +99,7 @@ class MissingCodes:
         return replaced
 
 
-def _listed(codes: Any) -> tuple[Any, ...]:
+def _as_tuple(codes: Any) -> tuple[Any, ...]:
     if codes is None:
         return ()
     if isinstance(codes, str | bytes) or not isinstance(codes, Iterable):
@@ -176,11 +176,11 @@ def warn_of_codes(
             if code in told:
                 continue
             holds = columns[extreme[columns] == code]
-            if number := _n_apart(float(code), low, high, columns, holds, read):
+            if number := _n_isolated(float(code), low, high, columns, holds, read):
                 _say(view, float(code), [str(names[i]) for i in holds], number)
 
 
-def _n_apart(
+def _n_isolated(
     code: float,
     low: NDArray[Any],
     high: NDArray[Any],
@@ -195,7 +195,7 @@ def _n_apart(
     rest = np.setdiff1d(columns, holds, assume_unique=True)
     least = float(np.fmin.reduce(low[rest], initial=np.inf))
     most = float(np.fmax.reduce(high[rest], initial=-np.inf))
-    if least <= most and not _is_apart(code, least, most):
+    if least <= most and not _is_isolated(code, least, most):
         return 0
     entries, n_others = np.zeros(holds.size, np.int64), np.zeros(holds.size, np.int64)
     for values in read(holds):
@@ -206,10 +206,10 @@ def _n_apart(
         most = max(most, float(np.max(values, where=others, initial=-np.inf)))
     number = int(entries[n_others > LEAST_OTHERS].sum())
     enough = number > 1 or (number == 1 and code in SHORT_CODES)
-    return number if enough and least < most and _is_apart(code, least, most) else 0
+    return number if enough and least < most and _is_isolated(code, least, most) else 0
 
 
-def _is_apart(code: float, least: float, most: float) -> bool:
+def _is_isolated(code: float, least: float, most: float) -> bool:
     """Whether a number stands apart from others that lie between ``least`` and ``most``."""
     if abs(code) > APART * max(abs(least), abs(most)):
         return True
@@ -293,9 +293,9 @@ def warn_of_negatives(
 
 
 def _say(view: str, code: float, columns: list[str], n_entries: int) -> None:
-    shown = listed(columns, 3)
+    shown = join_names(columns, 3)
     whose = "R's missing integer" if code == NA_INTEGER else "far from all other values"
-    entries = counted(n_entries, "entry", "entries")
+    entries = pluralize(n_entries, "entry", "entries")
     warn(
         f"{view}: {entries} of {code:.10g} in {shown}, {whose}: if it stands for a missing entry, say so: "
         "{na_values}",

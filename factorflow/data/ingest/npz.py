@@ -20,7 +20,7 @@ from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 
-__all__ = ["by_convention", "open_npy", "open_npz"]
+__all__ = ["sort_arrays", "open_npy", "open_npz"]
 
 SPARSE = {"format", "shape", "data"}
 """Members of an .npz that `scipy.sparse.save_npz` wrote, of any format."""
@@ -30,7 +30,7 @@ UNPACKED_BYTES = 64 * 2**20
 
 
 def open_npz(path: Path, view: str, reading: Reading) -> Found:
-    """Return the views of an .npz file; see `by_convention` for its keys.
+    """Return the views of an .npz file; see `sort_arrays` for its keys.
 
     What ``scipy.sparse.save_npz`` wrote is one view, called ``view``.
     """
@@ -52,7 +52,7 @@ def open_npz(path: Path, view: str, reading: Reading) -> Found:
         raise
     except (OSError, ValueError, KeyError, MemoryError, zipfile.BadZipFile) as error:
         raise read_error(path, error, "an .npz of plain arrays", "Save it with numpy.savez.") from error
-    return by_convention(path, arrays, reading.kinds)
+    return sort_arrays(path, arrays, reading.kinds)
 
 
 def _check_room(path: Path, sizes: list[int], spool: Path, *, in_memory: bool) -> None:
@@ -120,7 +120,7 @@ def _unpack(path: Path, key: str, spool: Path) -> Any:
     return np.load(target, mmap_mode="r")
 
 
-def by_convention(path: Path, arrays: Mapping[str, Any], kinds: KindOf) -> Found:
+def sort_arrays(path: Path, arrays: Mapping[str, Any], kinds: KindOf) -> Found:
     """Sort the arrays of a container by their names.
 
     ``view_names`` and for each of them ``Y_<view>``; without ``view_names`` every two-dimensional array of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.checks import check_unique, listed, warn
+from factorflow.data.ingest.checks import check_unique, join_names, warn
 from factorflow.data.ingest.metadata import keep_integers
 from factorflow.data.ingest.reading import Reading
 from factorflow.data.ingest.sources import FrameSource, Source, labels
@@ -68,11 +68,11 @@ def join_parts(
         When a sample is in two parts, or features cannot be matched.
     """
     kind = reading.kinds(view)
-    sources = _selected(_numbered([source for source, _ in parts]), reading.join)
+    sources = _select_features(_number_rows([source for source, _ in parts]), reading.join)
     samples = _samples(view, names, sources)
     coded = kind is not None and kind.coded
     features, where = (None, None) if coded else _features(view, names, sources, reading.join)
-    array = Stacked(sources, where, sources[0].shape[1] if features is None else features.size)
+    array = StackedRows(sources, where, sources[0].shape[1] if features is None else features.size)
     likelihoods = {source.likelihood for source in sources}
     likelihood = likelihoods.pop() if len(likelihoods) == 1 else None
     joined = Source(array, samples, features, likelihood, array.close, sources[0].dtype)
@@ -81,7 +81,7 @@ def join_parts(
 
 
 @dataclass(frozen=True)
-class Stacked:
+class StackedRows:
     """Rows of several sources below each other, read by slicing.
 
     Parameters
@@ -124,7 +124,7 @@ class Stacked:
             source.close()
 
 
-def _selected(sources: list[Source], join: str) -> list[Source]:
+def _select_features(sources: list[Source], join: str) -> list[Source]:
     """Return the sources with the features that are marked in any of them, or in all."""
     marked = [set(s.features[s.marked]) for s in sources if s.marked is not None and s.features is not None]
     if not marked:
@@ -136,7 +136,7 @@ def _selected(sources: list[Source], join: str) -> list[Source]:
     ]
 
 
-def _numbered(sources: list[Source]) -> list[Source]:
+def _number_rows(sources: list[Source]) -> list[Source]:
     """Return parts that were cut from one counted frame with the numbers of their rows as names."""
     import pandas as pd
 
@@ -155,7 +155,7 @@ def _samples(view: str, names: Sequence[str], sources: list[Source]) -> NDArray[
     if unnamed:
         raise InputError(
             f"samples of view {view!r}",
-            f"no names in {listed(unnamed)}",
+            f"no names in {join_names(unnamed)}",
             "names of the samples in every part, or in none",
             "Add them to the file.",
         )
@@ -186,7 +186,7 @@ def _features(
             without = [name for name, features in zip(names, found, strict=True) if features is None]
             raise InputError(
                 f"features of view {view!r}",
-                f"no names in {listed(without)}",
+                f"no names in {join_names(without)}",
                 "names of the features in every part, which match its columns to the others",
                 "Give the values as a DataFrame, or a table with a header.",
             )
@@ -198,7 +198,7 @@ def _features(
     every = dict.fromkeys(feature for features in of_parts for feature in features)
     common = set(of_parts[0]).intersection(*of_parts[1:])
     if not common:
-        what = f"no feature that is in all of {listed(list(names))}"
+        what = f"no feature that is in all of {join_names(list(names))}"
         if join == "inner":
             raise InputError(f"features of view {view!r}", what, "features in common", "Compare their names.")
         warn(f"view {view!r}: {what}: are they named differently?")

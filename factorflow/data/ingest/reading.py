@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from factorflow.data.ingest.checks import listed, usable_name, warn
+from factorflow.data.ingest.checks import join_names, usable_name, warn
 from factorflow.data.ingest.dialect import TableFormat
 from factorflow.data.ingest.missing import NO_CODES, MissingCodes
 from factorflow.data.ingest.sources import KindOf, Source
@@ -16,7 +16,7 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Annotated", "Found", "Reader", "Reading"]
+__all__ = ["AnnDataOptions", "Found", "Reader", "Reading"]
 
 Found = tuple[dict[str, Source], "pd.DataFrame | None"]
 """The views of a container by name, and the sample metadata in it."""
@@ -31,7 +31,7 @@ class Reader(Protocol):
 
 
 @dataclass(frozen=True)
-class Annotated:
+class AnnDataOptions:
     """What of an AnnData object (or of each modality of MuData) becomes views.
 
     Parameters
@@ -82,7 +82,7 @@ class Reading:
     spool: Path
     format: TableFormat
     kinds: KindOf
-    annotated: Annotated = Annotated()
+    annotated: AnnDataOptions = AnnDataOptions()
     join: str = "outer"
     transpose: Callable[[str], bool] = lambda view: False
     codes: MissingCodes = NO_CODES
@@ -144,7 +144,7 @@ class Reading:
                 "Mark them (scanpy.pp.highly_variable_genes), or leave it out for all features.",
             )
         if unmarked:
-            warn(f"all features are taken of {listed(unmarked)}: there is no var['highly_variable']")
+            warn(f"all features are taken of {join_names(unmarked)}: there is no var['highly_variable']")
 
 
 def read_error(path: Path, error: BaseException, expected: str, remedy: str) -> InputError:

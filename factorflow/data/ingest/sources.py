@@ -98,7 +98,7 @@ class Source:
         array = self.array
         turned = None if isinstance(array, np.memmap) else getattr(array, "T", None)
         if turned is None:
-            array = _Transposed(array)
+            array = _TransposedRows(array)
         else:
             array = turned.tocsr() if hasattr(turned, "tocsr") else turned
         return replace(self, array=array, samples=self.features, features=self.samples, read_as=said)
@@ -141,7 +141,7 @@ class Columns:
 
 
 @dataclass(frozen=True)
-class _Transposed:
+class _TransposedRows:
     """Columns of an array on disk as rows."""
 
     array: Any

@@ -101,7 +101,7 @@ def from_scipy(value: Any, where: str) -> SparseRows:
         try:
             value.check_format(full_check=True)
         except ValueError as error:
-            raise _damaged(where, str(error), "a block matrix without gaps") from error
+            raise _damage_error(where, str(error), "a block matrix without gaps") from error
     rows = value.tocsr()
     if value.format == "coo" and rows.nnz < value.nnz:
         warn(f"{where}: {value.nnz - rows.nnz} entries of places that occur before are added up")
@@ -147,30 +147,30 @@ def _check_pointers(where: str, indptr: NDArray[Any], n: int, indices: Any, data
     n_stored = int(indices.shape[0])
     for name, array in (("indptr", indptr), ("indices", indices)):
         if np.dtype(array.dtype).kind not in "iu":
-            raise _damaged(where, f"{name} of type {array.dtype}", "integers")
+            raise _damage_error(where, f"{name} of type {array.dtype}", "integers")
     if int(data.shape[0]) != n_stored:
-        raise _damaged(where, f"{data.shape[0]} values and {n_stored} indices", "as many of both")
+        raise _damage_error(where, f"{data.shape[0]} values and {n_stored} indices", "as many of both")
     if indptr.size != n + 1:
-        raise _damaged(where, f"indptr of length {indptr.size}", f"{n + 1}: one more than {n}")
+        raise _damage_error(where, f"indptr of length {indptr.size}", f"{n + 1}: one more than {n}")
     if indptr[0] != 0:
-        raise _damaged(where, f"indptr[0] = {indptr[0]}", "0")
+        raise _damage_error(where, f"indptr[0] = {indptr[0]}", "0")
     falls = indptr[1:] < indptr[:-1]
     if falls.any():
         at = int(np.argmax(falls))
-        raise _damaged(
+        raise _damage_error(
             where, f"indptr[{at}] = {indptr[at]}, then {indptr[at + 1]}", "row pointers that never fall"
         )
     if int(indptr[-1]) != n_stored:
-        raise _damaged(where, f"indptr ends at {indptr[-1]}", f"{n_stored}, the number of indices")
+        raise _damage_error(where, f"indptr ends at {indptr[-1]}", f"{n_stored}, the number of indices")
 
 
 def _check_indices(where: str, indices: NDArray[Any], n: int, first: int) -> None:
     """Refuse numbers of rows or columns that do not exist; ``first`` is the position of the first one."""
     if indices.size and (indices.max() >= n or indices.min() < 0):
         at = int(np.argmax((indices >= n) | (indices < 0)))
-        raise _damaged(where, f"indices[{first + at}] = {indices[at]}", f"0 to {n - 1}")
+        raise _damage_error(where, f"indices[{first + at}] = {indices[at]}", f"0 to {n - 1}")
 
 
-def _damaged(where: str, value: str, expected: str) -> InputError:
+def _damage_error(where: str, value: str, expected: str) -> InputError:
     remedy = "The sparse matrix is damaged: write it again from where it came from."
     return InputError(where, value, expected, remedy)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import warn, without_blanks
 from factorflow.data.ingest.sources import Source
-from factorflow.errors import counted
+from factorflow.errors import pluralize
 
 __all__ = ["spelling_examples", "warn_of_names"]
 
@@ -21,7 +21,7 @@ _SIGNS = re.compile(r"[-_.]")
 _ZEROS = re.compile(r"^0+(?=\d)|\.0$")
 
 
-def _reduced(name: str) -> str:
+def _normalise_name(name: str) -> str:
     """Return a name without what programs and people change: case, blanks, "-" for ".", leading zeros."""
     return _SIGNS.sub(".", _ZEROS.sub("", without_blanks(name).casefold()))
 
@@ -29,11 +29,11 @@ def _reduced(name: str) -> str:
 def spelling_examples(one: StrArray, other: StrArray) -> tuple[int, str]:
     """Return how many names of one only differ in spelling from a name of the other, and examples."""
     ours, theirs = set(one.tolist()), set(other.tolist())
-    reduced = {_reduced(name): name for name in theirs - ours}
+    reduced = {_normalise_name(name): name for name in theirs - ours}
     pairs = [
         (name, reduced[key])
         for name in one.tolist()
-        if name not in theirs and (key := _reduced(name)) in reduced
+        if name not in theirs and (key := _normalise_name(name)) in reduced
     ]
     return len(pairs), ", ".join(f"{a!r} and {b!r}" for a, b in pairs[:3])
 
@@ -59,17 +59,17 @@ def warn_of_names(names: Mapping[str, StrArray], sources: Mapping[str, Source]) 
         if number:
             spelled |= {one, other}
             warn(
-                f"{counted(number, 'sample')} of view {one!r} and of view {other!r} differ in case, blanks "
+                f"{pluralize(number, 'sample')} of view {one!r} and of view {other!r} differ in case, blanks "
                 f"or signs alone ({examples}): they are taken as different samples; if they are the same, "
                 "write them alike"
             )
     for view in sets.keys() - spelled:
         others = [sets[other] for other in sets if other != view]
         if others and sets[view].isdisjoint(set().union(*others)):
-            _tell_of_no_overlap(view, sources[view], set().union(*others))
+            _warn_of_no_overlap(view, sources[view], set().union(*others))
 
 
-def _tell_of_no_overlap(view: str, source: Source, samples: set[str]) -> None:
+def _warn_of_no_overlap(view: str, source: Source, samples: set[str]) -> None:
     """Warn of a view that shares no sample with the others; where its features do, they are in rows."""
     why = "are its sample names written differently, or its features in rows ({transpose})?"
     if source.features is not None and not samples.isdisjoint(source.features.tolist()):

@@ -24,7 +24,7 @@ from factorflow.data.ingest.dialect import (
     table_ending,
 )
 from factorflow.data.ingest.feather import FEATHER, FeatherFile
-from factorflow.data.ingest.levels import Encoded, split, typed_labels
+from factorflow.data.ingest.levels import EncodedLabels, split, typed_labels
 from factorflow.data.ingest.missing import MISSING_TEXTS
 from factorflow.data.ingest.sources import Source, check_columns, labels, read_type
 from factorflow.data.ingest.text import TextTable
@@ -97,7 +97,7 @@ def read_table(
     if not transpose:
         check_columns(table_stem(path), header.size, kind)
         _suggest_transposed(table, names)
-    rows, array = _parsed(table, names, columns, target, read_type(kind))
+    rows, array = _parse(table, names, columns, target, read_type(kind))
     if array is None:
         expected = "a table of samples x features"
         raise InputError(f"file {path}", "no values", expected, "Check the separator and the header.")
@@ -181,7 +181,7 @@ def _suggest_transposed(table: TextTable | ArrowTable, names: int | None) -> Non
         )
 
 
-def _parsed(
+def _parse(
     table: TextTable | ArrowTable, names: int | None, columns: list[int], target: Path, dtype: str
 ) -> tuple[list[str], Any]:
     """Parse a table into a file; return the row names, and what reads its rows (None: there are none)."""
@@ -206,7 +206,7 @@ def _parsed(
     if not coded:
         return rows, values
     texts = list(codes)
-    return rows, Encoded(values[:, 0], typed_labels(texts) if isinstance(table, TextTable) else texts)
+    return rows, EncodedLabels(values[:, 0], typed_labels(texts) if isinstance(table, TextTable) else texts)
 
 
 def _matrix(batch: pa.RecordBatch, first: int, dtype: str) -> NDArray[Any]:
@@ -234,14 +234,14 @@ def _encode(column: Any, codes: dict[str, int], table: TextTable | ArrowTable) -
 
 def _row_names(path: Path, column: Any) -> list[str]:
     if column.null_count:
-        raise _no_name(path)
+        raise _missing_name_error(path)
     names: list[str] = labels(column.to_pandas()).tolist()
     if not all(names):
-        raise _no_name(path)
+        raise _missing_name_error(path)
     return names
 
 
-def _no_name(path: Path) -> InputError:
+def _missing_name_error(path: Path) -> InputError:
     remedy = "Fill it in, name another column, or say that there are no names ({index_col})."
     value, expected = "an empty one", "a name in every row"
     return InputError(f"sample names of {path}", value, expected, remedy, index_col=False)

@@ -18,7 +18,7 @@ from factorflow.data.ingest.sparse import SparseRows, from_parts, from_scipy
 from factorflow.errors import InputError
 from factorflow.extras import require
 
-__all__ = ["files_beside", "is_10x_folder", "open_10x_folder", "open_10x_h5"]
+__all__ = ["companion_files", "is_10x_folder", "open_10x_folder", "open_10x_h5"]
 
 MODALITIES = {"Gene Expression": "rna", "Antibody Capture": "prot", "Peaks": "atac"}
 """Views of the types of features, named as muon names them."""
@@ -48,7 +48,7 @@ def open_10x_folder(folder: Path, view: str, reading: Reading) -> Found:
     if not hasattr(counts, "tocsr"):
         raise InputError(f"file {path}", "a dense matrix", "a sparse one", "Copy it again.")
     rows = from_scipy(counts.T, f"matrix of {path}")
-    return _by_type(rows, [line[0] for line in barcodes], ids, types, view, reading), None
+    return _split_by_type(rows, [line[0] for line in barcodes], ids, types, view, reading), None
 
 
 def open_10x_h5(path: Path, view: str, reading: Reading) -> Found:
@@ -98,10 +98,10 @@ def _from_file(file: Any, path: Path, view: str, reading: Reading) -> dict[str, 
             raise InputError(
                 f"{what} of {path}", f"{len(names)} names", f"{size}, as the matrix has", "Copy it again."
             )
-    return _by_type(rows, barcodes, ids, types, view, reading)
+    return _split_by_type(rows, barcodes, ids, types, view, reading)
 
 
-def _by_type(
+def _split_by_type(
     rows: SparseRows, barcodes: list[str], ids: list[str], types: list[str], view: str, reading: Reading
 ) -> dict[str, Source]:
     """Return one view for every type of features."""
@@ -122,7 +122,7 @@ def _matrices(folder: Path) -> list[Path]:
     return [path for end in ("", ".gz") for path in sorted(folder.glob(f"*matrix.mtx{end}"))]
 
 
-def files_beside(folder: Path) -> list[Path]:
+def companion_files(folder: Path) -> list[Path]:
     """Return the files that belong to the matrix of 10x Genomics in a folder, if there is one."""
     if not is_10x_folder(folder):
         return []

@@ -22,7 +22,7 @@ from factorflow.data.ingest.dialect import (
     read_rows,
 )
 from factorflow.data.ingest.missing import MISSING_NUMBERS
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
 
 __all__ = ["TextTable", "damaged_files"]
 
@@ -164,7 +164,7 @@ class TextTable:
                     yield from reader
             except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
                 if "Empty CSV" not in str(error):
-                    raise self._located(numbers, error) from error
+                    raise self._locate_error(numbers, error) from error
 
     def check_lengths(self) -> None:
         """Refuse a row of another number of fields than the first ones; slow, since row by row."""
@@ -182,7 +182,7 @@ class TextTable:
                 return False
         return found
 
-    def _located(self, numbers: Sequence[int], error: Exception) -> InputError:
+    def _locate_error(self, numbers: Sequence[int], error: Exception) -> InputError:
         """Return the error of the first line with too few or too many fields, or a cell that is no number."""
         missing = {*MISSING_NUMBERS, *self.na_values}
         found = re.search(r"In CSV column #(\d+): ", str(error))
@@ -197,7 +197,7 @@ class TextTable:
                     if cell in missing or (place in logical and cell in (*TRUE, *FALSE)):
                         continue
                     if not _NUMBER.fullmatch(cell) or wrong_mark in cell:
-                        return self._no_number(line, place, row[place])
+                        return self._not_numeric_error(line, place, row[place])
         except InputError as located:
             return located
         remedy = (
@@ -217,13 +217,13 @@ class TextTable:
             expected = f"{dialect.n_fields}, as in the rows above it"
         raise InputError(
             f"line {line} of {self.path}",
-            counted(len(row), "field"),
+            pluralize(len(row), "field"),
             f"{expected} (separator {dialect.separator!r})",
             "Correct the line, or name another separator, {sep}; the file may have been cut off there.",
             sep=...,
         )
 
-    def _no_number(self, line: int, place: int, cell: str) -> InputError:
+    def _not_numeric_error(self, line: int, place: int, cell: str) -> InputError:
         remedy = (
             "Correct it, say that it stands for a missing entry ({na_values}), remove the column, or give it "
             "as sample metadata ({obs})."
@@ -263,7 +263,7 @@ def damaged_files(path: Path) -> Iterator[None]:
     try:
         yield
     except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
-        raise _damaged(path, error) from error
+        raise _damage_error(path, error) from error
     except UnicodeError as error:
         raise InputError(
             f"file {path}",
@@ -274,11 +274,11 @@ def damaged_files(path: Path) -> Iterator[None]:
         ) from error
     except OSError as error:
         if error.errno is None and path.suffix.lower() in COMPRESSED:  # of what decompresses it
-            raise _damaged(path, error) from error
+            raise _damage_error(path, error) from error
         raise
 
 
-def _damaged(path: Path, error: Exception) -> InputError:
+def _damage_error(path: Path, error: Exception) -> InputError:
     expected, remedy = "a whole compressed table, as its name says", "Compress it again, or rename it."
     return InputError(f"file {path}", str(error), expected, remedy)
 

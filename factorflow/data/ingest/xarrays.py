@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from factorflow.data.ingest.checks import listed, warn
+from factorflow.data.ingest.checks import join_names, warn
 from factorflow.data.ingest.reading import Found, Reading, read_error
 from factorflow.data.ingest.sources import KindOf, from_dataarray, labels
 from factorflow.errors import InputError
@@ -43,8 +43,8 @@ def from_xarray(dataset: Any, kinds: KindOf) -> Found:
     left_out = [str(name) for name in dataset.data_vars if str(name) not in {*sources, *columns}]
     if left_out:
         warn(
-            f"left out: {listed(left_out)}, neither samples x features nor along {str(rows)!r}, the first "
-            "dimension of the views; if samples are in columns, transpose the Dataset"
+            f"left out: {join_names(left_out)}, neither samples x features nor along {str(rows)!r}, the "
+            "first dimension of the views; if samples are in columns, transpose the Dataset"
         )
     return sources, pd.DataFrame(columns, index=index) if columns else None
 

@@ -74,4 +74,4 @@ def _from_node(node: Any, path: Path, view: str, reading: Reading) -> Found:
         key: np.asarray(value) for key, value in node.attrs.items() if isinstance(value, list)
     }
     arrays.update(node.arrays())
-    return npz.by_convention(path, arrays, reading.kinds)
+    return npz.sort_arrays(path, arrays, reading.kinds)

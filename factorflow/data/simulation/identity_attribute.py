@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.align import numbered
-from factorflow.data.simulation.noise import Noise, Simulated, check_count, share_of
+from factorflow.data.ingest.align import number_names
+from factorflow.data.simulation.noise import Noise, Simulation, check_count, share_of
 from factorflow.data.simulation.sequence import (
     WINDOW,
     Cuts,
@@ -50,7 +50,7 @@ def identity_attribute(
     precision: tuple[float, float] = (4.0, 10.0),
     equal_lengths: bool = False,
     missing: float | Mapping[str, float] = 0.0,
-) -> Simulated:
+) -> Simulation:
     """Simulate sequences of frames ``y_t = sum_p W_p a_tp b_tp + noise``.
 
     Identities are Markov chains that begin with probability 1/2, ``b_t ~ T[b_(t-1)]``; attributes begin as
@@ -90,7 +90,7 @@ def identity_attribute(
         "n_sequences": n_sequences,
     }.items():
         check_count(what, value)
-    chances = _checked(transition)
+    chances = _transition_probabilities(transition)
     if not 0.0 < precision[0] <= precision[1]:
         raise InputError("precision", precision, "two positive numbers, the smaller first", "Correct it.")
     draws = replace(draws, tile_rows=WINDOW)
@@ -103,7 +103,7 @@ def identity_attribute(
         length = -(-n_samples // n_sequences)
         cuts = Cuts(np.diff(np.append(np.arange(0, n_samples, length), n_samples)))
 
-    world = _World(draws, n_samples, cuts, decay, n_identities, chances)
+    world = _FrameModel(draws, n_samples, cuts, decay, n_identities, chances)
     arrays: dict[str, Any] = {
         "transition": (("state", "next_state"), np.array(transition, dtype=np.float64)),
         "dynamics": (("identity", "attribute"), decay.reshape(n_identities, n_attributes)),
@@ -119,17 +119,17 @@ def identity_attribute(
         arrays[f"loadings_{name}"] = ((feature, "identity", "attribute"), by_identity)
         arrays[f"precision_{name}"] = ((feature,), rho)
         view = _View(world, number, loadings, rho, share_of("missing", missing, name))
-        views.append(ViewSource(name, numbered("feature", n_features), view.read, KINDS["gaussian"]))
+        views.append(ViewSource(name, number_names("feature", n_features), view.read, KINDS["gaussian"]))
     rows = {
         "present": RowTruth("identity", n_identities, world.present),
         "attributes": RowTruth("component", k, world.attributes),
     }
     codes: dict[str, ReadCodes] = {"sequence": cuts.number, "time": cuts.time}
-    return Simulated(views, Truth(arrays, rows), codes, n_sequences=len(cuts.lengths))
+    return Simulation(views, Truth(arrays, rows), codes, n_sequences=len(cuts.lengths))
 
 
 @dataclass(frozen=True)
-class _World:
+class _FrameModel:
     """What frames are made of: rows from ``start`` to ``stop`` (B of them).
 
     Parameters
@@ -186,7 +186,7 @@ class _World:
 class _View:
     """What is seen of the frames: loadings (D, P Q), precisions rho (D,), and a share of missing entries."""
 
-    world: _World
+    world: _FrameModel
     number: int
     loadings: FloatArray
     rho: FloatArray
@@ -213,7 +213,7 @@ def _windows(make: Callable[[int], FloatArray], start: int, stop: int) -> FloatA
     return rows[start - first * WINDOW : stop - first * WINDOW]
 
 
-def _checked(transition: Any) -> FloatArray:
+def _transition_probabilities(transition: Any) -> FloatArray:
     """Return the probabilities of presence after absence and after presence."""
     table = np.asarray(transition, dtype=np.float64)
     if table.shape != (2, 2) or (table <= 0).any() or not np.allclose(table.sum(axis=1), 1.0):

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.align import numbered
-from factorflow.data.simulation.noise import Noise, Simulated, check_count, share_of
-from factorflow.data.simulation.worlds import specifications
+from factorflow.data.ingest.align import number_names
+from factorflow.data.simulation.factor_models import specifications
+from factorflow.data.simulation.noise import Noise, Simulation, check_count, share_of
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
@@ -46,7 +46,7 @@ def gplvm(
     deviation: float = 0.5,
     missing: float | Mapping[str, float] = 0.0,
     inputs: str | None = None,
-) -> Simulated:
+) -> Simulation:
     """Simulate ``x ~ N(0, I)``, ``z = f(x) + noise``, and views that a layer of tanh units makes of z.
 
     Gaussian views: the decoder plus noise; Bernoulli ones: success probability sigmoid of it.
@@ -85,7 +85,7 @@ def gplvm(
     phases = generator.uniform(0.0, 2.0 * np.pi, (n_factors, WAVES))
     heights = generator.standard_normal((n_factors, WAVES))
     heights *= np.sqrt(2.0 * (1.0 - scatter**2) / (heights**2).sum(axis=1, keepdims=True))
-    world = _World(noise, waves, phases, heights, scatter)
+    world = _LatentModel(noise, waves, phases, heights, scatter)
     sources: list[ViewSource] = []
     arrays: dict[str, tuple[tuple[str, ...], Any]] = {}
     for index, (name, (likelihood, n_features)) in enumerate(specs.items()):
@@ -101,18 +101,18 @@ def gplvm(
         }
         spread = deviation if likelihood == "gaussian" else None
         view = _View(world, index, parts, spread, share_of("missing", missing, name))
-        sources.append(ViewSource(name, numbered("feature", n_features), view.read, KINDS[likelihood]))
+        sources.append(ViewSource(name, number_names("feature", n_features), view.read, KINDS[likelihood]))
     if inputs is not None:
-        sources.append(ViewSource(inputs, numbered("input", n_inputs), world.inputs, KINDS["covariate"]))
+        sources.append(ViewSource(inputs, number_names("input", n_inputs), world.inputs, KINDS["covariate"]))
     rows = {
         "scores": RowTruth("factor", n_factors, world.scores),
         "inputs": RowTruth("input", n_inputs, world.inputs),
     }
-    return Simulated(sources, Truth(arrays, rows))
+    return Simulation(sources, Truth(arrays, rows))
 
 
 @dataclass(frozen=True)
-class _World:
+class _LatentModel:
     """The smooth function f, and what goes through it: rows from ``start`` to ``stop`` (B of them).
 
     ``f_q(x) = sum_w heights[q, w] cos(waves[q, w] . x + phases[q, w])``; waves (Q, W, R), the others (Q, W).
@@ -142,11 +142,11 @@ class _World:
 class _View:
     """What a decoder makes of the scores.
 
-    ``index`` is the place among the views, ``parts`` are the decoder's weights, as of `_decoded`,
+    ``index`` is the place among the views, ``parts`` are the decoder's weights, as of `_decode`,
     ``deviation`` that of gaussian noise (None: binary entries), ``missing`` the share of missing entries.
     """
 
-    world: _World
+    world: _LatentModel
     index: int
     parts: tuple[FloatArray, FloatArray, FloatArray, FloatArray]
     deviation: float | None
@@ -154,7 +154,7 @@ class _View:
 
     def read(self, start: int, stop: int) -> NDArray[np.float32]:
         """Return the entries, (B, D), NaN where they are missing."""
-        noise, y = self.world.noise, _decoded(self.world.scores(start, stop), *self.parts)
+        noise, y = self.world.noise, _decode(self.world.scores(start, stop), *self.parts)
         site, gaps = (SIMULATORS[FIRST_VIEW + 2 * self.index + i] for i in range(2))
         if self.deviation is not None:
             y += self.deviation * noise.rows(site, start, stop, y.shape[1])
@@ -166,7 +166,7 @@ class _View:
         return out
 
 
-def _decoded(
+def _decode(
     z: FloatArray,
     first: FloatArray,
     bias: FloatArray,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.align import numbered
-from factorflow.data.simulation.noise import Noise, Simulated, check_count, share_of
+from factorflow.data.ingest.align import number_names
+from factorflow.data.simulation.noise import Noise, Simulation, check_count, share_of
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
@@ -42,7 +42,7 @@ def sequence(
     autocorrelation: tuple[float, float] = (0.5, 0.95),
     noise: float = 0.5,
     missing: float | Mapping[str, float] = 0.0,
-) -> Simulated:
+) -> Simulation:
     """Simulate sequences of a factor model whose factors are autoregressive.
 
     ``z_1 ~ N(0, 1)``, ``z_tk = a_k z_(t-1)k + sqrt(1 - a_k^2) e_tk`` in each sequence, and
@@ -99,8 +99,8 @@ def sequence(
         "lengths": (("sequence",), cuts.lengths),
     }
     truth = Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)})
-    view = ViewSource(VIEW, numbered("feature", n_features), read, KINDS["gaussian"])
-    return Simulated([view], truth, {"sequence": cuts.number, "time": cuts.time}, n_sequences=n_sequences)
+    view = ViewSource(VIEW, number_names("feature", n_features), read, KINDS["gaussian"])
+    return Simulation([view], truth, {"sequence": cuts.number, "time": cuts.time}, n_sequences=n_sequences)
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from typing import Any, get_type_hints
 
+from factorflow.data.simulation.factor_models import binary, sparse_gfa
 from factorflow.data.simulation.identity_attribute import identity_attribute
 from factorflow.data.simulation.latent import gplvm
-from factorflow.data.simulation.noise import Noise, Simulated
+from factorflow.data.simulation.noise import Noise, Simulation
 from factorflow.data.simulation.sequence import sequence
 from factorflow.data.simulation.table import table
-from factorflow.data.simulation.worlds import binary, sparse_gfa
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.rows import Columns, RowNames
@@ -26,7 +26,7 @@ from factorflow.storage.publish import new_directory
 
 __all__ = ["FAMILIES", "SIMULATORS", "find_simulator", "simulate"]
 
-SIMULATORS: dict[str, Callable[..., Simulated]] = {
+SIMULATORS: dict[str, Callable[..., Simulation]] = {
     "sparse_gfa": sparse_gfa,
     "binary": binary,
     "table": table,
@@ -60,11 +60,9 @@ def simulate(
     Parameters
     ----------
     kind : str
-        "sparse_gfa", "binary" (`factorflow.data.simulation.worlds`), "table" (a long table with categorical
-        variables, `factorflow.data.simulation.table`), "sequence" (`factorflow.data.simulation.sequence`),
-        "identity_attribute" (`factorflow.data.simulation.identity_attribute`) or
-        "gplvm" (neural decoders of a smooth function of inputs, `factorflow.data.simulation.latent`); or the
-        name of a family of models ("probit"), for data that suit it.
+        A module of `factorflow.data.simulation`: "sparse_gfa" or "binary" (`factor_models`), "table" (a long
+        table with categorical variables), "sequence", "identity_attribute" or "gplvm" (neural decoders of a
+        smooth function of inputs, `latent`); or the name of a family of models ("probit").
     path : path-like, or URL
         Directory to make.
     n_samples : int
@@ -121,7 +119,7 @@ def simulate(
     return open_dataset(target)
 
 
-def find_simulator(kind: str) -> tuple[Callable[..., Simulated], dict[str, Any]]:
+def find_simulator(kind: str) -> tuple[Callable[..., Simulation], dict[str, Any]]:
     """Return the simulator of a name, and the settings that a family of that name brings.
 
     Raises
@@ -137,8 +135,8 @@ def find_simulator(kind: str) -> tuple[Callable[..., Simulated], dict[str, Any]]
 
 
 def _simulate(
-    simulator: Callable[..., Simulated], n_samples: int, seed: int, settings: dict[str, Any]
-) -> Simulated:
+    simulator: Callable[..., Simulation], n_samples: int, seed: int, settings: dict[str, Any]
+) -> Simulation:
     """Call a simulator; a setting of another type than it takes is named."""
     try:
         return simulator(n_samples, Noise(seed), **settings)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.align import numbered
-from factorflow.data.simulation.noise import Noise, Simulated, check_count, share_of
+from factorflow.data.ingest.align import number_names
+from factorflow.data.simulation.noise import Noise, Simulation, check_count, share_of
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
@@ -46,7 +46,7 @@ def table(
     missing: float = 0.0,
     missing_codes: float | Mapping[str, float] = 0.0,
     linear: Mapping[str, int] | None = None,
-) -> Simulated:
+) -> Simulation:
     """Simulate a table with categorical variables.
 
     ``m_n = t_n sum_l prod_d w_{d, x_nd, l}`` over the components l and the variables d, where x_nd is the
@@ -84,7 +84,7 @@ def table(
     draws = replace(draws, tile_rows=TILE)
     _check(variables, linear, n_components, response, rate, noise)
     sizes = [*variables.values(), *linear.values()]
-    world = _World(
+    world = _TableModel(
         draws=draws,
         levels=np.array(list(variables.values())),
         columns=list(linear.values()),
@@ -94,13 +94,13 @@ def table(
         missing=share_of("missing", missing, VALUE),
         missing_codes=[share_of("missing_codes", missing_codes, name) for name in variables],
     )
-    views = [ViewSource(VALUE, numbered("feature", 1), world.read, KINDS[response])]
+    views = [ViewSource(VALUE, number_names("feature", 1), world.read, KINDS[response])]
     views += [
-        ViewSource(name, numbered(name, n), partial(world.seen, d), KINDS["categorical"])
+        ViewSource(name, number_names(name, n), partial(world.seen, d), KINDS["categorical"])
         for d, (name, n) in enumerate(variables.items())
     ]
     views += [
-        ViewSource(name, numbered(name, n), partial(world.columns_of, d), KINDS["covariate"])
+        ViewSource(name, number_names(name, n), partial(world.columns_of, d), KINDS["covariate"])
         for d, (name, n) in enumerate(linear.items())
     ]
     if world.exposure:
@@ -115,11 +115,11 @@ def table(
         "mean": RowTruth(f"feature_{VALUE}", 1, world.mean),
         "codes": RowTruth("variable", world.levels.size, world.codes),
     }
-    return Simulated(views, Truth(arrays, rows))
+    return Simulation(views, Truth(arrays, rows))
 
 
 @dataclass(frozen=True)
-class _World:
+class _TableModel:
     """What a table is made from, and its rows from ``start`` to ``stop`` (B of them).
 
     Parameters

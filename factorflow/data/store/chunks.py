@@ -34,7 +34,7 @@ def _zstd() -> Any:
     return Zstd()
 
 
-def _damaged(path: str, what: str) -> InputError:
+def _damage_error(path: str, what: str) -> InputError:
     return InputError(
         f"chunk {path}",
         what,
@@ -118,18 +118,18 @@ class ChunkedArray:
         buffer = self._read(file)
         expected = math.prod(self.chunk) * np.dtype(self.dtype).itemsize
         if not self.compressed and buffer.size != expected + CRC_BYTES:
-            raise _damaged(
+            raise _damage_error(
                 file, f"{buffer.size} bytes instead of {expected + CRC_BYTES} (view {self.view!r})"
             )
         if damage := chunk_damage(buffer):
-            raise _damaged(file, f"{damage} (view {self.view!r})")
+            raise _damage_error(file, f"{damage} (view {self.view!r})")
         payload = buffer[:-CRC_BYTES]
         if self.compressed:
             payload = np.empty(expected, np.uint8)
             try:
                 _zstd().decode(buffer[:-CRC_BYTES], payload)
             except RuntimeError as error:
-                raise _damaged(file, f"{error} (view {self.view!r})") from error
+                raise _damage_error(file, f"{error} (view {self.view!r})") from error
         return payload.view(self.dtype).reshape(self.chunk)
 
     def _read(self, file: str) -> NDArray[np.uint8]:
@@ -137,18 +137,18 @@ class ChunkedArray:
             try:
                 return np.array(np.frombuffer(RemotePath(file).read(), np.uint8))
             except FileNotFoundError as error:
-                raise _damaged(file, f"{error.strerror} (view {self.view!r})") from error
+                raise _damage_error(file, f"{error.strerror} (view {self.view!r})") from error
         try:
             descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except OSError as error:
-            raise _damaged(file, f"{error.strerror} (view {self.view!r})") from error
+            raise _damage_error(file, f"{error.strerror} (view {self.view!r})") from error
         try:
             buffer = np.empty(os.fstat(descriptor).st_size, np.uint8)
             filled = 0
             while filled < buffer.size:
                 got = os.readv(descriptor, [buffer.data[filled:]])
                 if got == 0:
-                    raise _damaged(file, f"{filled} bytes instead of {buffer.size} (view {self.view!r})")
+                    raise _damage_error(file, f"{filled} bytes instead of {buffer.size} (view {self.view!r})")
                 filled += got
             return buffer
         finally:

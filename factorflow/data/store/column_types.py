@@ -39,7 +39,7 @@ def encode(column: pd.Series[Any]) -> tuple[NDArray[Any], Record | None]:
     if isinstance(column.dtype, pd.ArrowDtype):
         values, record = encode(without_arrow(column))
         return values, (record or {"type": "plain"}) | {"as": str(column.dtype)}
-    column = _inferred(column)
+    column = _infer_dtype(column)
     dtype, missing = column.dtype, column.isna().to_numpy()
     if isinstance(dtype, np.dtype) and dtype.kind in "biuf":
         values = column.to_numpy()
@@ -137,7 +137,7 @@ def _own_dtype(dtype: pd.ArrowDtype) -> Any:
     return "category" if pa.types.is_dictionary(kept) else object
 
 
-def _inferred(column: pd.Series[Any]) -> pd.Series[Any]:
+def _infer_dtype(column: pd.Series[Any]) -> pd.Series[Any]:
     """Return a column of objects as the type that all of them have, where pandas has one for it."""
     import pandas as pd
 

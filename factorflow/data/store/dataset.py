@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.arguments import checked_methods
+from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.data.store.chunks import ChunkedArray, chunked_arrays
 from factorflow.data.store.column_types import decode
 from factorflow.data.store.layout import ATTRIBUTES, ViewEntry
@@ -67,7 +67,7 @@ def open_dataset(path: str | os.PathLike[str] | RemotePath) -> Dataset:
     return dataset
 
 
-@checked_methods
+@name_wrong_arguments_of_methods
 class Dataset(OpenedStore):
     """A multi-view dataset on disk or in an object store, read block by block.
 

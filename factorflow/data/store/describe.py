@@ -11,7 +11,7 @@ import numpy as np
 
 from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.layout import Manifest
-from factorflow.errors import counted
+from factorflow.errors import pluralize
 from factorflow.storage.location import Location
 
 __all__ = ["as_html", "as_text", "describe"]
@@ -85,10 +85,10 @@ def _missing(view: dict[str, Any]) -> str:
 
 
 def _head(facts: dict[str, Any]) -> str:
-    parts = [counted(facts["n_samples"], "sample"), counted(len(facts["views"]), "view")]
-    parts += [counted(len(facts["groups"]), "group")] if facts["groups"] else []
-    parts += [counted(facts["n_sequences"], "sequence")] if facts["n_sequences"] else []
-    parts += [f"{counted(facts['n_blocks'], 'block')} of {counted(facts['block_rows'], 'row')}"]
+    parts = [pluralize(facts["n_samples"], "sample"), pluralize(len(facts["views"]), "view")]
+    parts += [pluralize(len(facts["groups"]), "group")] if facts["groups"] else []
+    parts += [pluralize(facts["n_sequences"], "sequence")] if facts["n_sequences"] else []
+    parts += [f"{pluralize(facts['n_blocks'], 'block')} of {pluralize(facts['block_rows'], 'row')}"]
     return ", ".join([*parts, _size(facts["nbytes"])])
 
 
@@ -99,7 +99,7 @@ def _table(facts: dict[str, Any]) -> list[str]:
         return []
     left = ("n_dropped", "incomplete"), ("n_held_out", "held out"), ("n_merged", "merged")
     parts = [f"{design[key]:,} {words}" for key, words in left if design[key]]
-    rows = counted(design["n_table_rows"], "row") + (f" ({', '.join(parts)})" if parts else "")
+    rows = pluralize(design["n_table_rows"], "row") + (f" ({', '.join(parts)})" if parts else "")
     grid = ", cells that are not here count 0" if design["grid"] else ""
     return [f"  table {design['formula']}: {rows}{grid}"]
 

@@ -23,23 +23,23 @@ def node_names(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str
     taken : iterable of str
         Names of other nodes.
     """
-    used, found = {_alike(name) for name in taken}, dict[str, str]()
+    used, found = {_normalise_name(name) for name in taken}, dict[str, str]()
     for name in names:
         node = "".join(c if c.isalnum() or c in "_-. " else "_" for c in name)
         node = node.encode("utf-8")[:MOST_BYTES].decode("utf-8", "ignore").strip(" .") or "column"
         if node.startswith("__") or node.casefold() == "zarr.json":  # kept by Zarr for itself
             node = "column" + node
         found[name] = free_name(node, used)
-        used.add(_alike(found[name]))
+        used.add(_normalise_name(found[name]))
     return found
 
 
 def free_name(name: str, used: set[str]) -> str:
     """Return a name, with as many underscores behind it as tell it from those that are used."""
-    while _alike(name) in used:
+    while _normalise_name(name) in used:
         name += "_"
     return name
 
 
-def _alike(name: str) -> str:
+def _normalise_name(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import NDArray
 
-from factorflow.arguments import checked_methods
+from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.data.store.layout import Manifest, read_manifest
 from factorflow.data.store.views import read_array
 from factorflow.errors import InputError
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["OpenedStore"]
 
 
-@checked_methods
+@name_wrong_arguments_of_methods
 class OpenedStore:
     """A multi-view store of which only one version is read: a store that replaces it is refused.
 
@@ -46,15 +46,15 @@ class OpenedStore:
     @cached_property
     def manifest(self) -> Manifest:
         """What the root attributes say."""
-        return self._opened[0]
+        return self._open[0]
 
     @cached_property
     def checksums(self) -> ChecksumManifest:
         """Checksums of all that is in it."""
-        return self._opened[1]
+        return self._open[1]
 
     @cached_property
-    def _opened(self) -> tuple[Manifest, ChecksumManifest]:
+    def _open(self) -> tuple[Manifest, ChecksumManifest]:
         self._version = _file_version(self.path)
         manifest, checksums = read_manifest(self.path)
         if self._expected not in (None, manifest.fingerprint):
@@ -68,7 +68,7 @@ class OpenedStore:
     @contextmanager
     def _consistent_read(self) -> Iterator[None]:
         """Refuse what was read if another dataset, or none, is now where this one was opened."""
-        opened = self._opened
+        opened = self._open
         try:
             yield
         finally:

@@ -17,7 +17,7 @@ from factorflow.data.store.fingerprint import Digest, digest_names
 from factorflow.data.store.layout import ViewEntry, choose_tile
 from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.data.store.rows import LABEL_CHUNK, RowNames
-from factorflow.errors import FactorflowError, InputError, counted
+from factorflow.errors import FactorflowError, InputError, pluralize
 from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
 from factorflow.storage.checksums import ChecksumManifest
@@ -90,8 +90,8 @@ def prepare(
     empty = survey.n_observed == 0
     if drop_empty and empty.any() and not empty.all():
         checks.warn(
-            f"view {view.name!r}: {counted(int(empty.sum()), 'feature')} without any observed value left out "
-            f"({checks.listed(view.features[empty])})"
+            f"view {view.name!r}: {pluralize(int(empty.sum()), 'feature')} without any observed value left "
+            f"out ({checks.join_names(view.features[empty])})"
         )
         kept, read = np.flatnonzero(~empty), view.read
         view = replace(

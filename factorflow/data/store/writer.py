@@ -18,7 +18,7 @@ from factorflow.data.store.names import free_name, node_names
 from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write_codes
 from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_array
 from factorflow.design import TableDesign
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
 from factorflow.storage.checksums import write_manifest
 
 __all__ = ["RowTruth", "Truth", "write_store"]
@@ -111,8 +111,8 @@ def write_store(
     finished = [writer.finish() for writer in writers]
     if n_absent and all(writer.kind.is_values for writer in writers):  # with inputs, rows are for prediction
         checks.warn(
-            f"{counted(n_absent, 'sample')} without a value in any view "
-            f"({checks.listed(absent, total=n_absent)}); their factor scores will be the prior's"
+            f"{pluralize(n_absent, 'sample')} without a value in any view "
+            f"({checks.join_names(absent, total=n_absent)}); their factor scores will be the prior's"
         )
     if truth is not None:
         _write_truth(root.create_group("truth"), truth, n_rows)

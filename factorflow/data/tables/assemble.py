@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.checks import listed
+from factorflow.data.ingest.checks import join_names
 from factorflow.data.store.views import ReadBlock, ViewSource
 from factorflow.data.tables.columns import FileColumn, append
 from factorflow.data.tables.formula import Linear, Offset, Terms
@@ -295,7 +295,7 @@ class Table:
             if used >= n_rows:
                 raise InputError(
                     f"variable {column!r}",
-                    f"{used} levels in {n_rows} rows ({listed(levels.names, 3)})",
+                    f"{used} levels in {n_rows} rows ({join_names(levels.names, 3)})",
                     "levels that several rows share",
                     "It names the rows: leave it out.",
                 )

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FileColumn", "append", "together"]
+__all__ = ["FileColumn", "append", "write_columns"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def append(out: BinaryIO, array: NDArray[Any]) -> None:
     out.write(np.ascontiguousarray(array).data)
 
 
-def together(columns: Mapping[str, NDArray[Any]], path: Path) -> dict[str, FileColumn]:
+def write_columns(columns: Mapping[str, NDArray[Any]], path: Path) -> dict[str, FileColumn]:
     """Write columns of one length into one file, and return them there."""
     files, first = {}, 0
     with path.open("wb") as out:

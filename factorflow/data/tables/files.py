@@ -10,11 +10,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.checks import listed, readable, warn
+from factorflow.data.ingest.checks import join_names, readable, warn
 from factorflow.data.ingest.dialect import FOUND, TEXT, TableFormat, table_ending
 from factorflow.data.ingest.missing import MISSING_TEXTS
 from factorflow.data.ingest.text import TextTable
-from factorflow.data.tables.pieces import PIECE_ROWS, Piece, TableSource, arrow_pieces, declared
+from factorflow.data.tables.pieces import PIECE_ROWS, Piece, TableSource, arrow_pieces, has_declared_order
 from factorflow.errors import InputError
 from factorflow.storage.location import source_not_found
 
@@ -88,8 +88,8 @@ def _text(path: Path, table_format: TableFormat) -> TableSource:
         if odd and not table.dialect.row_names:  # R writes NA where a label is missing
             words = sorted(set().union(*odd.values()))
             warn(
-                f"{path}: {listed(words)} in columns of labels ({listed(list(odd), 3)}) is taken as missing; "
-                "where it is a level, write another word"
+                f"{path}: {join_names(words)} in columns of labels ({join_names(list(odd), 3)}) is taken as "
+                "missing; where it is a level, write another word"
             )
 
     return TableSource(tuple(table.columns), read, lambda _: False)
@@ -115,7 +115,7 @@ def _parquet(path: Path) -> TableSource:
             batches = opened.iter_batches(PIECE_ROWS, columns=[*labels, *numbers])
             yield from arrow_pieces(batches, str(path))
 
-    return TableSource(tuple(schema.names), read, declared(schema))
+    return TableSource(tuple(schema.names), read, has_declared_order(schema))
 
 
 def _arrow_file(path: Path) -> TableSource:
@@ -138,5 +138,7 @@ def _arrow_file(path: Path) -> TableSource:
     with pa.memory_map(str(path)) as stream, opened(stream) as reader:
         schema = reader.schema
     return TableSource(
-        tuple(schema.names), lambda labels, numbers: arrow_pieces(batches(), str(path)), declared(schema)
+        tuple(schema.names),
+        lambda labels, numbers: arrow_pieces(batches(), str(path)),
+        has_declared_order(schema),
     )

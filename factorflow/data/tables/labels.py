@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.checks import listed, warn, warn_of_spelling
-from factorflow.data.ingest.levels import in_order, text_of, typed_labels
-from factorflow.errors import InputError, counted
+from factorflow.data.ingest.checks import join_names, warn, warn_of_spelling
+from factorflow.data.ingest.levels import sort_levels, text_of, typed_labels
+from factorflow.errors import InputError, pluralize
 
 __all__ = ["MISSING_LEVEL", "Labels", "Levels", "as_text", "resolve_levels", "tidy", "warn_unknown"]
 
@@ -115,7 +115,7 @@ def resolve_levels(
     present = [text for text, some in zip(texts, used, strict=True) if some]
     if not ordered and not forced and template_levels is None and chosen_levels is None:
         _refuse_measurements(column, present)
-    names = list(dict.fromkeys(texts)) if ordered else in_order(list(dict.fromkeys(present)))
+    names = list(dict.fromkeys(texts)) if ordered else sort_levels(list(dict.fromkeys(present)))
     unknown: tuple[str, ...] = ()
     if template_levels is not None or chosen_levels is not None:
         names = list(template_levels if template_levels is not None else chosen_levels or ())
@@ -123,7 +123,10 @@ def resolve_levels(
         unknown = tuple(text for text in dict.fromkeys(present) if text not in level_set)
     if template_levels is None and unknown:
         raise InputError(
-            f"labels of {column!r}", listed(unknown), f"levels among {listed(names)}", "Add them to levels."
+            f"labels of {column!r}",
+            join_names(unknown),
+            f"levels among {join_names(names)}",
+            "Add them to levels.",
         )
     if gaps and template_levels is None:
         if MISSING_LEVEL in names and chosen_levels is None:
@@ -167,7 +170,7 @@ def _refuse_measurements(column: str, texts: Sequence[str]) -> None:
     if decimals:
         raise InputError(
             f"variable {column!r}",
-            listed(decimals, 3),
+            join_names(decimals, 3),
             "labels or whole numbers: x is 1 where a row has a level and 0 where not, and m^x of other x is "
             "no part of these models",
             f"Cut it into classes, use linear(1, {column}) (x >= 0) or an offset, or C({column}) to make a "
@@ -177,5 +180,5 @@ def _refuse_measurements(column: str, texts: Sequence[str]) -> None:
 
 def warn_unknown(column: str, unknown: Sequence[str]) -> None:
     """Warn of labels that the levels of a dataset do not have."""
-    levels = counted(len(unknown), "level")
-    warn(f"variable {column!r}: {levels} that the dataset did not have ({listed(unknown)})")
+    levels = pluralize(len(unknown), "level")
+    warn(f"variable {column!r}: {levels} that the dataset did not have ({join_names(unknown)})")

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.tables.columns import FileColumn, append, together
+from factorflow.data.tables.columns import FileColumn, append, write_columns
 
 __all__ = ["CellCodes", "Cells", "merge"]
 
@@ -165,12 +165,12 @@ def merge(
         rows |= {"y": response(start, stop), "given": given(start, stop)}
         rows |= {} if counts else {"within": np.zeros(stop - start)}
         constant += _log_constant(rows) if counts else 0.0
-        runs.append(together(_combined(rows, packing), folder / f"{len(runs)}.run"))
+        runs.append(write_columns(_combine_cells(rows, packing), folder / f"{len(runs)}.run"))
     n_cells, paths = 0, {name: folder / f"{name}.cells" for name in names}
     with ExitStack() as stack:
         files = {name: stack.enter_context(path.open("wb")) for name, path in paths.items()}
         for rows in _ranges(runs):
-            cells = _combined(rows, packing) if len(runs) > 1 else rows
+            cells = _combine_cells(rows, packing) if len(runs) > 1 else rows
             constant -= _log_constant(cells) if counts else 0.0
             n_cells += cells["n"].size
             for name, file in files.items():
@@ -193,7 +193,7 @@ def _ranges(runs: list[Run]) -> Iterator[Columns]:
         }
 
 
-def _combined(rows: Columns, packing: CellCodes) -> Columns:
+def _combine_cells(rows: Columns, packing: CellCodes) -> Columns:
     """Return rows sorted by cell, those of one cell as one."""
     words = [rows[name] for name in packing.names]
     order = np.argsort(words[0], kind="stable") if len(words) == 1 else np.lexsort(words[::-1])

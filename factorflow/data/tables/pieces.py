@@ -14,7 +14,15 @@ from factorflow.data.ingest.levels import text_of
 from factorflow.data.ingest.missing import is_number
 from factorflow.errors import InputError
 
-__all__ = ["PIECE_ROWS", "Piece", "TableSource", "arrow_pieces", "declared", "no_numbers", "without_codes"]
+__all__ = [
+    "PIECE_ROWS",
+    "Piece",
+    "TableSource",
+    "arrow_pieces",
+    "has_declared_order",
+    "not_numeric_error",
+    "without_codes",
+]
 
 PIECE_ROWS = 2**18
 """Rows of a piece at most, where they can be counted beforehand."""
@@ -93,7 +101,7 @@ def without_codes(piece: Piece, texts: Sequence[str]) -> Piece:
     return replace(piece, labels=labels, numbers=numbers)
 
 
-def declared(schema: Any) -> Callable[[str], bool]:
+def has_declared_order(schema: Any) -> Callable[[str], bool]:
     """Return what tells the columns of an Arrow schema whose labels bring an order of their own."""
     import pyarrow as pa
 
@@ -132,7 +140,7 @@ def _arrow_piece(batch: Any, where: str, first: int) -> Piece:
                 raise ValueError(f"it holds {kind}")
             column = column.cast(pa.float64(), safe=False)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError) as error:
-            raise no_numbers(name, where, error) from error
+            raise not_numeric_error(name, where, error) from error
         return np.asarray(pc.fill_null(column, np.nan).to_numpy(zero_copy_only=False), np.float64)
 
     return Piece(where, first, batch.num_rows, labels, numbers)
@@ -144,7 +152,7 @@ def _is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
 
 
-def no_numbers(name: str, where: str, error: Exception) -> InputError:
+def not_numeric_error(name: str, where: str, error: Exception) -> InputError:
     """Return the error of a column that holds no numbers."""
     return InputError(
         f"column {name!r} of {where}", str(error), "numbers, missing ones left out", "Convert the column."

@@ -23,8 +23,8 @@ from factorflow.data.tables.pieces import (
     Piece,
     TableSource,
     arrow_pieces,
-    declared,
-    no_numbers,
+    has_declared_order,
+    not_numeric_error,
     without_codes,
 )
 from factorflow.errors import InputError
@@ -86,7 +86,7 @@ def _stream(source: Any) -> TableSource:
         with closing(reader):
             yield from arrow_pieces(reader, "the table")
 
-    return TableSource(tuple(schema.names), read, declared(schema))
+    return TableSource(tuple(schema.names), read, has_declared_order(schema))
 
 
 def _frame(frame: Any) -> TableSource:
@@ -122,6 +122,6 @@ def _frame_piece(part: Any, where: dict[str, int], start: int) -> Piece:
                 raise ValueError(f"it holds {column.dtype}")
             return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
         except (TypeError, ValueError) as error:
-            raise no_numbers(name, "the table", error) from error
+            raise not_numeric_error(name, "the table", error) from error
 
     return Piece("the table", start, len(part), labels, numbers)

@@ -27,9 +27,9 @@ from factorflow.data.tables.labels import Levels, resolve_levels, warn_unknown
 from factorflow.data.tables.names import Names, name_views
 from factorflow.data.tables.sources import open_table
 from factorflow.data.tables.spool import Part, Rules, SpooledTable, spool
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
 from factorflow.kinds import KINDS, Kind
-from factorflow.settings import TableOptions, documented, parse_config
+from factorflow.settings import TableOptions, document_options, parse_config
 from factorflow.storage.download import as_local_source
 from factorflow.storage.local import check_space
 from factorflow.storage.location import as_location
@@ -44,7 +44,7 @@ LIKELIHOODS = {"poisson": "poisson", "normal": "gaussian", "gaussian": "gaussian
 """Kinds of the response by what they are called."""
 
 
-@documented(TableOptions)
+@document_options(TableOptions)
 def write_table(
     path: str | os.PathLike[str],
     source: Any,
@@ -240,7 +240,7 @@ def _find_used_labels(codes: FileColumn, n_labels: int) -> NDArray[np.bool_]:
 def _warn(spooled: SpooledTable, levels: Mapping[str, Levels]) -> None:
     """Warn of rows that were left out, and of labels that another dataset does not know."""
     if spooled.n_dropped:
-        rows = counted(spooled.n_table_rows, "row")
+        rows = pluralize(spooled.n_table_rows, "row")
         checks.warn(f"{spooled.n_dropped} of {rows} left out: something is missing")
     for column, column_levels in levels.items():
         if column_levels.unknown:

@@ -74,7 +74,7 @@ def assign_groups(n_groups: int, slots: Sequence[str], before: Sequence[str] = (
     threads = Counter(slots)
     if not before:
         if n_groups < len(slots):
-            return _spread(slots)[:n_groups]
+            return _interleave_workers(slots)[:n_groups]
         return [slots[group * len(slots) // n_groups] for group in range(n_groups)]
     share = -(-n_groups // len(slots))  # a thread takes no more: the slowest says how long an iteration takes
     load: Counter[str] = Counter()
@@ -91,7 +91,7 @@ def assign_groups(n_groups: int, slots: Sequence[str], before: Sequence[str] = (
     return places
 
 
-def _spread(slots: Sequence[str]) -> list[str]:
+def _interleave_workers(slots: Sequence[str]) -> list[str]:
     """Return the slots with every worker once before any worker twice."""
     seen: Counter[str] = Counter()
     order = []

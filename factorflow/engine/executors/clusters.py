@@ -76,20 +76,20 @@ def open_cluster(setting: ClusterSetting) -> DaskExecutor:
     if setting.wait is not None:
         wait = seconds_of("wait", setting.wait)
     share = setting.share * _n_runs(setting.address)
-    return _owned(client, owned, workers=setting.n_workers, wait_seconds=wait, share=share)
+    return _closing(client, owned, workers=setting.n_workers, wait_seconds=wait, share=share)
 
 
 def open_running(executor: Any, workers: int | None, memory: int | None) -> DaskExecutor:
     """Return the executor of a local cluster (``dask``), of an address, a client or a cluster object."""
     if executor == "dask":
-        return _owned(*local_cluster(workers or n_cores(), memory))
+        return _closing(*local_cluster(workers or n_cores(), memory))
     if isinstance(executor, str):
         client = connect(executor)
-        return _owned(client, (client,), workers=workers or 0, share=_n_runs(executor))
+        return _closing(client, (client,), workers=workers or 0, share=_n_runs(executor))
     if isinstance(executor, Client):
         return DaskExecutor(executor, workers=workers or 0)
     client = Client(executor, set_as_default=False)
-    return _owned(client, (client,), workers=workers or 0)
+    return _closing(client, (client,), workers=workers or 0)
 
 
 def _n_runs(address: str | None) -> int:
@@ -108,7 +108,7 @@ def _n_runs(address: str | None) -> int:
     return n_runs
 
 
-def _owned(client: Client, owned: tuple[Any, ...], **options: Any) -> DaskExecutor:
+def _closing(client: Client, owned: tuple[Any, ...], **options: Any) -> DaskExecutor:
     """Return an executor that closes what is its own, also where it cannot begin."""
     with ExitStack() as stack:
         for part in reversed(owned):

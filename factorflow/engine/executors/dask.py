@@ -30,8 +30,8 @@ from distributed import (
 from factorflow.engine.executors.assignment import assign_groups, cut_aligned
 from factorflow.engine.executors.environment import Environment, compare_environments
 from factorflow.engine.executors.liveness import LOOK_SECONDS, Watch
-from factorflow.engine.executors.local import Handle, Stalled, available_memory
-from factorflow.engine.executors.timeouts import ANSWER_SECONDS, address_of, scheduler_lost, within
+from factorflow.engine.executors.local import Handle, StalledError, available_memory
+from factorflow.engine.executors.timeouts import ANSWER_SECONDS, address_of, scheduler_lost_error, within
 from factorflow.engine.executors.worker_info import (
     WorkerInfo,
     job_lines,
@@ -213,7 +213,7 @@ class DaskExecutor:
             layer = {key: Task(key, task, *map(reference, args))}
             self._graph[future] = MaterializedLayer(layer, annotations=where)
         else:
-            with self._explained():
+            with self._translate_error():
                 future = self._client.submit(task, *args, key=key, pure=False, **where)
         self._futures.add(future)
         return future
@@ -231,7 +231,7 @@ class DaskExecutor:
         finally:
             self._graph = None
         layers = {str(future.key): layer for future, layer in graph.items()}
-        with self._explained():
+        with self._translate_error():
             self._client.get(HighLevelGraph(layers, {key: set() for key in layers}), list(layers), sync=False)
 
     def result(self, handle: Handle) -> Any:
@@ -246,7 +246,7 @@ class DaskExecutor:
         Stalled
             If it could be, and is not (`restart`).
         """
-        with self._explained():
+        with self._translate_error():
             self._watch.wait(handle, self._run)
             return within(self._watch.limit, lambda: self._client.gather(handle))
 
@@ -262,16 +262,16 @@ class DaskExecutor:
         self._looked = 0.0
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translate_error(self) -> Iterator[None]:
         """Raise what an error of Dask's comes from, where that can be told."""
         try:
             yield
-        except (FactorflowError, Stalled):
+        except (FactorflowError, StalledError):
             raise
         except Exception as error:
             gone = isinstance(error, CancelledError) and getattr(error, "reason", "") == CONNECTION_LOST
             if gone or self._client.status != "running":
-                raise scheduler_lost(self.address, "was lost") from error
+                raise scheduler_lost_error(self.address, "was lost") from error
             with suppress(OSError, TimeoutError):  # who does not answer cannot be asked
                 within(LOOK_SECONDS, lambda: compare_environments(self._client))
             if isinstance(error, KilledWorker):
@@ -291,7 +291,7 @@ class DaskExecutor:
         try:
             return within(ANSWER_SECONDS, question)
         except (OSError, TimeoutError) as error:
-            raise scheduler_lost(self.address, "does not answer") from error
+            raise scheduler_lost_error(self.address, "does not answer") from error
 
     def close(self) -> None:
         """Close what was opened for this run, the one also when the other cannot be."""
@@ -325,7 +325,7 @@ class DaskExecutor:
             if within(seconds + ANSWER_SECONDS, come):
                 return
         except (OSError, TimeoutError) as error:
-            raise scheduler_lost(self.address, "does not answer") from error
+            raise scheduler_lost_error(self.address, "does not answer") from error
         raise InputError(
             "executor",
             self.address,

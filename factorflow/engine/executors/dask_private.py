@@ -19,16 +19,16 @@ from distributed import SchedulerPlugin, WorkerPlugin
 if TYPE_CHECKING:
     from distributed import Client, Scheduler, Worker
 
-__all__ = ["send_at_once"]
+__all__ = ["disable_batching"]
 
 
-def send_at_once(client: Client) -> None:
+def disable_batching(client: Client) -> None:
     """Have scheduler and workers of a cluster of our own send their messages at once."""
     client.register_plugin(WorkerSends(), name="factorflow-worker-sends")
     client.register_plugin(SchedulerSends(), name="factorflow-scheduler-sends")
 
 
-def _at_once(stream: Any) -> None:
+def _disable_batching(stream: Any) -> None:
     if hasattr(stream, "interval"):
         stream.interval = 0.0
 
@@ -38,7 +38,7 @@ class WorkerSends(WorkerPlugin):
 
     def setup(self, worker: Worker) -> None:
         """Set it; called on every worker, also on those that join later."""
-        _at_once(getattr(worker, "batched_stream", None))
+        _disable_batching(getattr(worker, "batched_stream", None))
 
 
 class SchedulerSends(SchedulerPlugin):
@@ -48,8 +48,8 @@ class SchedulerSends(SchedulerPlugin):
         """Set those that are there."""
         for name in ("stream_comms", "client_comms"):
             for stream in getattr(scheduler, name, {}).values():
-                _at_once(stream)
+                _disable_batching(stream)
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
         """Set that of a worker that joins."""
-        _at_once(getattr(scheduler, "stream_comms", {}).get(worker))
+        _disable_batching(getattr(scheduler, "stream_comms", {}).get(worker))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import dask
 from distributed import CancelledError, wait
 
-from factorflow.engine.executors.local import Handle, Stalled
+from factorflow.engine.executors.local import Handle, StalledError
 from factorflow.engine.executors.timeouts import within
 from factorflow.engine.executors.worker_info import job_lines
 from factorflow.engine.memory import REMEDY
@@ -101,7 +101,7 @@ class Watch:
                 continue
             if can_work and not self._restarted:
                 self._restarted = True
-                raise Stalled(what)
+                raise StalledError(what)
             if not self._warned:
                 self._warned = True
                 left = self.limit - still

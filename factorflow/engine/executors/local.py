@@ -11,13 +11,13 @@ from typing import Any, Protocol
 from factorflow.engine.executors.environment import one_thread
 from factorflow.errors import InputError
 
-__all__ = ["Executor", "LocalExecutor", "Stalled", "available_memory", "cut_evenly", "n_cores"]
+__all__ = ["Executor", "LocalExecutor", "StalledError", "available_memory", "cut_evenly", "n_cores"]
 
 Handle = Any
 """What `Executor.submit` returns: stands for a result that may not be there yet."""
 
 
-class Stalled(Exception):
+class StalledError(Exception):
     """Nothing of a run is computed any more, and could be: it goes on from what is on disk."""
 
 
@@ -73,7 +73,7 @@ class Executor(Protocol):
         ...
 
     def restart(self) -> None:
-        """Forget all that was submitted (after `Stalled`)."""
+        """Forget all that was submitted (after `StalledError`)."""
         ...
 
     def check_paths(self, *paths: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster
 
-from factorflow.engine.executors.dask_private import send_at_once
+from factorflow.engine.executors.dask_private import disable_batching
 from factorflow.engine.executors.environment import ONE_THREAD
 from factorflow.errors import InputError, RunError
 
@@ -68,7 +68,7 @@ def local_cluster(
     address = dask.config.get("factorflow.dashboard-address", None) or _free_dashboard()
     cluster = LocalCluster(n_workers=0, dashboard_address=address)
     client = Client(cluster, set_as_default=False)
-    send_at_once(client)
+    disable_batching(client)
     workers = WorkerProcesses(folder, cluster.scheduler_address, n_workers, memory_limit or "auto", threads)
     owned = client, cluster, workers
     try:

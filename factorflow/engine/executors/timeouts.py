@@ -12,7 +12,7 @@ from factorflow.errors import RunError
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["ANSWER_SECONDS", "address_of", "scheduler_lost", "within"]
+__all__ = ["ANSWER_SECONDS", "address_of", "scheduler_lost_error", "within"]
 
 ANSWER_SECONDS = 60.0
 """A scheduler and its workers that are there answer a call in less."""
@@ -45,7 +45,7 @@ def address_of(client: Client) -> str:
     return str(client.scheduler.address) if client.scheduler is not None else repr(client)
 
 
-def scheduler_lost(address: str, what: str) -> RunError:
+def scheduler_lost_error(address: str, what: str) -> RunError:
     """Return the error of a run whose scheduler is gone, or silent."""
     remedy = "Start a scheduler and workers anew, at that address or another"
     return RunError(f"the Dask scheduler at {address} {what}. {remedy}")

@@ -64,7 +64,7 @@ from factorflow.models.contract import (
     Variable,
 )
 from factorflow.models.gplvm_cmf import results
-from factorflow.models.gplvm_cmf.compare import Compare, Scored, ScoreRows, moments
+from factorflow.models.gplvm_cmf.compare import Compare, RowScores, ScoreRows, moments
 from factorflow.models.gplvm_cmf.rows import convert_rows, covariance_of_inputs
 from factorflow.models.gplvm_cmf.settings import Family, Settings, check_meta, check_torch
 from factorflow.models.gplvm_cmf.start import (
@@ -170,7 +170,7 @@ class GPLVMCMFModel(Model[Globals, Local]):
 
 
 @dataclass(frozen=True)
-class Scorer(Model[Globals, Scored]):
+class Scorer(Model[Globals, RowScores]):
     """log p(y_i) of rows under the decoders of a fitted model, by importance sampling."""
 
     model: GPLVMCMFModel

@@ -19,7 +19,7 @@ from factorflow.models.gplvm_cmf.rows import (
     noise_of,
     pack_diagonal,
     step_at,
-    unpacked,
+    unpack_cholesky,
 )
 from factorflow.models.gplvm_cmf.settings import Family, Settings
 from factorflow.models.gplvm_cmf.start import inputs_of
@@ -27,7 +27,7 @@ from factorflow.models.gplvm_cmf.state import Globals, Local, Values
 from factorflow.models.gplvm_cmf.steps import fit_local, pass_inputs, rest_of_bound
 from factorflow.shape import Array
 
-__all__ = ["FAMILIES", "Compare", "Scored", "ScoreRows", "moments"]
+__all__ = ["FAMILIES", "Compare", "RowScores", "ScoreRows", "moments"]
 
 IMPORTANCE = MODELS[10]
 
@@ -49,7 +49,7 @@ def moments(
     assert rows is not None
     if family == "mean_field":
         return np.asarray(rows.values["mean"]), np.exp(2.0 * rows.values["log_sd"])
-    factor = unpacked(rows.values["factor"], settings.n_factors)
+    factor = unpack_cholesky(rows.values["factor"], settings.n_factors)
     return np.asarray(rows.values["mean"]), (factor**2).sum(2)
 
 
@@ -166,7 +166,7 @@ def _gaussians(family: Family, mean: Array, variance: Array) -> Local:
 
 
 @dataclass(frozen=True)
-class Scored:
+class RowScores:
     """log p(y_i) of rows (B of them) under the decoders, z integrated out, and standard errors."""
 
     log_likelihood: Float64[np.ndarray, " B"]
@@ -174,7 +174,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class ScoreRows(Sweep[Globals, Scored, None]):
+class ScoreRows(Sweep[Globals, RowScores, None]):
     """log p(y_i) by importance sampling: draws from a Gaussian fitted to each row, widened."""
 
     settings: Settings
@@ -184,8 +184,8 @@ class ScoreRows(Sweep[Globals, Scored, None]):
     name: ClassVar[str] = "score"
 
     def map(
-        self, block: Block, local: Scored | None, globals_: Globals, step: Step
-    ) -> tuple[Scored | None, None]:
+        self, block: Block, local: RowScores | None, globals_: Globals, step: Step
+    ) -> tuple[RowScores | None, None]:
         """Score the rows."""
         from factorflow.models.gplvm_cmf.autodiff import passes
 
@@ -203,4 +203,4 @@ class ScoreRows(Sweep[Globals, Scored, None]):
         top = each.max(0)
         pooled = np.log(np.exp(each - top).mean(0)) + top
         spread = each.std(0, ddof=1) if self.n_repeats > 1 else np.full(block.n_rows, np.nan)
-        return Scored(pooled, spread / np.sqrt(self.n_repeats)), None
+        return RowScores(pooled, spread / np.sqrt(self.n_repeats)), None

@@ -70,9 +70,9 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
         ),
     ]
     if settings.coupling == "gp":
-        out += _of_process(settings)
+        out += _process_variables(settings)
     for view in settings.views:
-        out += _of_view(view)
+        out += _view_variables(view)
     return tuple(out)
 
 
@@ -80,7 +80,7 @@ def _comparison(g: Globals, column: int) -> Float64[np.ndarray, " F"]:
     return np.full(len(FAMILIES), np.nan) if g.comparison is None else g.comparison[:, column]
 
 
-def _of_process(settings: Settings) -> list[Variable]:
+def _process_variables(settings: Settings) -> list[Variable]:
     """Return the variables of the process; NaN where a run was stopped before it was there."""
     q, r, m = settings.n_factors, settings.n_inputs, settings.n_inducing
 
@@ -107,11 +107,11 @@ def _of_process(settings: Settings) -> list[Variable]:
     ]
     for name in settings.given:
         for word, doc in FIXED.items():
-            out.append(Variable(f"{word}_{name}", (f"feature_{name}",), doc, _fixed(word, name)))
+            out.append(Variable(f"{word}_{name}", (f"feature_{name}",), doc, _standardisation_of(word, name)))
     return out
 
 
-def _of_view(view: View) -> list[Variable]:
+def _view_variables(view: View) -> list[Variable]:
     """Return the variables of a view: its decoder, and what its values are standardised by."""
     feature, out = f"feature_{view.name}", []
     for part, (dims, doc) in DECODER.items():
@@ -121,7 +121,7 @@ def _of_view(view: View) -> list[Variable]:
         out.append(Variable(f"decoder_{part}_{view.name}", named, doc, _value(key)))
     if view.likelihood == "gaussian":
         for word, doc in FIXED.items():
-            out.append(Variable(f"{word}_{view.name}", (feature,), doc, _fixed(word, view.name)))
+            out.append(Variable(f"{word}_{view.name}", (feature,), doc, _standardisation_of(word, view.name)))
     return out
 
 
@@ -129,7 +129,7 @@ def _value(key: str) -> Callable[[Globals], Array]:
     return lambda g: g.values[key]
 
 
-def _fixed(word: str, view: str) -> Callable[[Globals], Array]:
+def _standardisation_of(word: str, view: str) -> Callable[[Globals], Array]:
     return lambda g: getattr(g.fixed, word)[view]
 
 

@@ -12,7 +12,7 @@ from factorflow.kernels.device import on_host
 from factorflow.kernels.random import Step
 from factorflow.kernels.sites import MODELS
 from factorflow.models.gplvm_cmf.settings import Family, Settings
-from factorflow.models.gplvm_cmf.state import Arrays, Fixed, Globals, Local, initial_moments
+from factorflow.models.gplvm_cmf.state import Arrays, Globals, Local, Standardisation, initial_moments
 from factorflow.shape import Array, Block
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "standardise",
     "initialize_rows",
     "step_at",
-    "unpacked",
+    "unpack_cholesky",
 ]
 
 START, SPREAD = MODELS[0], MODELS[1]
@@ -52,7 +52,9 @@ UNEVEN = 0.01
 """Noise of where rows begin, so that no two features of z, or inputs, begin alike."""
 
 
-def standardise(settings: Settings, fixed: Fixed, block: Block, view: str) -> Float64[np.ndarray, "B D"]:
+def standardise(
+    settings: Settings, fixed: Standardisation, block: Block, view: str
+) -> Float64[np.ndarray, "B D"]:
     """Return the values of a view less their mean, over their standard deviation; 0 where missing."""
     values = on_host(block.data[view])
     gaussian = next(v for v in settings.views if v.name == view).likelihood == "gaussian"
@@ -60,7 +62,9 @@ def standardise(settings: Settings, fixed: Fixed, block: Block, view: str) -> Fl
     return np.where(seen, (np.where(seen, values, 0.0) - fixed.location[view]) / fixed.scale[view], 0.0)
 
 
-def standardised_inputs(settings: Settings, block: Block, fixed: Fixed) -> Float64[np.ndarray, "B R"]:
+def standardised_inputs(
+    settings: Settings, block: Block, fixed: Standardisation
+) -> Float64[np.ndarray, "B R"]:
     """Return X where it is given, standardised.
 
     Raises
@@ -89,7 +93,7 @@ def standardised_inputs(settings: Settings, block: Block, fixed: Fixed) -> Float
     return np.concatenate(parts, axis=1)
 
 
-def initialize_rows(settings: Settings, block: Block, fixed: Fixed, step: Step) -> Local:
+def initialize_rows(settings: Settings, block: Block, fixed: Standardisation, step: Step) -> Local:
     """Return rows that no step has visited: Gaussians around the principal components of their values."""
     mean = UNEVEN * step_at(step, 0).normal(START, block.rows, settings.n_factors)
     for view in settings.views:
@@ -137,14 +141,14 @@ def convert_rows(
 def factor_of(local: Local) -> Float64[np.ndarray, "B Q Q"]:
     """Return C of rows that have Gaussians of their own, N(m, C C')."""
     if "factor" in local.values:
-        return unpacked(local.values["factor"], local.values["mean"].shape[1])
+        return unpack_cholesky(local.values["factor"], local.values["mean"].shape[1])
     log_sd = local.values["log_sd"]
     return np.asarray(np.exp(log_sd)[:, :, None] * np.eye(log_sd.shape[1]))
 
 
 def initial_inputs(
     settings: Settings,
-    fixed: Fixed,
+    fixed: Standardisation,
     mean: Float64[np.ndarray, "B Q"],
     factor: Float64[np.ndarray, "B Q Q"],
     block: Block,
@@ -183,7 +187,7 @@ def pack_diagonal(log_diagonal: Float64[np.ndarray, "B Q"]) -> Float64[np.ndarra
     return out
 
 
-def unpacked(packed_: Float64[np.ndarray, "B P"], q: int) -> Float64[np.ndarray, "B Q Q"]:
+def unpack_cholesky(packed_: Float64[np.ndarray, "B P"], q: int) -> Float64[np.ndarray, "B Q Q"]:
     """Return the Cholesky factors of packed ones."""
     out = np.zeros((len(packed_), q, q))
     out[:, *np.tril_indices(q)] = packed_
@@ -199,7 +203,7 @@ def covariance_of_inputs(local: Local | None, phi: Float64[np.ndarray, "B R"]) -
         return np.zeros((n, r, r))
     if "log_spread" in local.values:
         return np.asarray(np.exp(local.values["log_spread"])[:, :, None] * np.eye(r))
-    factor = unpacked(local.values["spread"], r)
+    factor = unpack_cholesky(local.values["spread"], r)
     return np.asarray(factor @ factor.swapaxes(1, 2))
 
 

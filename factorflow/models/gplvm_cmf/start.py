@@ -23,7 +23,7 @@ from factorflow.models.gplvm_cmf.rows import (
     standardised_inputs,
 )
 from factorflow.models.gplvm_cmf.settings import Settings
-from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, initial_moments, initial_steps
+from factorflow.models.gplvm_cmf.state import Globals, Local, Standardisation, initial_moments, initial_steps
 from factorflow.shape import Array
 
 __all__ = ["CoupleSweep", "DirectionsSweep", "MomentsSweep", "SketchSweep", "empty_globals"]
@@ -67,7 +67,7 @@ def empty_globals(settings: Settings) -> Globals:
             f"at most the number of samples, {settings.n_rows}",
             "Use fewer; some tens are enough for a few inputs.",
         )
-    return Globals({}, {}, {}, Fixed({}, {}, {}))
+    return Globals({}, {}, {}, Standardisation({}, {}, {}))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class MomentsSweep(Sweep[Globals, None, Moments]):
         """Add up moments of the block."""
         settings, sums = self.settings, []
         zeros = {name: np.zeros(x.shape[1]) for name, x in _as_floats(settings, block)}
-        blank = Fixed(zeros, {name: x + 1.0 for name, x in zeros.items()}, {})
+        blank = Standardisation(zeros, {name: x + 1.0 for name, x in zeros.items()}, {})
         if settings.given:
             standardised_inputs(settings, block, blank)  # refuses what is missing
         kinds = {view.name: view.likelihood for view in settings.views}
@@ -114,7 +114,7 @@ class MomentsSweep(Sweep[Globals, None, Moments]):
         width = settings.n_factors + OVERSAMPLING
         for v, view in enumerate(settings.views):
             basis[view.name] = step.normal(SKETCH, np.arange(view.n_features) + (v << 40), width)
-        return replace(globals_, fixed=Fixed(location, scale, basis)), {}
+        return replace(globals_, fixed=Standardisation(location, scale, basis)), {}
 
 
 def _locations(settings: Settings) -> dict[str, Float64[np.ndarray, " D"]]:
@@ -178,7 +178,7 @@ class SketchSweep(Sweep[Globals, None, Sketch]):
         ), {}
 
 
-def _initial_decoders(settings: Settings, fixed: Fixed, step: Step) -> dict[str, Array]:
+def _initial_decoders(settings: Settings, fixed: Standardisation, step: Step) -> dict[str, Array]:
     values: dict[str, Array] = {}
     for v, view in enumerate(settings.views):
         units = step.normal(WEIGHTS, np.arange(settings.hidden) + (v << 40), settings.n_factors).T

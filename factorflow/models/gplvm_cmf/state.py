@@ -14,7 +14,7 @@ from factorflow.shape import Array
 __all__ = [
     "Arrays",
     "Cotangents",
-    "Fixed",
+    "Standardisation",
     "Globals",
     "Gradients",
     "Local",
@@ -28,7 +28,7 @@ Arrays = Mapping[str, Array]
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Standardisation:
     """What the first passes find; it stays.
 
     Parameters
@@ -94,7 +94,7 @@ class Globals:
     values: Arrays
     first: Arrays
     second: Arrays
-    fixed: Fixed
+    fixed: Standardisation
     steps: Arrays = field(default_factory=dict)
     pending: Cotangents | None = None
     comparison: Float64[np.ndarray, "3 2"] | None = None

@@ -59,23 +59,23 @@ def initialize_chains(
     xp = device.namespace(y)
     if isinstance(local, Chains):
         local = move_to_device(local, y)
-        activity = local.activity * (device.beside(tables.unit, y) / local.unit)
+        activity = local.activity * (device.move_beside(tables.unit, y) / local.unit)
         tracks = (rescale_chains(local, tables) if halfway else local).tracks
     else:
         tracks = move_to_device(_chains_of_frames(settings, block, local, tables), y)
         activity = xp.concat([t.present[:, None] * t.mean for t in tracks], axis=1)
     if observed.seen is None:
-        residual = y @ device.beside(tables.weighted, y) - device.beside(tables.pull, y)
+        residual = y @ device.move_beside(tables.weighted, y) - device.move_beside(tables.pull, y)
     else:
-        explained = activity @ device.beside(tables.weights.T, y) + device.beside(tables.shift, y)
+        explained = activity @ device.move_beside(tables.weights.T, y) + device.move_beside(tables.shift, y)
         residual = y - explained * observed.seen
-    evidence = device.beside(np.zeros((block.n_rows, size)), y)
-    return Chains(tracks, activity, residual, evidence, device.beside(tables.unit, y))
+    evidence = device.move_beside(np.zeros((block.n_rows, size)), y)
+    return Chains(tracks, activity, residual, evidence, device.move_beside(tables.unit, y))
 
 
 def rescale_chains(local: Chains, tables: Tables) -> Chains:
     """Return the marginals of chains in the unit of attributes that the last M-step chose."""
-    unit = device.beside(tables.unit, local.activity)
+    unit = device.move_beside(tables.unit, local.activity)
     ratios, size, tracks = unit / local.unit, local.evidence.shape[1], []
     xp = device.namespace(ratios)
     for p, t in enumerate(local.tracks):
@@ -109,10 +109,10 @@ def _chains_of_frames(settings: Settings, block: Block, local: Halves, tables: T
     frames = rescale_frames(settings, block, move_to_device(local, y), tables)
     a, size = compute_means(frames)[1], settings.choices.n_attributes
     absent_variance, which = (
-        device.beside((1.0 / tables.precision)[place], y),
-        device.beside(conditional.which, y),
+        device.move_beside((1.0 / tables.precision)[place], y),
+        device.move_beside(conditional.which, y),
     )
-    diagonal = device.beside(np.eye(size), y)
+    diagonal = device.move_beside(np.eye(size), y)
     tracks = []
     for p in range(settings.choices.n_identities):
         columns = _columns(settings, p)
@@ -130,10 +130,10 @@ def compute_evidence(settings: Settings, block: Block, chains: Chains, p: int, t
     """Return chains with the evidence for one identity: the data less what all others explain."""
     columns = _columns(settings, p)
     if settings.complete:
-        between = device.beside(np.ascontiguousarray(tables.between[:, columns]), chains.activity)
+        between = device.move_beside(np.ascontiguousarray(tables.between[:, columns]), chains.activity)
         return replace(chains, evidence=chains.residual[:, columns] - chains.activity @ between)
     residual = chains.residual + _explained_part(settings, block, chains, p, tables)
-    weighted = device.beside(tables.weighted[:, columns], residual)
+    weighted = device.move_beside(tables.weighted[:, columns], residual)
     return replace(chains, residual=residual, evidence=residual @ weighted)
 
 
@@ -357,7 +357,7 @@ def _explained_part(
 ) -> Float64[Array, "B D"]:
     """Return what an identity explains of the observed entries."""
     columns = _columns(settings, p)
-    weights = device.beside(np.ascontiguousarray(tables.weights[:, columns].T), chains.activity)
+    weights = device.move_beside(np.ascontiguousarray(tables.weights[:, columns].T), chains.activity)
     mask = settings.observed(block, tables.location, tables.scale).seen
     return (chains.activity[:, columns] @ weights) * mask
 
@@ -371,6 +371,6 @@ def _loop_arguments(settings: Settings, block: Block, p: int, tables: Tables) ->
     assert observed.seen is not None
     assert tables.products is not None
     columns = slice(p * size**2, (p + 1) * size**2)
-    products = device.beside(np.ascontiguousarray(tables.products[:, columns]), observed.y)
+    products = device.move_beside(np.ascontiguousarray(tables.products[:, columns]), observed.y)
     own = device.namespace(observed.y).reshape(observed.seen @ products, (-1, size, size))
     return (0,) * size, runs, own, 1

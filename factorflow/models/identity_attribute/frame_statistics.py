@@ -19,7 +19,7 @@ from factorflow.models.identity_attribute.frame_updates import (
     rescale_frames,
 )
 from factorflow.models.identity_attribute.kernels import loops_for
-from factorflow.models.identity_attribute.settings import Observed, Settings
+from factorflow.models.identity_attribute.settings import ObservedBlock, Settings
 from factorflow.models.identity_attribute.state import Frames, Halves, Stats
 from factorflow.models.identity_attribute.sums import state_moments, sums_by_view, unpack_bands
 from factorflow.models.identity_attribute.tables import FIRST, LAST, Tables
@@ -45,19 +45,19 @@ class ConditionalCovariances:
 
 
 def conditional_covariances(
-    observed: Observed, place: Int[np.ndarray, " B"], tables: Tables
+    observed: ObservedBlock, place: Int[np.ndarray, " B"], tables: Tables
 ) -> ConditionalCovariances:
     """Return S1 of the frames of a block."""
     y, complete = observed.y, (tables.inverse, tables.half_on)
     if observed.whole is None or observed.whole.all():
-        return ConditionalCovariances(place, *(device.beside(part, y) for part in complete))
+        return ConditionalCovariances(place, *(device.move_beside(part, y) for part in complete))
     assert observed.seen is not None
     gaps = np.flatnonzero(~observed.whole)
-    incomplete = invert_incomplete(observed.seen[device.beside(gaps, y)], place[gaps], tables)
+    incomplete = invert_incomplete(observed.seen[device.move_beside(gaps, y)], place[gaps], tables)
     which = place.copy()
     which[gaps] = len(tables.inverse) + np.arange(len(gaps))
     pairs = zip(complete, incomplete, strict=True)
-    joined = (device.namespace(y).concat([device.beside(shared, y), each]) for shared, each in pairs)
+    joined = (device.namespace(y).concat([device.move_beside(shared, y), each]) for shared, each in pairs)
     return ConditionalCovariances(which, *joined)
 
 
@@ -98,7 +98,7 @@ def compute_statistics(settings: Settings, block: Block, local: Halves, tables: 
     if observed.seen is not None:
         covariance = compute_covariances(rescale_frames(settings, block, local, tables), conditional)
     views, second = sums_by_view(settings, observed, x, active, covariance, spread)
-    first = device.beside(np.flatnonzero(find_parity_rows(settings, block, 0).place & FIRST), y)
+    first = device.move_beside(np.flatnonzero(find_parity_rows(settings, block, 0).place & FIRST), y)
     moments = state_moments(settings, squares, device.on_host(local.even.present[first]), entropy)
     both, n_earlier, n_later = pairs.sum(axis=1)
     n_pairs = float(linked.sum())

@@ -13,7 +13,7 @@ from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Gather
 from factorflow.models.identity_attribute.kernels import loops_for
 from factorflow.models.identity_attribute.kernels.neighbours import NOBODY, OUTSIDE
-from factorflow.models.identity_attribute.settings import Observed, Settings, move_to_device
+from factorflow.models.identity_attribute.settings import ObservedBlock, Settings, move_to_device
 from factorflow.models.identity_attribute.state import Edge, Frames, Halves
 from factorflow.models.identity_attribute.tables import FIRST, LAST, Tables
 
@@ -69,14 +69,16 @@ def initialize_frames(settings: Settings, block: Block, tables: Tables) -> Halve
     """Return the initial frames: attributes by ridge regression, presence by their energy."""
     c = settings.choices
     observed = settings.observed(block, tables.location, tables.scale)
-    y, shift = observed.y, device.beside(tables.shift, observed.y)
-    xp, unit = device.namespace(y), device.beside(tables.unit, y)
-    x = (y - (shift if observed.seen is None else observed.seen * shift)) @ device.beside(tables.start, y)
+    y, shift = observed.y, device.move_beside(tables.shift, observed.y)
+    xp, unit = device.namespace(y), device.move_beside(tables.unit, y)
+    x = (y - (shift if observed.seen is None else observed.seen * shift)) @ device.move_beside(
+        tables.start, y
+    )
     energy = xp.mean(xp.reshape(x, (-1, c.n_identities, c.n_attributes)) ** 2, axis=2)
     present = xp.minimum(xp.maximum(energy / (energy + 0.2), 0.05), 0.95)
     halves = []
     for parity in (0, 1):
-        rows = device.beside(find_parity_rows(settings, block, parity).rows, y)
+        rows = device.move_beside(find_parity_rows(settings, block, parity).rows, y)
         zeros = xp.zeros_like(x[rows])
         halves.append(Frames(present[rows], x[rows], zeros, xp.sum(zeros, axis=1), unit))
     return Halves(*halves)
@@ -84,9 +86,9 @@ def initialize_frames(settings: Settings, block: Block, tables: Tables) -> Halve
 
 def rescale_frames(settings: Settings, block: Block, local: Halves, tables: Tables) -> Frames:
     """Return all frames of a block, in the unit of attributes that the last M-step chose."""
-    xp, unit = device.namespace(local.even.on), device.beside(tables.unit, local.even.on)
+    xp, unit = device.namespace(local.even.on), device.move_beside(tables.unit, local.even.on)
     is_odd, index = locate_rows(settings, block)
-    order = device.beside(index + is_odd * len(local.even.on), unit)
+    order = device.move_beside(index + is_odd * len(local.even.on), unit)
     (even, even_ratio), (odd, odd_ratio) = ((half, unit / half.unit) for half in (local.even, local.odd))
     return Frames(
         xp.concat([even.present, odd.present])[order],
@@ -123,7 +125,7 @@ def compute_means(local: Frames) -> tuple[Float64[Array, "B K"], Float64[Array, 
     """Return E a b and E a of all frames."""
     xp = device.namespace(local.on)
     x, a = xp.empty_like(local.on), xp.empty_like(local.on)
-    loops_for(local.on).means(local.present, local.on, local.off, x, a)
+    loops_for(local.on).write_means(local.present, local.on, local.off, x, a)
     return x, a
 
 
@@ -157,10 +159,10 @@ def _neighbour_terms(
     """Return the messages of neighbouring frames: precision times mean of a (29), log odds of b (24)."""
     neighbours = _neighbour_states(block, local.present, a, tables.edges, rows)
     xp, hold, odds = device.namespace(a), tables.hold[place], tables.odds[place]
-    prior, total = xp.zeros_like(neighbours[0][1]), device.beside(odds[:, :1], a)
+    prior, total = xp.zeros_like(neighbours[0][1]), device.move_beside(odds[:, :1], a)
     for end, (present, mean) in enumerate(neighbours):
-        prior = prior + device.beside(hold[:, end], a) * mean
-        total = total + device.beside(odds[:, end + 1, None], a) * present
+        prior = prior + device.move_beside(hold[:, end], a) * mean
+        total = total + device.move_beside(odds[:, end + 1, None], a) * present
     return prior, total
 
 
@@ -192,9 +194,9 @@ def _neighbour_states(
     1/2 and 0 in another block that no sweep has visited.
     """
     edge_present, edge_mean = edge_states(block, edges, present.shape[1], a.shape[1])
-    edge_present, edge_mean = device.beside(edge_present, a), device.beside(edge_mean, a)
+    edge_present, edge_mean = device.move_beside(edge_present, a), device.move_beside(edge_mean, a)
     earlier, later = np.maximum(rows - 1, 0), np.minimum(rows + 1, block.n_rows - 1)
-    earlier, later = device.beside(earlier, a), device.beside(later, a)
+    earlier, later = device.move_beside(earlier, a), device.move_beside(later, a)
     previous, following = (present[earlier], a[earlier]), (present[later], a[later])
     if len(rows) and rows[0] == 0:
         previous[0][0], previous[1][0] = edge_present[0], edge_mean[0]
@@ -217,8 +219,8 @@ def _update_complete(
 
     Others are not written.
     """
-    xp, loops, weighted = device.namespace(y), loops_for(y), device.beside(tables.weighted, y)
-    unit, rows = device.beside(tables.unit, y), half.rows
+    xp, loops, weighted = device.namespace(y), loops_for(y), device.move_beside(tables.weighted, y)
+    unit, rows = device.move_beside(tables.unit, y), half.rows
     present, on, off, entropy = (xp.empty_like(x) for x in (old.present, old.on, old.off, old.entropy))
     priors = tables.hold, tables.odds, tables.alone, tables.inverse, tables.offset
     edges = edge_states(block, tables.edges, tables.own.shape[0], len(tables.unit))
@@ -237,14 +239,14 @@ def _as_slice(rows: Int[np.ndarray, " n"], other: Array) -> slice | Int[Array, "
     """Return rows as a slice, which copies nothing, where they are evenly spaced."""
     steps = np.diff(rows)
     if not len(steps) or (steps != steps[0]).any():
-        return device.beside(rows, other)
+        return device.move_beside(rows, other)
     return slice(int(rows[0]), int(rows[-1]) + 1, int(steps[0]))
 
 
 def _update_incomplete(
     settings: Settings,
     block: Block,
-    observed: Observed,
+    observed: ObservedBlock,
     half: ParityRows,
     gaps: Int[np.ndarray, " n"],
     local: Frames,
@@ -254,7 +256,7 @@ def _update_incomplete(
     """Write the frames with missing entries of one half, given all frames of the block."""
     assert observed.seen is not None
     y, rows, place = observed.y, half.rows[gaps], half.place[gaps]
-    in_block, in_half = device.beside(rows, y), device.beside(gaps, y)
+    in_block, in_half = device.move_beside(rows, y), device.move_beside(gaps, y)
     mask = observed.seen[in_block]
     inverse, half_on = invert_incomplete(mask, place, tables)
     x, a = compute_means(local)
@@ -262,14 +264,15 @@ def _update_incomplete(
     x, present, on, off = x[in_block], local.present[in_block], local.on[in_block], local.off[in_block]
     loops_for(y).update_gaps(
         place,
-        y[in_block] - mask * (x @ device.beside(tables.weights.T, y) + device.beside(tables.shift, y)),
+        y[in_block]
+        - mask * (x @ device.move_beside(tables.weights.T, y) + device.move_beside(tables.shift, y)),
         mask,
         np.ascontiguousarray(tables.weights.T),
         np.ascontiguousarray(tables.weighted.T),
         prior,
         tables.precision,
         inverse,
-        half_on - device.beside(tables.half_off[place], y),
+        half_on - device.move_beside(tables.half_off[place], y),
         odds,
         x,
         present,
@@ -288,7 +291,7 @@ def invert_incomplete(
 ) -> tuple[Float64[Array, "n P Q Q"], Float64[Array, "n P"]]:
     """Return S1 of frames with missing entries, and log|S1| / 2."""
     xp = device.namespace(mask)
-    gram = xp.reshape(mask @ device.beside(tables.products, mask), (len(mask), *tables.own.shape))
+    gram = xp.reshape(mask @ device.move_beside(tables.products, mask), (len(mask), *tables.own.shape))
     inverse, log_det = xp.empty_like(gram), xp.empty(gram.shape[:2])
     loops_for(mask).invert_all(tables.precision[place], gram, inverse, log_det)
     return inverse, -0.5 * log_det

@@ -117,7 +117,7 @@ class RepeatedEnd(Sweep[Globals, State, Stats]):
         observed = settings.observed(block, globals_.location, globals_.scale)
         x, size = now.activity, (c.n_identities, c.n_attributes, c.n_attributes)
         total = device.on_host(x.sum(axis=0))
-        nothing = device.beside(np.zeros((len(x), *size)), x)
+        nothing = device.move_beside(np.zeros((len(x), *size)), x)
         views, second = sums_by_view(settings, observed, x, total, nothing, np.zeros(size))
         return now, replace(stats, views=views, second=second)
 

@@ -122,7 +122,7 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
         ),
     ]
     for view in settings.views:
-        out += _of_view(settings, view.name, by_column)
+        out += _view_variables(settings, view.name, by_column)
     rows = partial(Variable, rows=True)
     return (
         *out,
@@ -139,7 +139,7 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
     )
 
 
-def _of_view(settings: Settings, view: str, by_column: Callable[[Array], Array]) -> list[Variable]:
+def _view_variables(settings: Settings, view: str, by_column: Callable[[Array], Array]) -> list[Variable]:
     """Return the variables of a view."""
     feature = f"feature_{view}"
     column = (feature, "identity", "attribute")
@@ -259,7 +259,7 @@ def one_step(
         ``present`` (n, P); ``mean_<view>`` and ``sd_<view>`` (n, D) of a new observation; ``log_density``
         (n,), a lower bound of log p(y_t | y_1 ... y_t-1) with the parameters at their means.
     """
-    from factorflow.kernels.compile import compiled
+    from factorflow.kernels.compile import compile_scalar
     from factorflow.models.identity_attribute.kernels.filtering import filter_frames
 
     c, n = settings.choices, len(first)
@@ -274,7 +274,7 @@ def one_step(
     present, density = np.empty((n, c.n_identities)), np.empty(n)
     mean = np.empty((n, c.n_identities, c.n_attributes))
     covariance = np.empty((*mean.shape, c.n_attributes))
-    compiled(filter_frames)(
+    compile_scalar(filter_frames)(
         np.where(seen > 0, y, 0.0),
         seen,
         np.ascontiguousarray(first),

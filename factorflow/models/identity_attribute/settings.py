@@ -13,7 +13,7 @@ from factorflow.kernels import device
 from factorflow.shape import Array, Block, ViewMeta
 from factorflow.trees import map_leaves
 
-__all__ = ["Choices", "Observed", "Runs", "Settings", "on_host", "move_to_device"]
+__all__ = ["Choices", "ObservedBlock", "Runs", "Settings", "on_host", "move_to_device"]
 
 Pair = tuple[float, float]
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Observed:
+class ObservedBlock:
     """The values of a block, views side by side: centred, scaled, 0 where they are missing.
 
     Parameters
@@ -194,17 +194,17 @@ class Settings:
         time = block.columns["time"] if self.in_sequences else block.rows
         return np.flatnonzero(time % 2 == parity)
 
-    def observed(self, block: Block, location: Array, scale: Array) -> Observed:
+    def observed(self, block: Block, location: Array, scale: Array) -> ObservedBlock:
         """Return the values of a block, less a location and divided by a scale, (D,) each."""
         where = "observed", device.on_device(block.data[self.views[0].name])
-        return block.once(where, (location, scale), lambda: self._observed(block, location, scale))
+        return block.once(where, (location, scale), lambda: self._observe(block, location, scale))
 
-    def _observed(self, block: Block, location: Array, scale: Array) -> Observed:
+    def _observe(self, block: Block, location: Array, scale: Array) -> ObservedBlock:
         views = [block.data[view.name] for view in self.views]
         xp, other = device.namespace(views[0]), views[0]
         y = xp.concat([xp.astype(values, np.float64) for values in views], axis=1)
-        y -= device.beside(location, other)
-        y /= device.beside(scale, other)
+        y -= device.move_beside(location, other)
+        y /= device.move_beside(scale, other)
         seen = whole = None
         n = np.full(self.n_features, float(block.n_rows))
         if not self.complete:
@@ -212,7 +212,7 @@ class Settings:
             y, seen = xp.where(there, y, 0.0), xp.astype(there, np.float64)
             whole, n = np.asarray(device.on_host(xp.all(there, axis=1))), device.on_host(xp.sum(seen, axis=0))
         total, squares = (device.on_host(xp.sum(part, axis=0)) for part in (y, y * y))
-        return Observed(y, seen, whole, n, total, squares)
+        return ObservedBlock(y, seen, whole, n, total, squares)
 
 
 def on_host(block: Block) -> Block:
@@ -224,4 +224,4 @@ def move_to_device(state: T, other: Array) -> T:
     """Return the state of a block where ``other`` lies: what a checkpoint had comes from the host."""
     if not device.on_device(other):
         return state
-    return map_leaves(lambda leaf: device.beside(leaf, other), state)  # type: ignore[no-any-return]
+    return map_leaves(lambda leaf: device.move_beside(leaf, other), state)  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ from factorflow.models.contract import Block, Gather, Info, Step, Sweep, wide
 from factorflow.models.identity_attribute.dynamics import expectations
 from factorflow.models.identity_attribute.ica import energy_groups, fast_ica, separate_in_time, whiten
 from factorflow.models.identity_attribute.settings import Settings, on_host
-from factorflow.models.identity_attribute.state import Fixed, Globals, Weights
+from factorflow.models.identity_attribute.state import Globals, Standardisation, Weights
 
 __all__ = ["LocationSweep", "SampleSweep", "empty_globals"]
 
@@ -43,7 +43,7 @@ def empty_globals(settings: Settings) -> Globals:
     fixed, weights = {}, {}
     for view in settings.views:
         one = np.ones(view.n_features)
-        fixed[view.name] = Fixed(0.0 * one, one)
+        fixed[view.name] = Standardisation(0.0 * one, one)
         weights[view.name] = _weights(np.zeros((view.n_features, k)), one)
     return Globals(
         fixed,
@@ -106,7 +106,7 @@ class LocationSweep(Sweep[Globals, None, ExtentStats]):
             spread = np.maximum(own.squares - 2.0 * mean * own.total + own.n * mean**2, 0.0)
             scale = float(np.sqrt(spread.sum() / max(own.n.sum(), 1.0)))
             place = mean + view.about()
-            fixed[view.name] = Fixed(place, np.full(view.n_features, scale if scale > 0 else 1.0))
+            fixed[view.name] = Standardisation(place, np.full(view.n_features, scale if scale > 0 else 1.0))
             variance = spread / count / (scale**2 if scale > 0 else 1.0)
             numbers = np.array(self.settings.numbers(view.name))
             random = step.normal(SITE_LOADINGS, numbers, c.n_columns) / np.sqrt(PRESENCE * c.n_columns)

@@ -18,7 +18,7 @@ from factorflow.models.identity_attribute.dynamics import Dynamics
 __all__ = [
     "Chains",
     "Edge",
-    "Fixed",
+    "Standardisation",
     "Frames",
     "Globals",
     "Halves",
@@ -31,7 +31,7 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Standardisation:
     """What the values of a view are measured from.
 
     Parameters
@@ -99,7 +99,7 @@ class Globals:
         By view, the share of the noise of a feature that is uncertainty of x = a b; empty before that.
     """
 
-    fixed: Mapping[str, Fixed] = field(metadata=wide())
+    fixed: Mapping[str, Standardisation] = field(metadata=wide())
     weights: Mapping[str, Weights] = field(metadata=wide())
     relevance: Float64[np.ndarray, " K"]
     transition: Float64[np.ndarray, "2 2"]

@@ -8,7 +8,7 @@ from jaxtyping import Float64
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, triangle
 from factorflow.models.contract import Array
-from factorflow.models.identity_attribute.settings import Observed, Settings
+from factorflow.models.identity_attribute.settings import ObservedBlock, Settings
 from factorflow.models.identity_attribute.state import Moments, ViewStats
 
 __all__ = ["block_diagonal", "state_moments", "sums_by_view", "unpack_bands"]
@@ -19,7 +19,7 @@ CHUNK = 512
 
 def sums_by_view(
     settings: Settings,
-    observed: Observed,
+    observed: ObservedBlock,
     x: Float64[Array, "B K"],
     total: Float64[np.ndarray, " K"],
     covariance: Float64[Array, "B P Q Q"] | None,
@@ -53,7 +53,7 @@ def sums_by_view(
         if view.missing == "scattered":
             assert seen is not None
             assert covariance is not None
-            packed = _packed(seen, x, covariance)
+            packed = _packed_sums(seen, x, covariance)
         elif view.missing == "none":
             if everywhere is None:
                 everywhere = device.on_host(x.T @ x) + block_diagonal(spread)
@@ -61,7 +61,7 @@ def sums_by_view(
         else:
             assert seen is not None
             assert covariance is not None
-            there = device.beside(np.flatnonzero(device.on_host(seen[:, 0]) > 0), y)
+            there = device.move_beside(np.flatnonzero(device.on_host(seen[:, 0]) > 0), y)
             shown = x[there]
             spread_there = device.on_host(xp.sum(covariance[there], axis=0))
             second[view.name] = device.on_host(shown.T @ shown) + block_diagonal(spread_there)
@@ -94,7 +94,7 @@ def unpack_bands(bands: Float64[np.ndarray, "Q K"]) -> Float64[np.ndarray, "P Q 
     return out
 
 
-def _packed(
+def _packed_sums(
     seen: Float64[Array, "B D"],
     x: Float64[Array, "B K"],
     covariance: Float64[Array, "B P Q Q"],
@@ -104,9 +104,9 @@ def _packed(
     low, high = triangle(k)
     same = np.flatnonzero(low // q == high // q)  # pairs within one identity
     own = (low[same] // q) * q**2 + (low[same] % q) * q + high[same] % q
-    low, high, same, own = (device.beside(part, x) for part in (low, high, same, own))
+    low, high, same, own = (device.move_beside(part, x) for part in (low, high, same, own))
     flat = xp.reshape(covariance, (len(x), -1))
-    total = device.beside(np.zeros((seen.shape[1], n_pairs(k))), x)
+    total = device.move_beside(np.zeros((seen.shape[1], n_pairs(k))), x)
     for start in range(0, len(x), CHUNK):
         part = slice(start, start + CHUNK)
         products = x[part][:, low] * x[part][:, high]

@@ -187,7 +187,7 @@ class _Molten(ModelConfig):
         settings = Settings(likelihood, roles, choices)
         return MoltenModel(meta, settings, self.start_iter, self.max_iter, self.tol)
 
-    def _shared(self) -> dict[str, Any]:
+    def _shared_settings(self) -> dict[str, Any]:
         return {
             "n_components": self.n_components,
             "n_starts": self.n_starts,
@@ -259,7 +259,7 @@ class MoltenPoisson(_Molten):
             When the views do not suit it.
         """
         choices = Choices(
-            **self._shared(),
+            **self._shared_settings(),
             shape=self.shape,
             shape_mean=self.shape_mean,
             rate=self.rate,
@@ -339,7 +339,7 @@ class MoltenNormal(_Molten):
             When the views do not suit it.
         """
         choices = Choices(
-            **self._shared(),
+            **self._shared_settings(),
             shape=None,
             rate=self.precision,
             rate_prior=self.precision_prior,

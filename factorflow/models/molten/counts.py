@@ -21,7 +21,7 @@ from factorflow.models.contract import Block, Info, Step, wide
 from factorflow.models.molten import passes
 from factorflow.models.molten.factors import (
     lowest_log,
-    means,
+    mean_factors,
     rows_of_levels,
     shift_logs,
     sum_weighted_counts,
@@ -310,7 +310,7 @@ def _grid_rates(settings: Settings, globals_: Globals, axis: str, index: range) 
     for name in settings.names:
         if name != axis:
             product = product * np.tensordot(
-                settings.grid_exposure(name), means(globals_.levels[name]), axes=1
+                settings.grid_exposure(name), mean_factors(globals_.levels[name]), axes=1
             )
     exposure = settings.grid_exposure(axis)[index.start : index.stop]
     return np.asarray(exposure[:, None, None] * product)

@@ -15,7 +15,7 @@ __all__ = [
     "complete_levels",
     "update_levels",
     "lowest_log",
-    "means",
+    "mean_factors",
     "rows_of_levels",
     "shift_logs",
     "table_of_logs",
@@ -30,7 +30,7 @@ _LOWEST_SINGLE = -80.0
 """The same of each variable, in tables of single precision."""
 
 
-def means(levels: Levels) -> Float64[np.ndarray, "D S K"]:
+def mean_factors(levels: Levels) -> Float64[np.ndarray, "D S K"]:
     """Return E lambda; 1 where nothing is learned."""
     return np.asarray(levels.one / levels.two)
 

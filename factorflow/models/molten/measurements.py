@@ -24,7 +24,7 @@ from factorflow.models.contract import Block, Info, Step, wide
 from factorflow.models.molten import passes
 from factorflow.models.molten.coupled import GroupSums, group_sums, squares_of_group, update_group
 from factorflow.models.molten.groups import append_group_factors
-from factorflow.models.molten.rows import Rows, padded, prepare_rows
+from factorflow.models.molten.rows import Rows, prepare_rows, stack_tables
 from factorflow.models.molten.scales import (
     apply_scale_step,
     precision,
@@ -98,8 +98,8 @@ class GaussianSweep(VariableSweep[Stats]):
         s, levels = self.settings, globals_.levels
         second = {n: levels[n].two if n in s.roles.linear else squares(levels[n]) for n in s.names}
         return Tables(
-            padded(s, {name: levels[name].one for name in s.names}),
-            padded(s, second),
+            stack_tables(s, {name: levels[name].one for name in s.names}),
+            stack_tables(s, second),
             globals_.reference,
             globals_.scale.shape[2],
         )

@@ -10,7 +10,7 @@ from jaxtyping import Float64
 
 from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
 from factorflow.models.contract import Array, Block, Variable
-from factorflow.models.molten.factors import means
+from factorflow.models.molten.factors import mean_factors
 from factorflow.models.molten.groups import group_weights
 from factorflow.models.molten.rows import covariate, level_codes
 from factorflow.models.molten.scales import precision
@@ -39,7 +39,7 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
             "weight",
             ("factor",),
             _WEIGHTS[settings.likelihood],
-            lambda g: _by_component(g, "strength", settings),
+            lambda g: _component_values(g, "strength", settings),
         ),
         Variable(
             "scale",
@@ -51,7 +51,7 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
     ]
     for name in settings.names:
         for word, moment in MOMENTS.items():
-            what, find = ("mean", "variance")[moment], partial(_of_levels, settings, name, moment)
+            what, find = ("mean", "variance")[moment], partial(_level_moments, settings, name, moment)
             new = partial(Variable, positive=counts and moment == 0)
             dims = f"feature_{name}", "factor"
             out.append(new(f"{word}_{name}", dims, f"{symbol}_dl, {what}", find(slice(None, -1))))
@@ -63,7 +63,7 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
                 out.append(new(f"{word}_{name}", dims[:1], doc, added(slice(None, -1))))
                 doc = f"w of rows whose level is missing or unknown, {what}"
                 out.append(new(f"{word}_missing_{name}", (), doc, added(-1)))
-    return (*out, *_shared(settings))
+    return (*out, *_shared_variables(settings))
 
 
 _WEIGHTS = {
@@ -72,7 +72,7 @@ _WEIGHTS = {
 }
 
 
-def _shared(settings: Settings) -> list[Variable]:
+def _shared_variables(settings: Settings) -> list[Variable]:
     """Return what all levels and components share."""
     out = []
     if settings.likelihood == "gaussian":
@@ -118,7 +118,7 @@ def _intercept(g: Globals) -> tuple[float, float]:
     return float(globals_.intercept[0, 0] + globals_.reference), float(globals_.intercept[1, 0])
 
 
-def _by_component(g: Globals, name: str, settings: Settings) -> Float64[np.ndarray, " K"]:
+def _component_values(g: Globals, name: str, settings: Settings) -> Float64[np.ndarray, " K"]:
     return np.asarray(getattr(best_start(g), name)[0, component_order(settings, g)])
 
 
@@ -126,7 +126,9 @@ def _start_objectives(g: Globals) -> Float64[np.ndarray, " T"]:
     return g.tried if g.tried.size else g.objective
 
 
-def _of_levels(settings: Settings, name: str, moment: int, rows: slice | int) -> Callable[[Globals], Array]:
+def _level_moments(
+    settings: Settings, name: str, moment: int, rows: slice | int
+) -> Callable[[Globals], Array]:
     """Return what finds mean or variance of the factors of a variable, columns by component."""
 
     def find(g: Globals) -> Array:
@@ -151,7 +153,7 @@ def _moment(settings: Settings, g: Globals, name: str, moment: int) -> Float64[n
     if settings.likelihood == "poisson":
         free = settings.free(name, range(len(levels.seen)), levels.one.shape[2])
         variance = np.where(free[:, None, :], levels.one / levels.two**2, 0.0)
-        return np.asarray((means(levels) if moment == 0 else variance)[:, 0])
+        return np.asarray((mean_factors(levels) if moment == 0 else variance)[:, 0])
     return np.asarray((levels.one if moment == 0 else levels.two)[:, 0])
 
 

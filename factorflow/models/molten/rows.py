@@ -26,7 +26,7 @@ __all__ = [
     "level_codes",
     "covariate",
     "on_host",
-    "padded",
+    "stack_tables",
     "allocate",
     "prepare_rows",
     "zeros",
@@ -119,7 +119,7 @@ def on_host(block: Block) -> Block:
 
 
 def _rows(settings: Settings, block: Block) -> Rows:
-    rows = _in_order(settings, on_host(block))
+    rows = _block_order(settings, on_host(block))
     order = _order(settings, rows.codes)
     codes, y = rows.codes[order], rows.y[order]
     for position, name in enumerate(rows.groups):
@@ -176,7 +176,7 @@ def _place(settings: Settings, variable: int, codes: Int32[np.ndarray, " B"]) ->
     return slice(edges[variable], edges[variable + 1])
 
 
-def _in_order(settings: Settings, block: Block) -> Rows:
+def _block_order(settings: Settings, block: Block) -> Rows:
     """Return the rows as the block has them."""
     roles, codes, groups = settings.roles, level_codes(settings, block), group_weights(settings, block)
     y = block.data[roles.response][:, 0].astype(np.float64)
@@ -218,22 +218,24 @@ def covariate(block: Block, name: str | None, left_out: float) -> Float64[Array,
 
 def zeros(shape: tuple[int, ...], bits: int = 64) -> Float[np.ndarray, ...]:
     """Return zeros that begin with a cache line, so that rows of vectors lie in as few lines as may be."""
-    return _aligned(np.zeros, shape, bits)
+    return _allocate_aligned(np.zeros, shape, bits)
 
 
 def allocate(shape: tuple[int, ...]) -> Float64[np.ndarray, ...]:
     """Return an array to be written that begins with a cache line."""
-    return _aligned(np.empty, shape, 64)
+    return _allocate_aligned(np.empty, shape, 64)
 
 
-def _aligned(make: Callable[..., np.ndarray], shape: tuple[int, ...], bits: int) -> Float[np.ndarray, ...]:
+def _allocate_aligned(
+    make: Callable[..., np.ndarray], shape: tuple[int, ...], bits: int
+) -> Float[np.ndarray, ...]:
     n_bytes = math.prod(shape) * bits // 8
     memory = make(n_bytes + CACHE_LINE, np.uint8)
     first = -memory.__array_interface__["data"][0] % CACHE_LINE
     return memory[first : first + n_bytes].view(f"f{bits // 8}").reshape(shape)
 
 
-def padded(
+def stack_tables(
     settings: Settings, tables: dict[str, Float64[np.ndarray, "D S K"]], bits: int = 64
 ) -> Float[np.ndarray, ...]:
     """Return the tables of all variables below each other, (S, D + 1, W): the last row is of ones."""

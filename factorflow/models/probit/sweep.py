@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float, Float64, Int32, Shaped
 from scipy import special
 
-from factorflow.errors import InputError, counted
+from factorflow.errors import InputError, pluralize
 from factorflow.kernels.device import on_host
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
@@ -199,7 +199,7 @@ def _check_rows(view: str, block: Block) -> None:
             f"row {row} of view {view}",
             "all entries missing",
             "at least one observed entry in every row",
-            f"Leave out {counted(int((~seen).sum()), 'such row')} of block {block.number}.",
+            f"Leave out {pluralize(int((~seen).sum()), 'such row')} of block {block.number}.",
         )
 
 

@@ -237,7 +237,7 @@ def update_scores(
         e = evidence[view.name]
         if noise is not None and view.is_gaussian:
             rho = noise[:, m, None]
-            pairs, linear = pairs + device.beside(rho, e.pairs) * e.pairs, linear + rho * e.linear
+            pairs, linear = pairs + device.move_beside(rho, e.pairs) * e.pairs, linear + rho * e.linear
         else:
             pairs, linear = pairs + e.pairs, linear + e.linear
     offset = n_pairs(n_factors)

@@ -32,7 +32,7 @@ def by_noise_group(
 
 def _rows_of(block: Block, index: Integer[Array, " P"]) -> Block:
     """Return some rows of a block, with nothing kept of them."""
-    data = {name: x[device.beside(index, x)] for name, x in block.data.items()}
+    data = {name: x[device.move_beside(index, x)] for name, x in block.data.items()}
     columns = {name: codes[index] for name, codes in block.columns.items()}
     return replace(block, n_rows=len(index), data=data, hidden={}, columns=columns, memory=None)
 

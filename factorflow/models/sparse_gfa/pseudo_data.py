@@ -170,15 +170,17 @@ def table_of(
         pairs = gfa.expected_pairs(
             mean, spread, weights.intercept, weights.intercept_variance, f, settings.dtype
         )
-        pairs = device.beside(pairs, values)
+        pairs = device.move_beside(pairs, values)
     total = globals_.views[view.name].pairs[noise_group]
-    loadings = device.beside(pad_columns(extended, settings.dtype), values)
+    loadings = device.move_beside(pad_columns(extended, settings.dtype), values)
     wide = None
     if not view.is_gaussian:
         full = settings.full_scores
         parts = [spread, squares_of(mean, packed=full), weights.intercept_variance[:, None]]
-        wide = device.beside(np.concatenate(parts, axis=1).astype(settings.dtype), values)
-    return Table(loadings, pairs, device.beside(total, values), low_noise(settings, view, globals_), wide)
+        wide = device.move_beside(np.concatenate(parts, axis=1).astype(settings.dtype), values)
+    return Table(
+        loadings, pairs, device.move_beside(total, values), low_noise(settings, view, globals_), wide
+    )
 
 
 def squares_of(mean: Float64[Array, "N K"], *, packed: bool) -> Float64[Array, "N V"]:
@@ -210,7 +212,7 @@ def variance_of_predictor(
     else:
         second = (squares_of(mean, packed=True) + packed) * twice
     left = np.concatenate([second, of_scores, np.ones((n_rows, 1))], axis=1)
-    return device.beside(left.astype(table.dtype), table) @ table.T
+    return device.move_beside(left.astype(table.dtype), table) @ table.T
 
 
 def _packed(spread: Float64[Array, "B V"], n_factors: int) -> Float64[Array, "B P"]:
@@ -282,7 +284,9 @@ def entries_of(
     """Return entries in units of the model, NaN where missing."""
     xp = device.namespace(values)
     if view.is_scaled:
-        level, scale = (device.beside(part, values) for part in (view.level(fixed.reference), fixed.scale))
+        level, scale = (
+            device.move_beside(part, values) for part in (view.level(fixed.reference), fixed.scale)
+        )
         return ((values - level) / scale).astype(dtype)
     y = values.astype(dtype)
     return xp.where(values < 0, xp.asarray(np.nan, dtype=dtype), y) if values.dtype.kind == "i" else y
@@ -303,7 +307,7 @@ def message_data(
     and linear term u m + g; what is free of x in it is e - g m + u (v - m^2) / 2.
     """
     density, xp = view.density, device.namespace(mean)
-    phi = device.beside(phi.astype(mean.dtype), mean)
+    phi = device.move_beside(phi.astype(mean.dtype), mean)
     weight, response = xp.empty_like(mean), xp.empty_like(mean)
     value, rest = 0.0, 0.0
     derivatives: Array = 0.0
@@ -337,7 +341,9 @@ def _mean(
     """Return E[x] of every entry, where ``values`` lie, and in their type unless one is given."""
     extended = np.concatenate([expected_weights(weights)[0], weights.intercept[:, None]], axis=1)
     left, right = np.concatenate([scores, np.ones((scores.shape[0], 1))], axis=1), extended
-    left, right = (device.beside(pad_columns(part, dtype or values.dtype), values) for part in (left, right))
+    left, right = (
+        device.move_beside(pad_columns(part, dtype or values.dtype), values) for part in (left, right)
+    )
     return left @ right.T
 
 
@@ -374,5 +380,5 @@ def evidence_of(pseudo: Pseudo, table: Table, n_factors: int) -> Evidence:
     if pseudo.gaps.complete:
         return Evidence(table.total[None], linear)
     if table.pairs is None:
-        return Evidence(device.beside(pseudo.gaps.present[:, None], table.total) * table.total, linear)
+        return Evidence(device.move_beside(pseudo.gaps.present[:, None], table.total) * table.total, linear)
     return Evidence(gfa.pairs_by_row(table.pairs, pseudo.gaps, table.total), linear)

@@ -74,10 +74,12 @@ def sum_statistics(
         if view.scattered:
             if table is None or (p.low_noise.size and table.dtype != np.float64):
                 dtype = np.float64 if p.low_noise.size else settings.dtype
-                table = device.beside(gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype), p.response)
+                table = device.move_beside(
+                    gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype), p.response
+                )
             mine = table
             if rho is not None:
-                mine = table * device.beside(rho[:, None].astype(table.dtype), table)
+                mine = table * device.move_beside(rho[:, None].astype(table.dtype), table)
             if p.weight is not None:
                 pairs = device.product(p.weight.T, mine)
             else:
@@ -113,7 +115,7 @@ def _exact_squares(
     """
     if not features.size:
         return None
-    squares, columns = np.zeros((response.shape[1], 1)), response[:, device.beside(features, response)]
+    squares, columns = np.zeros((response.shape[1], 1)), response[:, device.move_beside(features, response)]
     squares[features, 0] = device.product(np.ones(len(response)), columns.astype(np.float64) ** 2)
     return squares
 
@@ -130,7 +132,7 @@ def _cross(
     cross = device.product(pseudo.response.T, weighted, extended.shape[1])
     if pseudo.low_noise.size:
         precise = extended if rho is None else extended * rho[:, None]
-        columns = pseudo.response[:, device.beside(pseudo.low_noise, pseudo.response)]
+        columns = pseudo.response[:, device.move_beside(pseudo.low_noise, pseudo.response)]
         cross[pseudo.low_noise] = device.product(columns.T.astype(np.float64), precise)
     return cross
 

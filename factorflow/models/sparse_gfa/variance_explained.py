@@ -48,7 +48,7 @@ def squares_of_block(
         for m, view in enumerate(settings.views):
             values = block.data[view.name]
             if settings.n_groups > 1:
-                values = values[device.beside(mine, values)]
+                values = values[device.move_beside(mine, values)]
             parts.append(_moments(settings, view.name, values, globals_))
             residual[g, m] = _residuals(settings, view.name, values, scores[mine], globals_)
         moments.append(list(np.concatenate(parts, axis=1)))

@@ -14,7 +14,7 @@ from factorflow.models.contract import Block, Meta, ViewMeta
 from factorflow.models.gplvm_cmf import decoders
 from factorflow.models.gplvm_cmf.rows import noise_of, pack_diagonal
 from factorflow.models.gplvm_cmf.start import START_LENGTH, START_LENGTH_GIVEN, _initial_process
-from factorflow.models.gplvm_cmf.state import Fixed, Globals, Local, initial_moments
+from factorflow.models.gplvm_cmf.state import Globals, Local, Standardisation, initial_moments
 
 N, D, Q, R, M, H = 14, {"a": 5, "b": 6}, 2, 2, 4, 3
 KINDS = {"a": "gaussian", "b": "bernoulli"}
@@ -69,7 +69,7 @@ class Tools:
             values["log_length"] = values["log_length"] + np.log(START_LENGTH_GIVEN / START_LENGTH)
         if "log_noise" in values:
             values["log_noise"] = values["log_noise"] + 2.0
-        fixed = Fixed(location, scale, {}, np.eye(Q, R), np.zeros(Q))
+        fixed = Standardisation(location, scale, {}, np.eye(Q, R), np.zeros(Q))
         globals_ = Globals(values, initial_moments(values), initial_moments(values), fixed)
         return globals_, self.local(settings, rng, n_rows)
 

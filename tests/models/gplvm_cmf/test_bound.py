@@ -112,7 +112,7 @@ def test_divergences_are_those_of_gaussians(tools: Any) -> None:
     settings = tools.settings(coupling="full")
     local = tools.state(settings)[1].values
     drawn = coupling.draw_separate("full", tensors(local), torch.zeros(14, 2, dtype=torch.float64))
-    factor = coupling.unpacked(torch.tensor(local["factor"]), 2).numpy()
+    factor = coupling.unpack_cholesky(torch.tensor(local["factor"]), 2).numpy()
     for i in range(14):
         s = factor[i] @ factor[i].T
         own = 0.5 * (np.trace(s) + local["mean"][i] @ local["mean"][i] - 2 - np.log(np.linalg.det(s)))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import factorflow
-from factorflow.engine.parts import part_of
+from factorflow.engine.minibatch import part_of
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models import configure

@@ -20,7 +20,7 @@ from factorflow.models.gplvm_cmf.rows import (
     covariance_of_inputs,
     noise_of,
     pack_factors,
-    unpacked,
+    unpack_cholesky,
 )
 from factorflow.models.gplvm_cmf.settings import SCRATCH
 from factorflow.models.gplvm_cmf.start import START_FACTOR, CoupleSweep, DirectionsSweep, _initial_process
@@ -75,7 +75,7 @@ def test_the_process_begins_at_the_mean_field(q_x: str, tools: Any) -> None:
 def test_the_process_begins_with_full_covariances(tools: Any) -> None:
     """What is correlated in z of a row is in X of it, turned; and so it is in draws of z by the process."""
     settings, block, globals_, before, after = coupled(tools, alone="full")
-    factor, turn = unpacked(before.values["factor"], 2), globals_.fixed.turn
+    factor, turn = unpack_cholesky(before.values["factor"], 2), globals_.fixed.turn
     assert np.abs(factor[:, 1, 0]).mean() > 0.1
     asked = turn.T @ factor @ factor.swapaxes(1, 2) @ turn
     found = covariance_of_inputs(after, after.values["inputs"])
@@ -191,7 +191,7 @@ def test_new_rows_before_there_is_a_process(q_x: str, wanted: str, tools: Any) -
     if q_x == "diagonal":
         np.testing.assert_allclose(variance, np.exp(2.0 * rows.values["log_sd"]))
         return
-    factor = unpacked(rows.values["factor"], 2)
+    factor = unpack_cholesky(rows.values["factor"], 2)
     assert np.abs(factor[:, 1, 0]).max() > 0.05
     np.testing.assert_allclose(variance, np.diagonal(factor @ factor.swapaxes(1, 2), axis1=1, axis2=2))
 
@@ -300,7 +300,7 @@ def test_one_schedule(coupling: str) -> None:
 def test_packed_factors() -> None:
     factor = np.tril(np.random.default_rng(0).normal(size=(4, 3, 3)))
     factor[:, np.arange(3), np.arange(3)] = np.abs(factor[:, np.arange(3), np.arange(3)]) + 0.1
-    np.testing.assert_allclose(unpacked(pack_factors(factor), 3), factor, rtol=1e-14)
+    np.testing.assert_allclose(unpack_cholesky(pack_factors(factor), 3), factor, rtol=1e-14)
     local = Local({"inputs": np.zeros((4, 3)), "spread": pack_factors(factor)}, {}, {}, np.zeros(4))
     covariance = covariance_of_inputs(local, local.values["inputs"])
     np.testing.assert_allclose(covariance, factor @ factor.swapaxes(1, 2), rtol=1e-13)

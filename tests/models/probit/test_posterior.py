@@ -18,11 +18,11 @@ import xarray as xr
 from scipy import special, stats
 
 import factorflow
+from factorflow.api import Posterior
 from factorflow.data import Holdout
 from factorflow.engine.convergence import split_rhat
 from factorflow.errors import InputError
 from factorflow.models import ProbitFactors
-from factorflow.surface import Posterior
 
 PRIORS = {"activity_prior": (1.5, 2.0), "density_prior": (2.0, 1.5), "variance_prior": (3.0, 2.0)}
 PAIRS = [

@@ -90,7 +90,7 @@ def test_negative_binomial_counts(tmp_path, mean, dispersion):
 )
 def test_how_much_counts_vary_is_said_in_few_digits(tmp_path, monkeypatch, ratio, said):
     monkeypatch.setattr("factorflow.posterior.data_findings._mean", lambda *_: ratio)
-    monkeypatch.setattr("factorflow.posterior.data_findings._dispersed", lambda *_: [])
+    monkeypatch.setattr("factorflow.posterior.data_findings._overdispersed_features", lambda *_: [])
     posterior = fitted(tmp_path, simulate(3, 5.0)[1], max_iter=2, warmup_iter=2)
     found = [finding.message for finding in posterior.findings if finding.kind == "overdispersion"]
     assert found == [] if said is None else said in found[0]

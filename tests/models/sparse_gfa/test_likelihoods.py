@@ -10,13 +10,13 @@ import pytest
 from scipy import stats
 
 import factorflow
+from factorflow.api import Posterior
 from factorflow.errors import InputError
 from factorflow.likelihoods import get_likelihood
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.start.warm_start import _in_units
 from factorflow.models.sparse_gfa.state import Weights
 from factorflow.posterior.prediction import Predictor
-from factorflow.surface import Posterior
 
 TRIALS = 12
 

@@ -16,8 +16,8 @@ import xarray as xr
 from scipy.special import expit
 
 import factorflow
+from factorflow.api import Posterior
 from factorflow.models import SparseGFA
-from factorflow.surface import Posterior
 
 LIKELIHOODS = {"rna": "gaussian", "mutation": "bernoulli", "count": "poisson"}
 WIDTHS = {"rna": 6, "mutation": 5, "count": 4}

@@ -10,9 +10,9 @@ import pytest
 from scipy.special import expit
 
 import factorflow
+from factorflow.api import Posterior
 from factorflow.errors import InputError
 from factorflow.models import SparseGFA
-from factorflow.surface import Posterior
 
 CASES: dict[str, tuple[str, str, dict[str, float]]] = {
     "gamma": ("gaussian", "lognormal", {"shape": 2.0}),

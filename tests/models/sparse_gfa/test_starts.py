@@ -9,13 +9,13 @@ import pytest
 
 import factorflow
 import factorflow.posterior.findings
+from factorflow.api import Posterior
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.start import restarts
 from factorflow.models.sparse_gfa.start.components import empty_globals
 from factorflow.models.sparse_gfa.start.restarts import best_start, start_similarity
 from factorflow.models.sparse_gfa.state import Start
 from factorflow.shape import Meta, ViewMeta
-from factorflow.surface import Posterior
 
 SHORT = {"n_factors": 6, "warmup_iter": 20, "max_iter": 40}
 

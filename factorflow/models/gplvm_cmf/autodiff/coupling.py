@@ -19,7 +19,7 @@ from torch import Tensor
 from factorflow.models.gplvm_cmf.autodiff.kernel import Inducing, between, features
 from factorflow.models.gplvm_cmf.settings import Family, Settings
 
-__all__ = ["Draw", "draw_coupled", "draw_inducing", "draw_separate", "factor_of_inputs", "unpacked"]
+__all__ = ["Draw", "draw_coupled", "draw_inducing", "draw_separate", "factor_of_inputs", "unpack_cholesky"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def triangular(raw: Float64[Tensor, "*_ K K"]) -> Float64[Tensor, "*_ K K"]:
     return torch.tril(raw, -1) + torch.diag_embed(torch.diagonal(raw, dim1=-2, dim2=-1).exp())
 
 
-def unpacked(packed: Float64[Tensor, "B P"], n: int) -> Float64[Tensor, "B n n"]:
+def unpack_cholesky(packed: Float64[Tensor, "B P"], n: int) -> Float64[Tensor, "B n n"]:
     """Return the Cholesky factors (B, n, n) of packed ones (B, n (n + 1) / 2), by rows."""
     rows, columns = torch.tril_indices(n, n)
     raw = torch.zeros(len(packed), n, n, dtype=packed.dtype, device=packed.device)
@@ -68,7 +68,7 @@ def factor_of_inputs(local: Mapping[str, Tensor]) -> Float64[Tensor, "B R R"]:
     """Return F of the rows."""
     if "log_spread" in local:
         return torch.diag_embed((0.5 * local["log_spread"]).exp())
-    return unpacked(local["spread"], local["inputs"].shape[1])
+    return unpack_cholesky(local["spread"], local["inputs"].shape[1])
 
 
 def slice_of(packed: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def draw_separate(family: Family, local: Mapping[str, Tensor], noise: Float64[Te
         sd = log_sd.exp()
         divergence = -0.5 * (1.0 + 2.0 * log_sd - mean**2 - sd**2).sum(1)
         return Draw(mean + sd * noise, divergence)
-    factor = unpacked(local["factor"], mean.shape[1])
+    factor = unpack_cholesky(local["factor"], mean.shape[1])
     log_diagonal = torch.diagonal(factor, dim1=-2, dim2=-1).log()
     divergence = -0.5 * ((1.0 + 2.0 * log_diagonal - mean**2).sum(1) - (factor**2).sum((1, 2)))
     return Draw(mean + (factor @ noise[:, :, None])[:, :, 0], divergence)

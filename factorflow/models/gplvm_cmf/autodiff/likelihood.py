@@ -24,11 +24,11 @@ def log_likelihood(
     """Return log p(y_i | z_i) of each row, of all views together, for standardised values."""
     total = torch.zeros(z.shape[:-1], dtype=z.dtype, device=z.device)
     for view in settings.views:
-        total = total + _of_view(settings, values, view, *data[view.name], z)
+        total = total + _view_log_density(settings, values, view, *data[view.name], z)
     return total
 
 
-def _of_view(
+def _view_log_density(
     settings: Settings, values: Mapping[str, Tensor], view: View, y: Tensor, seen: Tensor, z: Tensor
 ) -> Tensor:
     mean, log_variance = outputs(values, view, z, torch.tanh)

@@ -17,7 +17,7 @@ from jaxtyping import Float64
 
 from factorflow.kernels.device import on_device
 from factorflow.models.gplvm_cmf.autodiff.bound import Terms, terms_of_rows
-from factorflow.models.gplvm_cmf.autodiff.coupling import unpacked
+from factorflow.models.gplvm_cmf.autodiff.coupling import unpack_cholesky
 from factorflow.models.gplvm_cmf.autodiff.kernel import between, features, inducing
 from factorflow.models.gplvm_cmf.autodiff.likelihood import log_likelihood
 from factorflow.models.gplvm_cmf.autodiff.optimise import Adam
@@ -31,7 +31,7 @@ from factorflow.models.gplvm_cmf.autodiff.tensors import (
     with_gradients,
 )
 from factorflow.models.gplvm_cmf.settings import SCRATCH, Family, Settings
-from factorflow.models.gplvm_cmf.state import Arrays, Cotangents, Fixed
+from factorflow.models.gplvm_cmf.state import Arrays, Cotangents, Standardisation
 from factorflow.shape import Array, Block
 
 __all__ = [
@@ -104,7 +104,7 @@ class PassInputs:
 
 
 @one_thread()
-def read_block(settings: Settings, block: Block, fixed: Fixed) -> Data:
+def read_block(settings: Settings, block: Block, fixed: Standardisation) -> Data:
     """Return the values of a block as tensors, where they are worked on."""
     device, views = device_of(block), {}
     constant = torch.zeros(block.n_rows, dtype=torch.float64, device=device)
@@ -318,7 +318,7 @@ def importance(
     with torch.no_grad(), account_memory():
         values = with_gradients(inputs.values, (), device)
         local = with_gradients(inputs.local, (), device)
-        factor = WIDENED * unpacked(local["factor"], q)
+        factor = WIDENED * unpack_cholesky(local["factor"], q)
         for first in range(0, n_draws, TOGETHER):
             n = min(TOGETHER, n_draws - first)
             draw = noise(first // TOGETHER, n * q).reshape(-1, n, q)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.compile import compiled, options
+from factorflow.kernels.compile import compile_scalar, options
 from factorflow.models.identity_attribute.kernels.chains import smooth_block as smooth_attributes_of
 from factorflow.models.identity_attribute.kernels.presence import smooth_block as smooth_presence_of
 from factorflow.models.identity_attribute.kernels.small import STEADY
@@ -104,4 +104,4 @@ def smooth_all(*arguments: Any) -> None:
     joint, earlier, present_entropy, mean, covariance, cross, mean_entropy : (P, B, ...) arrays
         Written (`state.Track`).
     """
-    compiled(_smooth_all)(*arguments)
+    compile_scalar(_smooth_all)(*arguments)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.compile import compiled, options
+from factorflow.kernels.compile import compile_scalar, options
 from factorflow.models.identity_attribute.kernels.chains import (
     add_evidence,
     invert_with_link,
@@ -171,7 +171,7 @@ def attribute_message(*arguments: Any) -> None:
     vector : (2 Q,) array
         Written: v.
     """
-    compiled(_span)(*arguments)
+    compile_scalar(_span)(*arguments)
 
 
 @options(fastmath=STEADY)
@@ -233,4 +233,4 @@ def scan_attributes(*arguments: Any) -> None:
     before, behind : (M, Q + 1, Q) arrays
         Written: of a in the frame before the block (as its sequence has it so far); of its last a.
     """
-    compiled(_scan)(*arguments)
+    compile_scalar(_scan)(*arguments)

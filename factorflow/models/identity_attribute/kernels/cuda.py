@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Int
 
 from factorflow.kernels import device
-from factorflow.kernels.compile import compiled
+from factorflow.kernels.compile import compile_scalar
 from factorflow.kernels.cuda import cuda
 from factorflow.models.identity_attribute.kernels import (
     attribute_messages,
@@ -28,9 +28,9 @@ from factorflow.models.identity_attribute.kernels import (
 )
 from factorflow.models.identity_attribute.kernels.device_sums import (
     covariances,
-    means,
     sum_chain_statistics,
     sum_statistics,
+    write_means,
 )
 from factorflow.shape import Array
 
@@ -38,7 +38,7 @@ __all__ = [
     "attribute_message",
     "covariances",
     "invert_all",
-    "means",
+    "write_means",
     "presence_message",
     "smooth_all",
     "smooth_attributes",
@@ -55,14 +55,14 @@ THREADS = 64
 
 def _launch(kernel: Any, n_threads: int, other: Array, *arguments: Any) -> None:
     """Run a kernel with so many threads at least, where ``other`` lies; arrays of the host go there."""
-    there = (device.beside(a, other) if isinstance(a, np.ndarray) else a for a in arguments)
+    there = (device.move_beside(a, other) if isinstance(a, np.ndarray) else a for a in arguments)
     kernel[max(1, -(-n_threads // THREADS)), THREADS](*there)
 
 
 @cache
 def frames_kernel() -> Any:
     """Return the kernel of complete frames at one place of sequences: a thread a frame."""
-    update = compiled(frames.update_lanes, "cuda")
+    update = compile_scalar(frames.update_lanes, "cuda")
 
     @cuda.jit
     def kernel(gram, alone, inverse, offset, own, before, seen, met, chance, entropy, work):
@@ -83,22 +83,24 @@ def update_complete(
     """See `kernels.frames.update_complete`."""
     xp, (k, p), size = device.namespace(data), (on.shape[1], present.shape[1]), inverse.shape[2]
     other = xp.empty_like(other_on), xp.empty_like(other_on)
-    means(other_present, other_on, other_off, *other)
-    pull = device.beside(pull[:, None], data)
+    write_means(other_present, other_on, other_off, *other)
+    pull = device.move_beside(pull[:, None], data)
 
     def near(values: Array, ends: Any, at: Any, end: int) -> Array:
         """Return what neighbours have, in lanes."""
-        padded = xp.concat([values, xp.zeros_like(values[:1]), device.beside(ends[end : end + 1], values)])
-        return padded[device.beside(at, values)].T  # NOBODY and OUTSIDE are the last two
+        padded = xp.concat(
+            [values, xp.zeros_like(values[:1]), device.move_beside(ends[end : end + 1], values)]
+        )
+        return padded[device.move_beside(at, values)].T  # NOBODY and OUTSIDE are the last two
 
     for place in range(len(odds)):
         chosen = np.flatnonzero(kind == place)
         if not len(chosen):
             continue
-        there, m = device.beside(chosen, data), len(chosen)
+        there, m = device.move_beside(chosen, data), len(chosen)
         before, chance = xp.zeros((k, m)), xp.full((p, m), odds[place, 0])
         for end, at in enumerate((earlier[chosen], later[chosen])):
-            held = device.beside(hold[place, end][:, None], data)
+            held = device.move_beside(hold[place, end][:, None], data)
             before += held * near(other[1] * other_by, beside_mean, at, end)
             chance += odds[place, end + 1] * near(other_present, beside_present, at, end)
         own, seen = xp.zeros((k, m)), data[:, there] - pull
@@ -115,7 +117,7 @@ def update_complete(
 @cache
 def gaps_kernel() -> Any:
     """Return the kernel of frames with missing entries: a thread a frame."""
-    update = compiled(incomplete_frames.update_gap, "cuda")
+    update = compile_scalar(incomplete_frames.update_gap, "cuda")
 
     @cuda.jit
     def kernel(kind, residual, seen, weights, weighted, prior, precision, inverse, offset, odds, information,
@@ -140,7 +142,7 @@ def update_gaps(kind: Int[np.ndarray, " n"], *others: Any) -> None:
 @cache
 def inversion_kernel() -> Any:
     """Return the kernel of small inverses: a thread a row."""
-    invert = compiled(small.invert_one, "cuda")
+    invert = compile_scalar(small.invert_one, "cuda")
 
     @cuda.jit
     def kernel(precision, gram, inverse, log_det):
@@ -159,8 +161,8 @@ def invert_all(precision: Array, gram: Array, inverse: Array, log_det: Array) ->
 @cache
 def presence_kernel(size: int) -> Any:
     """Return the kernel of chains of b, of identities of so many attributes: a thread a run of frames."""
-    each, odds_of_run = (0,) * size, compiled(presence.odds_of_run, "cuda")
-    smooth = compiled(presence.smooth_run, "cuda")
+    each, odds_of_run = (0,) * size, compile_scalar(presence.odds_of_run, "cuda")
+    smooth = compile_scalar(presence.smooth_run, "cuda")
 
     @cuda.jit
     def kernel(starts, stops, first, last, evidence, own, gaps, mean, covariance, table, start, before,
@@ -189,8 +191,8 @@ def smooth_presence(each: tuple[int, ...], starts: Int[np.ndarray, " R"], *other
 @cache
 def presence_span_kernel(size: int) -> Any:
     """Return the kernel of what a block says of b: one thread."""
-    each, odds_of_run = (0,) * size, compiled(presence.odds_of_run, "cuda")
-    span = compiled(presence.block_message, "cuda")
+    each, odds_of_run = (0,) * size, compile_scalar(presence.odds_of_run, "cuda")
+    span = compile_scalar(presence.block_message, "cuda")
 
     @cuda.jit
     def kernel(starts, stops, first, evidence, own, gaps, mean, covariance, table, start, odds, out):
@@ -206,7 +208,7 @@ def presence_span_kernel(size: int) -> Any:
 def presence_message(each: tuple[int, ...], *others: Any) -> None:
     """See `kernels.presence.presence_message`; ``out`` on the host."""
     (*given, odds, out) = others
-    found = device.beside(out, odds)
+    found = device.move_beside(out, odds)
     _launch(presence_span_kernel(len(each)), 1, odds, *given, odds, found)
     out[...] = device.on_host(found)
 
@@ -214,7 +216,7 @@ def presence_message(each: tuple[int, ...], *others: Any) -> None:
 @cache
 def attributes_kernel(size: int) -> Any:
     """Return the kernel of chains of a, of so many attributes each: a thread a run of frames."""
-    each, smooth = (0,) * size, compiled(chains.smooth_run, "cuda")
+    each, smooth = (0,) * size, compile_scalar(chains.smooth_run, "cuda")
 
     @cuda.jit
     def kernel(starts, stops, first, last, present, evidence, own, gaps, moments, variance, before, behind,
@@ -249,7 +251,7 @@ def smooth_all(
     size, nothing, frames = len(each), np.zeros((len(each) + 1, len(each))), (starts, stops, first, last)
     for p in range(len(own)):
         columns = slice(p * size, (p + 1) * size)
-        gram = device.beside(np.ascontiguousarray(between[:, columns]), activity)
+        gram = device.move_beside(np.ascontiguousarray(between[:, columns]), activity)
         evidence = residual[:, columns] - activity @ gram
         links = np.ascontiguousarray(moments[:, columns])
         smooth_attributes(
@@ -266,7 +268,7 @@ def smooth_all(
 @cache
 def attributes_span_kernel(size: int) -> Any:
     """Return the kernel of what a block says of a: one thread."""
-    each, span = (0,) * size, compiled(attribute_messages.block_message, "cuda")
+    each, span = (0,) * size, compile_scalar(attribute_messages.block_message, "cuda")
 
     @cuda.jit
     def kernel(starts, stops, first, present, evidence, own, gaps, moments, variance, work, matrix, vector):
@@ -282,7 +284,7 @@ def attributes_span_kernel(size: int) -> Any:
 def attribute_message(each: tuple[int, ...], *others: Any) -> None:
     """See `kernels.attribute_messages.attribute_message`; ``matrix`` and ``vector`` on the host."""
     (*given, matrix, vector), q, other = others, len(each), others[3]
-    found = device.beside(matrix, other), device.beside(vector, other)
+    found = device.move_beside(matrix, other), device.move_beside(vector, other)
     work = device.namespace(other).empty((6 * q + 4, q))
     _launch(attributes_span_kernel(q), 1, other, *given, work, *found)
     matrix[...], vector[...] = (device.on_host(part) for part in found)

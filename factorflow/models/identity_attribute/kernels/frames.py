@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.compile import compiled, options
+from factorflow.kernels.compile import compile_scalar, options
 from factorflow.models.identity_attribute.kernels.neighbours import NOBODY, OUTSIDE
 from factorflow.models.identity_attribute.kernels.small import (
     STEADY,
@@ -330,4 +330,4 @@ def update_complete(*arguments: Any) -> None:
     present, on, off, entropy : (n, P), (n, K), (n, K), (n,) arrays
         Written: q(b = 1); the two means; the entropy of all b.
     """
-    compiled(_update_tiles)(*arguments)
+    compile_scalar(_update_tiles)(*arguments)

@@ -9,16 +9,16 @@ from factorflow.models.identity_attribute.kernels.presence import presence_messa
 from factorflow.models.identity_attribute.kernels.small import invert_all
 from factorflow.models.identity_attribute.kernels.statistics import (
     covariances,
-    means,
     sum_chain_statistics,
     sum_statistics,
+    write_means,
 )
 
 __all__ = [
     "attribute_message",
     "covariances",
     "invert_all",
-    "means",
+    "write_means",
     "presence_message",
     "smooth_all",
     "smooth_attributes",

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.compile import compiled, options
+from factorflow.kernels.compile import compile_scalar, options
 from factorflow.models.identity_attribute.kernels.small import FAST, logistic
 
 __all__ = ["update_gap", "update_gaps"]
@@ -147,4 +147,4 @@ def update_gaps(*arguments: Array) -> None:
     x, present, on, off : (n, K), (n, P), (n, K), (n, K) arrays
         Written.
     """
-    compiled(_update_rows)(*arguments)
+    compile_scalar(_update_rows)(*arguments)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.compile import compiled, options
+from factorflow.kernels.compile import compile_scalar, options
 from factorflow.models.identity_attribute.kernels.small import (
     STEADY,
     exponential,
@@ -160,7 +160,7 @@ def presence_message(*arguments: Any) -> None:
     out : (2, 2) array
         Written.
     """
-    compiled(_span)(*arguments)
+    compile_scalar(_span)(*arguments)
 
 
 @options(fastmath=STEADY)
@@ -185,7 +185,7 @@ def scan_presence(spans: Array, before: Array, behind: Array) -> None:
     behind : (M,) array
         Written: of its last b, by all frames behind.
     """
-    compiled(_scan)(spans, before, behind)
+    compile_scalar(_scan)(spans, before, behind)
 
 
 @options(fastmath=STEADY)
@@ -332,4 +332,4 @@ def smooth_presence(*arguments: Any) -> None:
     entropy : (B,) array
         Written: of b_t given b_t-1.
     """
-    compiled(smooth_block)(*arguments)
+    compile_scalar(smooth_block)(*arguments)

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from factorflow.kernels import vectors
-from factorflow.kernels.compile import compiled, options
+from factorflow.kernels.compile import compile_scalar, options
 
 __all__ = [
     "FAST",
@@ -156,7 +156,7 @@ def invert_all(precision: Array, gram: Array, inverse: Array, log_det: Array) ->
     log_det : (M, P) array
         Written: of diag(precision) + gram.
     """
-    compiled(_invert_rows)(precision, gram, inverse, log_det)
+    compile_scalar(_invert_rows)(precision, gram, inverse, log_det)
 
 
 @options(fastmath=FAST)

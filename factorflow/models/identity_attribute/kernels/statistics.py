@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.compile import INNER
-from factorflow.kernels.vectors import compile_loop, compiled
+from factorflow.kernels.vectors import compile_loop
 from factorflow.models.identity_attribute.kernels import frames
 from factorflow.models.identity_attribute.kernels.small import STEADY
 
-__all__ = ["covariances", "means", "sum_statistics", "sum_chain_statistics"]
+__all__ = ["covariances", "write_means", "sum_statistics", "sum_chain_statistics"]
 
 Array = Any
 
@@ -32,8 +32,8 @@ def _inner(function: Any) -> Any:
 spread_out: Any = _inner(frames.spread_out)
 
 
-@compiled
-def means(present: Array, on: Array, off: Array, x: Array, a: Array) -> None:
+@compile_loop
+def write_means(present: Array, on: Array, off: Array, x: Array, a: Array) -> None:
     """Write E a b and E a (equations 47, 48), (B, K) each."""
     n, k = on.shape
     size, there = k // present.shape[1], np.empty(k)
@@ -197,7 +197,7 @@ def sum_statistics(
     return total
 
 
-@compiled
+@compile_loop
 def covariances(present: Array, on: Array, which: Array, inverse: Array, out: Array) -> None:
     """Write the covariance of a b of every frame and identity, (B, P, Q, Q)."""
     n, n_identities = present.shape
@@ -211,7 +211,7 @@ def covariances(present: Array, on: Array, which: Array, inverse: Array, out: Ar
                     out[t, p, i, j] = b * (inverse[which[t], p, i, j] + there)
 
 
-@compiled
+@compile_loop
 def sum_chain_statistics(
     each: Any,
     first: Array,

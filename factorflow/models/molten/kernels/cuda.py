@@ -83,9 +83,9 @@ def place(
         within = np.arange(len(level)) - np.repeat(first, np.diff(np.append(first, len(level))))
         start = np.flatnonzero(within % PIECE == 0)
         ends = np.append(start, len(level)).astype(np.int64)
-        by.append(SortedRows(device.beside(order, other), device.beside(ends, other), level[start]))
-    columns = device.beside(np.ascontiguousarray(codes.T), other)
-    return DeviceRows(columns, device.beside(y, other), device.beside(weight, other), tuple(by))
+        by.append(SortedRows(device.move_beside(order, other), device.move_beside(ends, other), level[start]))
+    columns = device.move_beside(np.ascontiguousarray(codes.T), other)
+    return DeviceRows(columns, device.move_beside(y, other), device.move_beside(weight, other), tuple(by))
 
 
 @cache
@@ -155,7 +155,7 @@ def pairs_kernel() -> Any:
 def totals(rows: DeviceRows, table: Float[np.ndarray, "A W"]) -> Float64[Array, " B"]:
     """See `factorflow.models.molten.passes.totals`; on the device."""
     out = device.namespace(rows.y).empty(rows.y.shape)
-    totals_kernel()[_blocks(rows.y.size), THREADS](rows.codes, device.beside(table, rows.y), out)
+    totals_kernel()[_blocks(rows.y.size), THREADS](rows.codes, device.move_beside(table, rows.y), out)
     return out
 
 
@@ -163,7 +163,7 @@ def products(
     rows: DeviceRows, weight: Float64[Array, " B"], table: Float[np.ndarray, "A W"], own: int, levels: range
 ) -> Float64[np.ndarray, "D W"]:
     """See `factorflow.models.molten.passes.products`."""
-    return _by_level(products_kernel(), rows, weight, table, own, levels, table.shape[1:])
+    return _sum_by_level(products_kernel(), rows, weight, table, own, levels, table.shape[1:])
 
 
 def shares(rows: DeviceRows, logs: Float[np.ndarray, "A W"]) -> tuple[Float64[np.ndarray, "A W"], float]:
@@ -186,15 +186,17 @@ def moments(
     levels: range,
 ) -> tuple[Float64[np.ndarray, "3 D W"], Float64[np.ndarray, "D W W"]]:
     """See `factorflow.models.molten.passes.moments`."""
-    weighted, width = rows.weight * device.beside(e, rows.y), means.shape[1]
+    weighted, width = rows.weight * device.move_beside(e, rows.y), means.shape[1]
     vectors = [
         products(rows, weight, table, own, levels)
         for weight, table in ((weighted, means), (rows.weight, means), (rows.weight, squares))
     ]
-    return np.stack(vectors), _by_level(pairs_kernel(), rows, rows.weight, means, own, levels, (width, width))
+    return np.stack(vectors), _sum_by_level(
+        pairs_kernel(), rows, rows.weight, means, own, levels, (width, width)
+    )
 
 
-def _by_level(
+def _sum_by_level(
     kernel: Any,
     rows: DeviceRows,
     weight: Float64[Array, " B"],
@@ -206,7 +208,7 @@ def _by_level(
     """Run a kernel over the pieces of a variable, and add its sums up by level."""
     xp, by = device.namespace(rows.y), rows.by[own]
     pieces = xp.empty((len(by.level), *shape))
-    where = device.beside(weight, rows.y), device.beside(table, rows.y)
+    where = device.move_beside(weight, rows.y), device.move_beside(table, rows.y)
     kernel[_blocks(pieces.size), THREADS](rows.codes, by.order, by.start, *where, own, pieces)
     out = np.zeros((len(levels), *shape))
     np.add.at(out, by.level - levels.start, device.on_host(pieces))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.vectors import compile_loop, exp, inlined, inner, log
+from factorflow.kernels.vectors import compile_inline, compile_loop, exp, inner, log
 
 __all__ = [
     "add_levels",
@@ -31,12 +31,12 @@ Array = Any
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 
 
-def compiled(function: Array) -> Array:
+def compile_ordered(function: Array) -> Array:
     """Compile a loop; sums keep their order, so that bits do not depend on where small arrays lie."""
     return compile_loop(function, fastmath={"contract", "nsz"})
 
 
-@inlined
+@compile_inline
 def digamma_and_gammaln(x: Array) -> Array:
     """Return psi(x) and log Gamma(x) of 1e-300 < x < 1e29."""
     t, z = x * (x + 9.0), x + 10.0
@@ -69,7 +69,7 @@ def write_logs_and_entropies(shape: Array, rate: Array, logs: Array, entropies: 
         entropies[i] = shape[i] - log_rate + gammaln + (1.0 - shape[i]) * psi
 
 
-@compiled
+@compile_ordered
 def logs_and_entropies(shape: Array, rate: Array, logs: Array, entropies: Array) -> None:
     """Write E log x and the entropy of each x ~ Gamma(shape, rate), (N,) each."""
     write_logs_and_entropies(shape, rate, logs, entropies)
@@ -96,7 +96,7 @@ def add_levels(
                 sums[3, s, k] += own * entropies[d, s, k]
 
 
-@compiled
+@compile_ordered
 def complete_levels(
     one: Array, two: Array, seen: Array, learned: Array, logs: Array, entropies: Array, sums: Array
 ) -> None:
@@ -105,7 +105,7 @@ def complete_levels(
     add_levels(one, two, logs, entropies, seen, learned, sums)
 
 
-@compiled
+@compile_ordered
 def update_levels(
     counts: Array, rates: Array, shape: Array, rate: Array, before: Array, seen: Array, learned: Array,
     one: Array, two: Array, logs: Array, entropies: Array, sums: Array, gain: Array, mass: Array,
@@ -134,7 +134,7 @@ def update_levels(
             mass[s] += parts[1, s, k]
 
 
-@compiled
+@compile_ordered
 def subtract_largest(logs: Array, lowest: float, below: Array, largest: Array) -> None:
     """Write the largest of each row of (N, K) logarithms, and by how much others are below it, at most so."""
     for n in range(logs.shape[0]):
@@ -146,7 +146,7 @@ def subtract_largest(logs: Array, lowest: float, below: Array, largest: Array) -
             below[n, k] = max(logs[n, k] - top, lowest)
 
 
-@compiled
+@compile_ordered
 def sum_weighted_counts(counts: Array, largest: Array, shift: Array, strength: Array) -> None:
     """Add counts (D, S, K) times ``largest`` (D, S) to shift (S,), and counts to strength (S, K)."""
     for d in range(counts.shape[0]):
@@ -158,7 +158,7 @@ def sum_weighted_counts(counts: Array, largest: Array, shift: Array, strength: A
             shift[s] += together * largest[d, s]
 
 
-@compiled
+@compile_ordered
 def write_means(one: Array, two: Array, table: Array) -> None:
     """Write shape over rate, tuples of (D, S, K) below each other, into a table (S, A, W)."""
     first = 0
@@ -170,7 +170,7 @@ def write_means(one: Array, two: Array, table: Array) -> None:
         first += one[g].shape[0]
 
 
-@compiled
+@compile_ordered
 def write_logs(logs: Array, lowest: float, table: Array) -> None:
     """Write exp of what `subtract_largest` makes of tuples of logarithms into a table, as `write_means`."""
     first = 0
@@ -185,7 +185,7 @@ def write_logs(logs: Array, lowest: float, table: Array) -> None:
         first += logs[g].shape[0]
 
 
-@compiled
+@compile_ordered
 def multiply_levels(
     two: Array, logs: Array, seen: Array, learned: Array, by: Array, rates: Array, after: Array
 ) -> None:

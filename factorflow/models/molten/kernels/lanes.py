@@ -28,7 +28,7 @@ __all__ = [
     "add",
     "add_to",
     "broadcast",
-    "compiled",
+    "compile_ordered",
     "constant",
     "fold",
     "intrinsic",
@@ -109,7 +109,7 @@ def intrinsic(function: Callable[..., Any]) -> Any:
     return extending.intrinsic(function)
 
 
-def compiled(function: Callable[..., Any]) -> Any:
+def compile_ordered(function: Callable[..., Any]) -> Any:
     """Compile a loop that releases the interpreter lock; its sums keep the order in which they are written.
 
     Machine code is cached on disk; as in `factorflow.kernels.compile`, the stamp covers all sources.

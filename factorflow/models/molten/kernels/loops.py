@@ -22,7 +22,7 @@ from factorflow.models.molten.kernels.lanes import (
     ROWS,
     add,
     add_to,
-    compiled,
+    compile_ordered,
     fold,
     load,
     load_number,
@@ -60,7 +60,7 @@ Array = Any
 
 
 @inner_function
-def of_row(inner: Array, n: int, common: Array, logs: Array, lanes: Array) -> Array:
+def terms_of_row(inner: Array, n: int, common: Array, logs: Array, lanes: Array) -> Array:
     """Return what the terms of rho of a row are added up to, `PART` numbers."""
     if len(inner) == 1:
         return load_products(common, logs, load_number(inner[0], n))
@@ -70,7 +70,7 @@ def of_row(inner: Array, n: int, common: Array, logs: Array, lanes: Array) -> Ar
     return fold(product)
 
 
-@compiled
+@compile_ordered
 def add_shares(
     start: Array, outer: Array, inner: Array, y: Array, logs: Array, lanes: Array, first: int, stop: int,
     counts: Array,
@@ -93,14 +93,14 @@ def add_shares(
             last = min(begin + CHUNK_ROWS, end) - 1
             for n in range(begin, last + 1, ROWS):
                 rho = sum_rows(
-                    of_row(inner, n, common, logs, lanes),
-                    of_row(inner, min(n + 1, last), common, logs, lanes),
-                    of_row(inner, min(n + 2, last), common, logs, lanes),
-                    of_row(inner, min(n + 3, last), common, logs, lanes),
-                    of_row(inner, min(n + 4, last), common, logs, lanes),
-                    of_row(inner, min(n + 5, last), common, logs, lanes),
-                    of_row(inner, min(n + 6, last), common, logs, lanes),
-                    of_row(inner, min(n + 7, last), common, logs, lanes),
+                    terms_of_row(inner, n, common, logs, lanes),
+                    terms_of_row(inner, min(n + 1, last), common, logs, lanes),
+                    terms_of_row(inner, min(n + 2, last), common, logs, lanes),
+                    terms_of_row(inner, min(n + 3, last), common, logs, lanes),
+                    terms_of_row(inner, min(n + 4, last), common, logs, lanes),
+                    terms_of_row(inner, min(n + 5, last), common, logs, lanes),
+                    terms_of_row(inner, min(n + 6, last), common, logs, lanes),
+                    terms_of_row(inner, min(n + 7, last), common, logs, lanes),
                 )
                 weights = load_first(y, n, last + 1 - n)
                 fit = add_weighted_logs(fit, weights, rho)
@@ -146,7 +146,7 @@ def add_shares(
 
 
 @inner_function
-def of_inner(inner: Array, n: int, means: Array, lanes: Array) -> Array:
+def inner_product(inner: Array, n: int, means: Array, lanes: Array) -> Array:
     """Return the product of a table over the inner variables of a row."""
     product = load(means, load_number(inner[0], n), lanes)
     for g in range(1, len(inner)):
@@ -154,7 +154,7 @@ def of_inner(inner: Array, n: int, means: Array, lanes: Array) -> Array:
     return product
 
 
-@compiled
+@compile_ordered
 def write_sums_of_runs(
     start: Array, inner: Array, weight: Array, means: Array, lanes: Array, sums: Array
 ) -> None:
@@ -166,18 +166,18 @@ def write_sums_of_runs(
         a = b = c = d = scale(load(means, 0, lanes), 0.0)  # four, since each sum waits for the one before
         n, last = load_number(start, r), load_number(start, r + 1) - 1
         while n + 3 <= last:
-            a = add(a, multiply_by_row(of_inner(inner, n, means, lanes), weight, n))
-            b = add(b, multiply_by_row(of_inner(inner, n + 1, means, lanes), weight, n + 1))
-            c = add(c, multiply_by_row(of_inner(inner, n + 2, means, lanes), weight, n + 2))
-            d = add(d, multiply_by_row(of_inner(inner, n + 3, means, lanes), weight, n + 3))
+            a = add(a, multiply_by_row(inner_product(inner, n, means, lanes), weight, n))
+            b = add(b, multiply_by_row(inner_product(inner, n + 1, means, lanes), weight, n + 1))
+            c = add(c, multiply_by_row(inner_product(inner, n + 2, means, lanes), weight, n + 2))
+            d = add(d, multiply_by_row(inner_product(inner, n + 3, means, lanes), weight, n + 3))
             n += 4
         while n <= last:
-            a = add(a, multiply_by_row(of_inner(inner, n, means, lanes), weight, n))
+            a = add(a, multiply_by_row(inner_product(inner, n, means, lanes), weight, n))
             n += 1
         store(sums, r, multiply_by_shared(add(add(a, b), add(c, d)), weight))
 
 
-@compiled
+@compile_ordered
 def add_products_of_runs(
     outer: Array, sums: Array, means: Array, lanes: Array, begin: Array, added_up: Array
 ) -> None:
@@ -192,7 +192,7 @@ def add_products_of_runs(
         add_to(added_up, load_number(outer[0], r) - begin, product)
 
 
-@compiled
+@compile_ordered
 def add_products_of_rows(
     start: Array, outer: Array, inner: Array, weight: Array, means: Array, lanes: Array, begin: Array,
     sums: Array,
@@ -210,7 +210,7 @@ def add_products_of_rows(
             add_to(sums, load_number(inner[0], n) - begin, multiply_by_row(product, weight, n))
 
 
-@compiled
+@compile_ordered
 def write_totals(codes: Array, means: Array, lanes: Array, variables: Array, out: Array) -> None:
     """out_n = M_n = sum_l prod_g of ``means`` (D, W)."""
     for n in range(out.shape[0]):
@@ -220,7 +220,7 @@ def write_totals(codes: Array, means: Array, lanes: Array, variables: Array, out
         out[n] = sum_lanes(product)
 
 
-@compiled
+@compile_ordered
 def add_moments(
     codes: Array, weight: Array, e: Array, means: Array, seconds: Array, lanes: Array, variables: Array,
     own: Array, start: Array, linear: Array, plain: Array, square: Array, cross: Array,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.vectors import inner
-from factorflow.models.molten.kernels.gammas import compiled, digamma_and_gammaln
+from factorflow.models.molten.kernels.gammas import compile_ordered, digamma_and_gammaln
 
 __all__ = ["add_prior_terms", "best_scales", "expected_logs", "inverse_digamma", "write_scale"]
 
@@ -20,7 +20,7 @@ Array = Any
 _STEPS = 64
 
 
-@compiled
+@compile_ordered
 def expected_logs(shape: Array, rate: Array, out: Array) -> None:
     """Write E x and E log x of x ~ Gamma(shape, rate), (S, K) each, into (2, S, K)."""
     for s in range(shape.shape[0]):
@@ -29,7 +29,7 @@ def expected_logs(shape: Array, rate: Array, out: Array) -> None:
             out[1, s, k] = digamma_and_gammaln(shape[s, k])[0] - math.log(rate[s, k])
 
 
-@compiled
+@compile_ordered
 def write_scale(
     size: Array, sums: Array, each: Array, times: float, prior_shape: float, prior_rate: float, out: Array
 ) -> None:
@@ -40,7 +40,7 @@ def write_scale(
             out[1, s, k] = prior_rate + times * sums[0, s, k]
 
 
-@compiled
+@compile_ordered
 def add_prior_terms(
     size: Array, sums: Array, shape: Array, rate: Array, scale: Array, with_scale: Array, prior_shape: float,
     prior_rate: float, out: Array,
@@ -64,7 +64,7 @@ def add_prior_terms(
             out[s] += term
 
 
-@compiled
+@compile_ordered
 def best_scales(counts: Array, sums: Array, out: Array) -> None:
     """See `factorflow.models.molten.scales.best_scales`."""
     size = counts.shape[0]
@@ -105,7 +105,7 @@ def trigamma(x: float) -> float:
     return out + one * (1.0 + 0.5 * one + series * two)
 
 
-@compiled
+@compile_ordered
 def inverse_digamma(x: Array, out: Array) -> None:
     """Write a with psi(a) = x, (S,): Newton's method from the start of Minka (2000), appendix C."""
     for s in range(x.size):

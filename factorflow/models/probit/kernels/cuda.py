@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Int8
 
-from factorflow.kernels.compile import compiled
+from factorflow.kernels.compile import compile_scalar
 from factorflow.kernels.cuda import cuda
 from factorflow.kernels.random import Step
 from factorflow.models.probit.kernels.samplers import N_COUNTS, sample_step, scratch_size
@@ -31,7 +31,7 @@ SCRATCH_BYTES = 1 << 30
 
 @cache
 def _kernel() -> Any:
-    step = compiled(sample_step, "cuda")
+    step = compile_scalar(sample_step, "cuda")
 
     @cuda.jit
     def kernel(x, start, loadings, offset, gram, odds, kind, sampler, travel, limit, seed, iteration, chain,

@@ -58,7 +58,7 @@ def centred(values: Array, reference: Array, inverse_scale: Array, dtype: Any) -
     """See `factorflow.models.sparse_gfa.kernels.products.centred`."""
     xp = device.namespace(values)
     at = np.promote_types(values.dtype, dtype)
-    shift, factor = (device.beside(a.astype(at), values) for a in (reference, inverse_scale))
+    shift, factor = (device.move_beside(a.astype(at), values) for a in (reference, inverse_scale))
     return xp.where(values >= lowest(values), (values.astype(at) - shift) * factor, 0).astype(dtype)
 
 
@@ -69,20 +69,24 @@ def gaps(values: Array, by_column: bool = True) -> MarkedGaps:
     n_features = values.shape[1]
     missing = n_features - device.on_host(xp.sum(seen.astype(np.int64), axis=1))
     complement = 2 * missing <= n_features
-    return MarkedGaps(complement, missing, n_features, seen != device.beside(complement[:, None], values))
+    return MarkedGaps(
+        complement, missing, n_features, seen != device.move_beside(complement[:, None], values)
+    )
 
 
 def pairs_by_row(table: Array, missing: MarkedGaps, base: Array) -> Array:
     """See `factorflow.models.sparse_gfa.kernels.products.pairs_by_row`; on the device."""
-    keep = device.beside(missing.complement[:, None].astype(np.float64), table)
+    keep = device.move_beside(missing.complement[:, None].astype(np.float64), table)
     listed = (missing.marked.astype(table.dtype) @ table).astype(np.float64)
-    return keep * device.beside(base, table) + (1.0 - 2.0 * keep) * listed
+    return keep * device.move_beside(base, table) + (1.0 - 2.0 * keep) * listed
 
 
 def pairs_by_column(pairs: Array, missing: MarkedGaps, base: Array) -> Array:
     """See `factorflow.models.sparse_gfa.kernels.products.pairs_by_column`; on the host."""
     sign = np.where(missing.complement, -1.0, 1.0).astype(pairs.dtype)
-    listed = device.product(missing.marked.astype(pairs.dtype).T, pairs * device.beside(sign[:, None], pairs))
+    listed = device.product(
+        missing.marked.astype(pairs.dtype).T, pairs * device.move_beside(sign[:, None], pairs)
+    )
     return base + listed
 
 
@@ -90,7 +94,7 @@ def solve_normals(pairs: Array, linear: Array, scale: Array, prior: Array) -> tu
     """See `products.solve_normals`; ``pairs`` on the device, the results on the host."""
     xp = device.namespace(pairs)
     n_rows, n_factors = linear.shape
-    linear, scale, prior = (device.beside(a, pairs) for a in (linear, scale, prior))
+    linear, scale, prior = (device.move_beside(a, pairs) for a in (linear, scale, prior))
     precision = scale[:, None, None] * unpack(pairs[:, : n_pairs(n_factors)], n_factors)
     precision = precision + xp.eye(n_factors) * prior[:, None, :]
     covariance = xp.linalg.inv(precision)

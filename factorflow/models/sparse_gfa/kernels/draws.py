@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64, Integer
 
-from factorflow.kernels.compile import compiled
+from factorflow.kernels.compile import compile_scalar
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa.kernels import gammas, spikes, turns, uniforms
 
@@ -26,7 +26,7 @@ def uniform(
     """Return what `Step.uniform` does, bit for bit, in a tenth of the time where it is little."""
     out = np.empty((len(index), words))
     seed, *rest = _counter(step, site)
-    compiled(uniforms.loop_uniforms)(seed, np.ascontiguousarray(index, np.uint64), *rest, out)
+    compile_scalar(uniforms.loop_uniforms)(seed, np.ascontiguousarray(index, np.uint64), *rest, out)
     return out
 
 
@@ -40,7 +40,7 @@ def draw_gammas(
 ) -> Float64[np.ndarray, " D"]:
     """Return draws of Gamma(shape, 1): each of the words of its index, as many as it takes."""
     out, numbers = np.empty(len(index)), np.ascontiguousarray(index, np.uint64)
-    compiled(gammas.loop_gammas)(np.ascontiguousarray(shapes), numbers, *_counter(step, site), out)
+    compile_scalar(gammas.loop_gammas)(np.ascontiguousarray(shapes), numbers, *_counter(step, site), out)
     return out
 
 
@@ -55,7 +55,7 @@ def gamma_marginals(
     """Return log p of data with x ~ Ga(a, a s unit) integrated out, see `gammas.loop_marginals`."""
     out = np.empty((len(shapes), len(scales)))
     given = (np.ascontiguousarray(a, np.float64) for a in (halves, rates, shapes, scales, units, logs))
-    compiled(gammas.loop_marginals)(*given, out)
+    compile_scalar(gammas.loop_marginals)(*given, out)
     return out
 
 
@@ -79,7 +79,7 @@ def draw_loadings(
     given = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
     of_one = np.ones(cross.shape[1] - 1) if odds is None else np.array(odds, dtype=np.float64)
     uniform, normal = (np.array(a, order="C") for a in noise)
-    compiled(spikes.loop_features)(*given, of_one, odds is not None, backwards, uniform, normal, drawn)
+    compile_scalar(spikes.loop_features)(*given, of_one, odds is not None, backwards, uniform, normal, drawn)
     return drawn
 
 
@@ -97,7 +97,7 @@ def plane_equations(
     given = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
     n, size = cross.shape
     out = np.empty((n, 3)), np.empty((n, 2)), np.empty((n, size, 2)), np.empty((n, 7))
-    compiled(turns.loop_planes)(*given, spikes, plane, np.array(loadings, order="C"), *out)
+    compile_scalar(turns.loop_planes)(*given, spikes, plane, np.array(loadings, order="C"), *out)
     return out
 
 
@@ -112,7 +112,7 @@ def plane_gains(
     ``prior``: alpha of the two, the odds of s = 1, and whether there are spikes.
     """
     gains = np.empty(len(tried))
-    compiled(turns.loop_gains)(square, linear, *prior, tried, gains)
+    compile_scalar(turns.loop_gains)(square, linear, *prior, tried, gains)
     return gains
 
 
@@ -125,5 +125,5 @@ def plane_pairs(
 ) -> Float64[np.ndarray, "D 2"]:
     """Return loadings of the two factors after z -> z A; see `turns.loop_pairs`."""
     drawn = np.empty(linear.shape)
-    compiled(turns.loop_pairs)(square, linear, *prior, turn, *noise, drawn)
+    compile_scalar(turns.loop_pairs)(square, linear, *prior, turn, *noise, drawn)
     return drawn

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from factorflow.kernels.vectors import compiled, exp, log
+from factorflow.kernels.vectors import compile_loop, exp, log
 
 __all__ = ["LANES", "solve", "update_coordinates"]
 
@@ -18,7 +18,7 @@ Array = Any
 LANES = 64
 
 
-@compiled
+@compile_loop
 def solve(pairs: Array, scale: Array, prior: Array, linear: Array, inverse: Array, work: Array) -> None:
     """Invert positive definite matrices scale_i P_i + diag(prior_i) and solve their equations in place.
 
@@ -88,7 +88,7 @@ def solve(pairs: Array, scale: Array, prior: Array, linear: Array, inverse: Arra
             linear[first + lane, n_factors] = logdet[lane]
 
 
-@compiled
+@compile_loop
 def update_coordinates(pairs: Array, scale: Array, vectors: Array, spike: Array, work: Array) -> None:
     """Update k by k the slab means and inclusion probabilities of spike-and-slab vectors, in place.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from factorflow.kernels.vectors import compiled
+from factorflow.kernels.vectors import compile_loop
 
 __all__ = ["STRETCH_BYTES", "add_listed", "multiply_pairs", "quadratic_forms"]
 
@@ -19,7 +19,7 @@ STRETCH_BYTES = 1 << 20
 """Of a table of second moments, what is gone through at a time: half of the cache of a core."""
 
 
-@compiled
+@compile_loop
 def add_listed(
     table: Array,
     start: Array,
@@ -64,7 +64,7 @@ def add_listed(
                 row[q] += s * accumulated[q]
 
 
-@compiled
+@compile_loop
 def multiply_pairs(left: Array, right: Array, out: Array) -> None:
     """Write the products left_ik right_ij, j <= k, packed."""
     for i in range(left.shape[0]):
@@ -78,7 +78,7 @@ def multiply_pairs(left: Array, right: Array, out: Array) -> None:
             q += k + 1
 
 
-@compiled
+@compile_loop
 def quadratic_forms(pairs: Array, vectors: Array, out: Array) -> None:
     """out_i = x_i' P_i x_i."""
     for i in range(out.size):

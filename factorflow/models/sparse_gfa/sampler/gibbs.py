@@ -129,7 +129,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
                 pseudo[name] = gaussian_data(settings, name, block, given.globals_, table.low_noise)
             elif view.density.has_augmentation:
                 extended = np.concatenate([before, np.ones((len(before), 1))], axis=1)
-                left = device.beside(extended.astype(settings.dtype), table.loadings)
+                left = device.move_beside(extended.astype(settings.dtype), table.loadings)
                 x = left @ table.loadings[:, : drawn.n_factors + 1].T
                 columns = width, settings.first_column(name)
                 found = view.density.augment(values, x, block.rows, columns, step, WEIGHT_SITE)

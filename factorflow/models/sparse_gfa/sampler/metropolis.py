@@ -74,7 +74,7 @@ def predictor(
 ) -> Float64[Array, "B D"]:
     """Return x of every entry, where ``beside`` lies."""
     extended = np.concatenate([scores, np.ones((len(scores), 1))], axis=1)
-    return device.beside(extended, beside) @ device.beside(loadings, beside).T
+    return device.move_beside(extended, beside) @ device.move_beside(loadings, beside).T
 
 
 def stand_ins(
@@ -85,7 +85,7 @@ def stand_ins(
     phi: Float64[Array, "D P"],
 ) -> tuple[Float[Array, "B D"], Float[Array, "B D"]]:
     """Return u and r of the stand-in of every entry, its tangent taken at x."""
-    _, slope, curvature = density.message(y, x, 0.0 * x, device.beside(phi.T, y))
+    _, slope, curvature = density.message(y, x, 0.0 * x, device.move_beside(phi.T, y))
     u = WEIGHT * curvature
     r = u * x + WEIGHT * slope
     return u.astype(settings.dtype), r.astype(settings.dtype)
@@ -106,7 +106,7 @@ class Entries:
         """Return log R of some rows at the predictors x."""
         xp = device.namespace(x)
         y, u, r = self.y[rows], self.precision[rows], self.linear[rows]
-        log_density = self.density.log_kernel(y, x, device.beside(self.phi.T, x))
+        log_density = self.density.log_kernel(y, x, device.move_beside(self.phi.T, x))
         found = xp.where(y == y, log_density - x * (r - 0.5 * u * x), 0.0)
         return device.on_host(found.sum(axis=1))
 
@@ -130,14 +130,14 @@ def slice_scores(
         loadings, slopes = of_view.loadings, of_view.loadings[:, :-1].T
         parts = ((part - centre) @ slopes for part in (before, fresh))
         x = predictor(centre, loadings, of_view.y)
-        ways.append((of_view, x, *(device.beside(part, x) for part in parts)))
+        ways.append((of_view, x, *(device.move_beside(part, x) for part in parts)))
 
     def log_ratio(index: Integer[Array, " P"], angle: Float64[Array, " P"]) -> Float64[Array, " P"]:
         total = np.zeros(len(index))
         for of_view, x, first, second in ways:
             for part in tiles(len(index), x):
-                rows = device.beside(index[part], x)
-                cosine, sine = (device.beside(f(angle[part])[:, None], x) for f in (np.cos, np.sin))
+                rows = device.move_beside(index[part], x)
+                cosine, sine = (device.move_beside(f(angle[part])[:, None], x) for f in (np.cos, np.sin))
                 total[part] += of_view.log_ratio(x[rows] + cosine * first[rows] + sine * second[rows], rows)
         return total
 
@@ -258,9 +258,9 @@ def try_sums(
     size = scores.shape[1] + 1
     phi = np.moveaxis(tries[:, :, size:-1], 0, -1)  # (J, P, D)
     moving = np.flatnonzero((phi != phi[0]).any(axis=(0, 1)))  # of others the factor without x is the same
-    phis = [device.beside(np.ascontiguousarray(of_try), y) for of_try in phi]
-    of_moving = [device.beside(np.ascontiguousarray(of_try[:, moving]), y) for of_try in phi]
-    columns, out = device.beside(moving, y), np.zeros(tries.shape[:2])
+    phis = [device.move_beside(np.ascontiguousarray(of_try), y) for of_try in phi]
+    of_moving = [device.move_beside(np.ascontiguousarray(of_try[:, moving]), y) for of_try in phi]
+    columns, out = device.move_beside(moving, y), np.zeros(tries.shape[:2])
     for rows in tiles(len(y), y):
         part = y[rows]
         out += _sum_seen(density.log_factor(part, phis[0]), part)[:, None]

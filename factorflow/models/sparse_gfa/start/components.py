@@ -111,16 +111,16 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
             values = starting_values(settings, view.name, raw)
             values = _clipped(view, values, globals_.fixed.get(view.name))
             if view.location:  # squares about 0 would lose all digits
-                values = values - device.beside(np.array(view.location), values)
+                values = values - device.move_beside(np.array(view.location), values)
             parts = [
-                gfa.column_moments(values[device.beside(codes == t, values)] if grouped else values)
+                gfa.column_moments(values[device.move_beside(codes == t, values)] if grouped else values)
                 for t in range(settings.n_noise_groups)
             ]
             factor = None
             if not view.is_gaussian and not view.density.n_phi:
                 factor = np.stack(
                     [
-                        _log_factor(view, raw[device.beside(codes == t, raw)])
+                        _log_factor(view, raw[device.move_beside(codes == t, raw)])
                         for t in range(settings.n_noise_groups)
                     ],
                     axis=1,
@@ -150,7 +150,7 @@ def _clipped(view: ViewSettings, values: Shaped[Array, "B D"], fixed: Fixed | No
     if fixed is None or not np.isfinite(reach):
         return values
     spread = np.sqrt(fixed.squares.sum(axis=1) / np.maximum(fixed.count.sum(axis=1), 1.0)) * fixed.scale
-    ends = (device.beside(fixed.location + sign * reach * spread, values) for sign in (-1.0, 1.0))
+    ends = (device.move_beside(fixed.location + sign * reach * spread, values) for sign in (-1.0, 1.0))
     low, high = (end.astype(values.dtype) for end in ends)
     xp = device.namespace(values)
     return xp.where(values < low, low, xp.where(values > high, high, values))

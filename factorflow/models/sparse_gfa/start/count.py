@@ -334,7 +334,8 @@ def _left_over(
         return dict(data)
     scores = multiply_views(data, spectrum.scores, dtype).astype(dtype)
     return {
-        name: x - device.beside(scores, x) @ device.beside(spectrum.views[name].fitted.T.astype(dtype), x)
+        name: x
+        - device.move_beside(scores, x) @ device.move_beside(spectrum.views[name].fitted.T.astype(dtype), x)
         for name, x in data.items()
     }
 
@@ -354,7 +355,7 @@ def _entry_signs(
         packed[name] = block.once(("signs", name), (step.seed,), make)
 
     def flip(name: str, draw: int, x: Float[Array, "B D"]) -> Float[Array, "B D"]:
-        return x * device.beside(_as_signs(packed[name][draw], x.shape[1], x.dtype), x)
+        return x * device.move_beside(_as_signs(packed[name][draw], x.shape[1], x.dtype), x)
 
     return flip
 

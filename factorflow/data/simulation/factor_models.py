@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.align import numbered
-from factorflow.data.simulation.noise import TILE_ROWS, Noise, Simulated, check_count, share_of
+from factorflow.data.ingest.align import number_names
+from factorflow.data.simulation.noise import TILE_ROWS, Noise, Simulation, check_count, share_of
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
@@ -41,7 +41,7 @@ def sparse_gfa(
     groups: int = 0,
     view_activity: float = 0.6,
     scale: float = 1.5,
-) -> Simulated:
+) -> Simulation:
     """Simulate a group factor model with spike-and-slab loadings.
 
     ``x_nd = b_d + sum_k z_nk w_dk``; gaussian: x plus noise; bernoulli: success probability sigmoid(x);
@@ -115,11 +115,11 @@ def sparse_gfa(
             (lambda start, stop, view=index: absent(view, start, stop)) if absent_share[index] else None
         )
         view = _View(noise, index, likelihood, loadings, intercept, deviation, scores, share, absent_from)
-        sources.append(ViewSource(name, numbered("feature", n_features), view.read, KINDS[likelihood]))
+        sources.append(ViewSource(name, number_names("feature", n_features), view.read, KINDS[likelihood]))
     if in_group is not None:
         arrays["active_groups"] = (("group", "factor"), in_group > 0)
     truth = Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)})
-    return Simulated(sources, truth, {"group": group} if groups else {}, labels)
+    return Simulation(sources, truth, {"group": group} if groups else {}, labels)
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def binary(
     scale: float = 1.5,
     missing: float = 0.0,
     view: str = "binary",
-) -> Simulated:
+) -> Simulation:
     """Simulate a probit factor model: ``y_nd = 1`` where ``o_d + sum_k f_nk z_dk + noise > 0``.
 
     Parameters
@@ -240,8 +240,8 @@ def binary(
         f"loadings_{view}": ((f"feature_{view}", "factor"), w),
         f"intercept_{view}": ((f"feature_{view}",), o),
     }
-    source = ViewSource(view, numbered("feature", n_features), read, KINDS["bernoulli"])
-    return Simulated([source], Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)}))
+    source = ViewSource(view, number_names("feature", n_features), read, KINDS["bernoulli"])
+    return Simulation([source], Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)}))
 
 
 def specifications(views: Any) -> dict[str, tuple[str, int]]:

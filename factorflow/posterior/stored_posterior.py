@@ -1,4 +1,4 @@
-"""`Stored`: the variables and labels of a posterior, in memory or in a store that is read as it is used.
+"""`StoredPosterior`: the variables and labels of a posterior, in memory or read lazily from a store.
 
 Analyses, prediction and summaries take it and are not imported here. `factorflow.Posterior` joins them to it.
 """
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from factorflow.arguments import checked_methods
+from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
 from factorflow.models.contract import AVERAGES
 from factorflow.posterior.align import Alignment, Symmetry, align_draws, find_alignment
 from factorflow.posterior.fitted_run import FittedRun
 from factorflow.posterior.lazy import numbered_names
-from factorflow.posterior.opening import load_variable
+from factorflow.posterior.open import load_variable
 from factorflow.posterior.schema import NAMED
 
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.data import Dataset
-    from factorflow.data.aligned import Aligned
+    from factorflow.data.aligned_dataset import AlignedDataset
 
-__all__ = ["Stored"]
+__all__ = ["StoredPosterior"]
 
 
-@checked_methods
-class Stored(FittedRun):
+@name_wrong_arguments_of_methods
+class StoredPosterior(FittedRun):
     """The arrays and labels of the posterior of one run, and the record of that run.
 
     Parameters
@@ -50,19 +50,19 @@ class Stored(FittedRun):
         self._means: dict[str, xr.DataArray] = {}
 
     @property
-    def data(self) -> Dataset | Aligned:
+    def data(self) -> Dataset | AlignedDataset:
         """The dataset as the model sees it: views and features are those of the fit, in its order.
 
         New samples may have fewer of them, others, or another order: they are matched by name, and what is
         not there is missing. Whatever holds values against the model reads them here.
         """
-        from factorflow.data.aligned import Aligned
+        from factorflow.data.aligned_dataset import AlignedDataset
 
         if self.run["status"] != "projected":
             return self.dataset
         if self._projected_data is None:
             features = {view: self.features(view) for view in self.views}
-            self._projected_data = Aligned(self.dataset, self.meta, features)
+            self._projected_data = AlignedDataset(self.dataset, self.meta, features)
         return self._projected_data
 
     @property
@@ -527,7 +527,7 @@ class Stored(FittedRun):
         names = [str(v) for group in self._groups for v in self.tree[group].data_vars]
         raise InputError("variable", name, f"one of {', '.join(names)}", "This model has no such variable.")
 
-    def check_drawn(self) -> None:
+    def check_draws(self) -> None:
         """Refuse to go on without draws: a sampler that was stopped in its burn-in has none."""
         if self.n_draws == 0:
             remedy = "Run it with more iterations ({max_iter}), with {overwrite}."
@@ -555,7 +555,7 @@ class Stored(FittedRun):
 
     def _load(self, name: str) -> xr.DataArray:
         array, group = self.array(name), self._group_of(name)
-        self.check_drawn()
+        self.check_draws()
         loaded: xr.DataArray = load_variable(array, f"{group}/{name}", self.path)
         return loaded
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["LEAST_INCLUSION", "LEAST_SHARE", "reached", "touched"]
+__all__ = ["LEAST_INCLUSION", "LEAST_SHARE", "n_active_features", "active_views"]
 
 LEAST_SHARE = 0.001
 """Share of a view's variance below which a factor does not touch it."""
@@ -18,7 +18,7 @@ LEAST_INCLUSION = 0.5
 """A view is touched by a factor if one of its loadings differs from 0 with at least this probability."""
 
 
-def touched(posterior: Stored, factor: str) -> list[str]:
+def active_views(posterior: StoredPosterior, factor: str) -> list[str]:
     """Return the views with loadings that a factor touches, in order.
 
     It explains a thousandth of the view's variance, in one sample group at least, where that was recorded;
@@ -28,7 +28,7 @@ def touched(posterior: Stored, factor: str) -> list[str]:
     return [view for view in posterior.loaded_views if _touches(posterior, factor, view)]
 
 
-def reached(posterior: Stored, factor: str, view: str) -> int | None:
+def n_active_features(posterior: StoredPosterior, factor: str, view: str) -> int | None:
     """Return how many features of a view a factor reaches more likely than not; None: it is not known."""
     name = f"inclusion_{view}"
     if not posterior.has(name) or "factor" not in posterior.array(name).dims:
@@ -36,14 +36,14 @@ def reached(posterior: Stored, factor: str, view: str) -> int | None:
     return int((posterior.variable(name).sel(factor=factor).values >= LEAST_INCLUSION).sum())
 
 
-def _touches(posterior: Stored, factor: str, view: str) -> bool:
+def _touches(posterior: StoredPosterior, factor: str, view: str) -> bool:
     if posterior.has("variance_explained"):
         share = posterior.variable("variance_explained")
         if {"view", "factor"} <= set(share.dims) and view in share["view"].values:
             largest = float(share.sel(view=view, factor=factor).max())
             if largest < LEAST_SHARE:  # NaN: nothing was measured by which to tell
                 return False
-    n_reached = reached(posterior, factor, view)
+    n_reached = n_active_features(posterior, factor, view)
     if n_reached is not None:
         return n_reached > 0
     loadings = posterior.loadings(view)

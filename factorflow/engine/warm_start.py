@@ -14,7 +14,7 @@ from factorflow.trees import Gather, map_gathers
 if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.models.contract import ModelConfig
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["Warm", "warm_start"]
 
@@ -39,12 +39,12 @@ class Warm:
         return map_gathers(self.stored.read(chain, self.number), lambda _: Gather.empty())
 
 
-def warm_start(posterior: Stored, data: Dataset, config: ModelConfig) -> Warm:
+def warm_start(posterior: StoredPosterior, data: Dataset, config: ModelConfig) -> Warm:
     """Return the globals of a posterior as the start of a fit to other rows of the same features.
 
     Parameters
     ----------
-    posterior : Stored
+    posterior : StoredPosterior
         The earlier fit; of a sampler its last stored draw is taken.
     data : Dataset
         What is to be fitted.
@@ -62,23 +62,23 @@ def warm_start(posterior: Stored, data: Dataset, config: ModelConfig) -> Warm:
     if differing:
         value = ", ".join(f"{name}={fitted.get(name)!r}" for name in differing)
         expected = ", ".join(f"{name}={asked.get(name)!r}" for name in differing)
-        raise _refused(f"a fit with {value}", f"one of the same model: {expected}")
+        raise _warm_start_error(f"a fit with {value}", f"one of the same model: {expected}")
     meta = posterior.meta
     chosen = data.meta(config.views)
     if [(v.name, v.likelihood) for v in meta.views] != [(v.name, v.likelihood) for v in chosen.views]:
-        raise _refused(_views(meta), f"one of the views of the data: {_views(chosen)}")
+        raise _warm_start_error(_views(meta), f"one of the views of the data: {_views(chosen)}")
     for view in meta.views:
         ours, theirs = data.features(view.name), posterior.features(view.name)
         if not np.array_equal(np.asarray(ours, object), np.asarray(theirs, object)):
-            raise _refused(
+            raise _warm_start_error(
                 f"a fit of {len(theirs)} features of view {view.name}",
                 f"the {len(ours)} features of the data, of the same names in the same order",
             )
     if meta.groups != chosen.groups:
-        raise _refused(f"a fit of groups {meta.groups}", f"the groups of the data: {chosen.groups}")
+        raise _warm_start_error(f"a fit of groups {meta.groups}", f"the groups of the data: {chosen.groups}")
     stored, sets = StoredGlobals.of(posterior.tree, posterior.path), n_sets(posterior.tree)
     if not sets:
-        raise _refused("a run that ended before its first draw", "a fit with draws")
+        raise _warm_start_error("a run that ended before its first draw", "a fit with draws")
     return Warm(stored, sets - 1)
 
 
@@ -86,5 +86,5 @@ def _views(meta: Any) -> str:
     return "a fit of " + ", ".join(f"{view.name} ({view.likelihood})" for view in meta.views)
 
 
-def _refused(value: str, expected: str) -> InputError:
+def _warm_start_error(value: str, expected: str) -> InputError:
     return InputError("warm_start", value, expected, "Leave it out: the fit then starts anew.")

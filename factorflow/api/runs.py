@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow import run
+from factorflow.api.inputs import as_dataset, split_options
+from factorflow.api.posterior import Posterior, face, told
 from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import LOGGER, say, watching
-from factorflow.settings import FitOptions, ResumeOptions, RunOptions, documented, parse_config
-from factorflow.surface.inputs import as_dataset, split_options
-from factorflow.surface.posterior import Posterior, face, told
+from factorflow.settings import FitOptions, ResumeOptions, RunOptions, document_options, parse_config
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["fit", "project", "resume"]
 
 
-@documented(FitOptions)
+@document_options(FitOptions)
 def fit(
     data: Dataset | AnnData | MuData | Mapping[str, Any] | str | os.PathLike[str],
     model: ModelConfig | Mapping[str, Any] | None = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow import run
 from factorflow.analysis.methods import Analysed
-from factorflow.arguments import checked_methods
+from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.engine.executors.launch import executor_options
 from factorflow.errors import InputError
 from factorflow.posterior import prediction, sequences, summary
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["Special"]
 
 
-@checked_methods
+@name_wrong_arguments_of_methods
 class Special(Analysed):
     """What was found, with what only some families have; others say so (InputError)."""
 

@@ -23,7 +23,7 @@ from factorflow.posterior.predictive import log_density
 if TYPE_CHECKING:
     import xarray as xr
 
-    from factorflow.posterior.stored import Stored
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["MOST_BYTES", "arviz_tree"]
 
@@ -39,13 +39,13 @@ KEPT = ("sample_stats", "constant_data")
 
 
 def arviz_tree(
-    posterior: Stored, views: Sequence[str], rows: NDArray[np.intp], *, samples: bool
+    posterior: StoredPosterior, views: Sequence[str], rows: NDArray[np.intp], *, samples: bool
 ) -> xr.DataTree:
     """Return the tree of a posterior for ArviZ (`Posterior.to_arviz`).
 
     Parameters
     ----------
-    posterior : Stored
+    posterior : StoredPosterior
         Of a sampler, or a variational one with draws from q.
     views : sequence of str
         Views whose log-likelihood is computed.
@@ -61,7 +61,7 @@ def arviz_tree(
     """
     import xarray as xr
 
-    _check_drawn(posterior)
+    _check_draws(posterior)
     drawn = posterior.tree["posterior"]
     names = [
         str(name)
@@ -82,7 +82,7 @@ def arviz_tree(
     return tree
 
 
-def _check_drawn(posterior: Stored) -> None:
+def _check_draws(posterior: StoredPosterior) -> None:
     if posterior.kind == "variational" and "posterior" not in posterior.tree.children:
         raise InputError(
             "posterior",
@@ -90,15 +90,17 @@ def _check_drawn(posterior: Stored) -> None:
             "one with draws",
             "Draw from it first: posterior.sample(n_draws=500).to_arviz().",
         )
-    posterior.check_drawn()
+    posterior.check_draws()
 
 
-def _log_likelihood(posterior: Stored, view: str, rows: NDArray[np.intp]) -> tuple[xr.Dataset, xr.Dataset]:
+def _log_likelihood(
+    posterior: StoredPosterior, view: str, rows: NDArray[np.intp]
+) -> tuple[xr.Dataset, xr.Dataset]:
     """Return log p of the shown entries of a view under every draw, and the entries."""
     import xarray as xr
 
-    given, entry = _Drawn(posterior, view), f"entry_{view}"
-    blocks = _shown(posterior, view, rows)
+    given, entry = _DrawnPosterior(posterior, view), f"entry_{view}"
+    blocks = _visible_entries(posterior, view, rows)
     n_entries = sum(len(values) for _, _, values in blocks)
     if 8 * given.n_chains * given.n_draws * n_entries > MOST_BYTES:
         draws = f"{given.n_chains} x {given.n_draws} draws"
@@ -111,7 +113,7 @@ def _log_likelihood(posterior: Stored, view: str, rows: NDArray[np.intp]) -> tup
     out = np.empty((given.n_chains, given.n_draws, n_entries))
     first = 0
     for mine, where, values in blocks:
-        out[:, :, first : first + len(values)] = given.of_entries(mine, where, values)
+        out[:, :, first : first + len(values)] = given.entry_log_likelihood(mine, where, values)
         first += len(values)
     out -= _tie_breaks(given.n_chains, given.n_draws)[:, :, None]
     numbers = np.concatenate([mine[where[0]] for mine, where, _ in blocks])
@@ -137,7 +139,7 @@ def _tie_breaks(n_chains: int, n_draws: int) -> Float64[np.ndarray, "C M"]:
 Piece = tuple[NDArray[np.intp], tuple[NDArray[Any], NDArray[Any]], NDArray[Any]]
 
 
-def _shown(posterior: Stored, view: str, rows: NDArray[np.intp]) -> list[Piece]:
+def _visible_entries(posterior: StoredPosterior, view: str, rows: NDArray[np.intp]) -> list[Piece]:
     """Return the entries that the model saw, block by block: rows, places among them, values."""
     from factorflow.data import Holdout
 
@@ -154,18 +156,18 @@ def _shown(posterior: Stored, view: str, rows: NDArray[np.intp]) -> list[Piece]:
     return pieces
 
 
-class _Drawn:
+class _DrawnPosterior:
     """Predictions of a view under one draw at a time.
 
     Parameters
     ----------
-    posterior : Stored
+    posterior : StoredPosterior
         With draws.
     view : str
         Name of the view.
     """
 
-    def __init__(self, posterior: Stored, view: str) -> None:
+    def __init__(self, posterior: StoredPosterior, view: str) -> None:
         self.posterior, self.view = posterior, view
         self._predictor = Predictor(posterior, view)
         self._drawn = posterior.tree["posterior"].to_dataset()
@@ -184,7 +186,7 @@ class _Drawn:
             )
         self._record = {v.name: self._values(v.name, None) for v in table if not v.rows}
 
-    def of_entries(
+    def entry_log_likelihood(
         self, rows: NDArray[np.intp], where: tuple[NDArray[Any], NDArray[Any]], values: NDArray[Any]
     ) -> Float64[np.ndarray, "C M E"]:
         """Return log p of some entries of some rows under all draws (C chains, M draws, E entries)."""

@@ -46,9 +46,9 @@ def public(found: Any, package: str, name: str) -> Any:
         return found
     key = package, name
     if key not in _PUBLIC or _PUBLIC[key][0] is not found:
-        from factorflow.arguments import checked, closing_figures
+        from factorflow.arguments import closing_figures, name_wrong_arguments
 
-        call = checked(closing_figures(found), f"{package}.{name}")
+        call = name_wrong_arguments(closing_figures(found), f"{package}.{name}")
         call.__module__, call.__qualname__ = package, name  # where pickle finds it again
         call.__dict__["is_checked"] = True
         _PUBLIC[key] = found, call

@@ -14,13 +14,13 @@ from urllib.error import URLError
 from urllib.parse import quote, unquote, urlsplit
 from urllib.request import urlopen
 
+from factorflow.api.inputs import cache_folder, keep
+from factorflow.api.posterior import Posterior, open_posterior
 from factorflow.engine.progress import LOGGER
 from factorflow.errors import InputError
 from factorflow.storage.checksums import METADATA, SIGNATURE, ChecksumManifest, chunks_of
 from factorflow.storage.location import as_location, is_remote
 from factorflow.storage.remote import RemotePath, map_concurrently
-from factorflow.surface.inputs import cache_folder, keep
-from factorflow.surface.posterior import Posterior, open_posterior
 
 __all__ = ["load"]
 

@@ -18,11 +18,11 @@ from factorflow.errors import InputError
 from factorflow.shape import Block, Meta, ViewMeta
 from factorflow.trees import freeze
 
-__all__ = ["Aligned"]
+__all__ = ["AlignedDataset"]
 
 
 @dataclass(frozen=True)
-class Aligned:
+class AlignedDataset:
     """A dataset of new samples with the views and features a model was fitted to.
 
     Views and features that the new samples lack are missing; those the model does not know are left out.
@@ -101,7 +101,7 @@ class Aligned:
         InputError
             If there is no view in common, or one has another likelihood.
         """
-        shared = self._shared
+        shared = self._shared_views
         self._check_features()
         new = self.dataset.meta(shared)
         views = []
@@ -131,7 +131,7 @@ class Aligned:
         """
         chosen = [view for view in self.fitted.views if views is None or view.name in views]
         known = [view.name for view in chosen if view.name in self._where]
-        block = self.dataset.block(number, known or self._shared[:1])
+        block = self.dataset.block(number, known or self._shared_views[:1])
         columns = dict(block.columns)
         if "group" in columns:
             columns["group"] = self._groups[columns["group"]]
@@ -149,7 +149,7 @@ class Aligned:
         return self.read(number, views, holdout)[0]
 
     @cached_property
-    def _shared(self) -> list[str]:
+    def _shared_views(self) -> list[str]:
         shared = [v.name for v in self.fitted.views if v.name in self.dataset.views]
         if not shared:
             raise InputError(
@@ -164,7 +164,7 @@ class Aligned:
     def _where(self) -> dict[str, tuple[Any, Any]]:
         """Of each view there is, the positions of the features both have: fitted, and new."""
         found = {}
-        for view in self._shared:
+        for view in self._shared_views:
             _, ours, theirs = np.intersect1d(
                 self.features[view], self.dataset.features(view), return_indices=True
             )

@@ -9,7 +9,7 @@ from factorflow.models.contract import Model, Stage
 from factorflow.posterior.globals import StoredGlobals
 from factorflow.trees import nbytes
 
-__all__ = ["Fixed"]
+__all__ = ["FixedGlobals"]
 
 HELD_BYTES = 64 << 20
 """Of a set of globals that is held until another is asked for. Each task of each iteration asks, and reading
@@ -17,7 +17,7 @@ costs a small set far more than its bytes; of a large one it is a small part, an
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedGlobals:
     """Globals that a run takes as they are.
 
     Parameters
@@ -36,7 +36,11 @@ class Fixed:
     _held: dict[int, tuple[int, Any]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Fixed, (self.stored, self.draws, self.iterations)  # what is held is read again elsewhere
+        return FixedGlobals, (
+            self.stored,
+            self.draws,
+            self.iterations,
+        )  # what is held is read again elsewhere
 
     def stage(self, model: Model[Any, Any]) -> Stage[Any]:
         """Return the stage of the run: for a sampler every set ends in a draw."""

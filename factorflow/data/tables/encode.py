@@ -23,7 +23,7 @@ from factorflow.errors import InputError
 from factorflow.kinds import KINDS
 from factorflow.shape import Block
 
-__all__ = ["BLOCK_ROWS", "coded_blocks"]
+__all__ = ["BLOCK_ROWS", "encode_blocks"]
 
 BLOCK_ROWS = 65536
 """Rows of a block."""
@@ -31,7 +31,7 @@ BLOCK_ROWS = 65536
 Arrays = dict[str, NDArray[Any]]
 
 
-def coded_blocks(
+def encode_blocks(
     source: Any, design: TableDesign, levels: Mapping[str, Sequence[str]], block_rows: int = BLOCK_ROWS
 ) -> Iterator[Block]:
     """Yield the rows of a table as blocks of a dataset's views, in the order of the table.
@@ -66,15 +66,15 @@ def coded_blocks(
     if isinstance(source, str | os.PathLike) and (Path(source) / "zarr.json").is_file():
         source = open_dataset(source)
     if isinstance(source, Dataset):
-        yield from _of_dataset(source, design, levels, unseen)
+        yield from _encode_dataset(source, design, levels, unseen)
     else:
-        yield from _of_table(source, design, levels, unseen, block_rows)
+        yield from _encode_table(source, design, levels, unseen, block_rows)
     for view, labels in unseen.items():
         if labels:
             warn_unknown(view, list(labels))
 
 
-def _of_table(
+def _encode_table(
     source: Any,
     design: TableDesign,
     levels: Mapping[str, Sequence[str]],
@@ -97,7 +97,7 @@ def _of_table(
             yield _part(piece, terms, names, design, where, unseen, terms.response in numbers)
 
     start = 0
-    for number, data in enumerate(_in_blocks(parts(), block_rows)):
+    for number, data in enumerate(_split_blocks(parts(), block_rows)):
         n_rows = len(next(iter(data.values())))
         yield _block(number, start, n_rows, data)
         start += n_rows
@@ -118,7 +118,7 @@ def _part(
     for column in terms.variables:
         view = names.variables[column]
         codes, labels = piece.labels(column)
-        data[view] = _coded(codes, [as_text(label) for label in labels], where[view], unseen[view])
+        data[view] = _encode(codes, [as_text(label) for label in labels], where[view], unseen[view])
     for group, view in names.linear.items():
         data[view] = _group(piece, group)
     if design.exposure is not None:
@@ -134,7 +134,7 @@ def _read_default(design: TableDesign, n_rows: int) -> Arrays:
     return {view: np.full((n_rows, 1), value) for view, value in roles if view is not None}
 
 
-def _coded(
+def _encode(
     codes: NDArray[Any], labels: Sequence[str], where: Mapping[str, int], unseen: dict[str, None]
 ) -> NDArray[np.int32]:
     """Return codes of the levels of a dataset, given those of a piece."""
@@ -187,7 +187,7 @@ def _offset(piece: Piece, offset: Offset) -> NDArray[np.float64]:
         return np.log(values) if offset.log else values
 
 
-def _in_blocks(parts: Iterator[Arrays], block_rows: int) -> Iterator[Arrays]:
+def _split_blocks(parts: Iterator[Arrays], block_rows: int) -> Iterator[Arrays]:
     """Yield the same rows, so many at a time."""
     pending: list[Arrays] = []
     n_kept = 0
@@ -203,7 +203,7 @@ def _in_blocks(parts: Iterator[Arrays], block_rows: int) -> Iterator[Arrays]:
         yield {name: np.concatenate([piece[name] for piece in pending]) for name in pending[0]}
 
 
-def _of_dataset(
+def _encode_dataset(
     dataset: Dataset,
     design: TableDesign,
     levels: Mapping[str, Sequence[str]],

@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from factorflow import run
-from factorflow.arguments import checked_methods
+from factorflow.api.families import Special
+from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import watching
 from factorflow.errors import InputError
@@ -18,7 +19,6 @@ from factorflow.posterior import (
     diagnostics,
     draws,
     findings,
-    pointwise,
     prediction,
     store,
     summary,
@@ -26,13 +26,13 @@ from factorflow.posterior import (
     variance,
 )
 from factorflow.posterior.labels import rows_of, sample_metadata
-from factorflow.posterior.opening import load_tree, open_tree
+from factorflow.posterior.log_likelihood import arviz_tree
+from factorflow.posterior.open import load_tree, open_tree
 from factorflow.posterior.schema import is_posterior, read_with_checksums
-from factorflow.settings import ProjectOptions, ResumeOptions, documented, parse_config
+from factorflow.settings import ProjectOptions, ResumeOptions, document_options, parse_config
 from factorflow.storage.location import as_location
 from factorflow.storage.publish import current_version, new_directory
 from factorflow.storage.remote import RemotePath
-from factorflow.surface.families import Special
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,9 +79,9 @@ def open_posterior(path: str | os.PathLike[str] | RemotePath) -> Posterior:
     return Posterior(open_tree(place), str(place))
 
 
-@checked_methods
+@name_wrong_arguments_of_methods
 class Posterior(Special):
-    """The posterior of one run, as `fit` returns it: what was found (`Stored`), and what can be asked of it.
+    """The posterior of one run, as `fit` returns it: its variables and the methods that analyse them.
 
     Arrays come labelled, with samples and features in the dataset's order. Of a sampler, `scores`,
     `loadings`, `inclusion` and `intercept` are means over aligned draws of all chains; the draws are in
@@ -300,7 +300,7 @@ class Posterior(Special):
         >>> bool((found["lower"] < found["upper"]).all())
         True
         """
-        self.check_drawn()
+        self.check_draws()
         if self.meta.design is not None and not (isinstance(view, str) and view in self.views):
             return tables.predict_table(self, view)
         return prediction.predict(
@@ -336,10 +336,10 @@ class Posterior(Special):
         >>> found["sd"].values[0, :3].round(1)
         array([0.6, 0. , 0. ])
         """
-        self.check_drawn()
+        self.check_draws()
         return prediction.impute(self, self.check_explained(view), rows_of(self, start, stop, None))
 
-    @documented(ProjectOptions)
+    @document_options(ProjectOptions)
     def project(
         self,
         dataset: Dataset | str | os.PathLike[str],
@@ -475,7 +475,7 @@ class Posterior(Special):
         chosen = known if log_likelihood is True else log_likelihood or []
         chosen = [chosen] if isinstance(chosen, str) else list(chosen)
         views = [self.check_explained(view) for view in chosen]
-        return pointwise.arviz_tree(self, views, rows_of(self, start, stop, None), samples=samples)
+        return arviz_tree(self, views, rows_of(self, start, stop, None), samples=samples)
 
     def diagnostics(self) -> pd.DataFrame:
         """Return R-hat and effective sample sizes of a sampler's variables (arviz-stats).

@@ -47,7 +47,7 @@ def open_tree(path: str | os.PathLike[str] | RemotePath) -> xr.DataTree:
     for name in CHECKSUM_ATTRIBUTES:
         del stored.attrs[name]
     groups = {
-        node.path: _in_order(_with_labels(node.to_dataset(inherit=False), str(path), named=named))
+        node.path: _variables_by_name(_with_labels(node.to_dataset(inherit=False), str(path), named=named))
         for node in stored.subtree
     }
     first = [f"/{name}" for name in GROUPS if f"/{name}" in groups]
@@ -56,7 +56,7 @@ def open_tree(path: str | os.PathLike[str] | RemotePath) -> xr.DataTree:
     )
 
 
-def _in_order(dataset: Any) -> Any:
+def _variables_by_name(dataset: Any) -> Any:
     """Return the variables by name: a Zarr group lists its members in any order."""
     return dataset[sorted(dataset.data_vars)]
 

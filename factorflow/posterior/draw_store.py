@@ -16,12 +16,12 @@ from typing import Any
 from factorflow.errors import InputError, OptionText
 from factorflow.storage.checksums import chunk_damage, chunks_of, signature
 
-__all__ = ["check_drawn", "drawn", "make_room", "resize"]
+__all__ = ["check_draws", "note_draws", "make_room", "resize"]
 
 REMEDY = OptionText("The draws before the checkpoint are lost: run anew with {overwrite}.", overwrite=True)
 
 
-def drawn(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> dict[str, Any]:
+def note_draws(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> dict[str, Any]:
     """Return what a checkpoint notes of the draws that are on disk by then.
 
     Parameters
@@ -32,11 +32,11 @@ def drawn(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> dict[str, 
         Draws, and sets of globals, of each chain so far.
     """
     sizes = {"draw": n_draws, "set": n_sets}
-    found = {name: _described(Path(path), name, sizes) for name in _members(Path(path))}
+    found = {name: _metadata_of(Path(path), name, sizes) for name in _members(Path(path))}
     return {"sizes": sizes, "metadata": {name: signature(what) for name, what in found.items() if what}}
 
 
-def check_drawn(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
+def check_draws(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
     """Refuse to go on from draws that are not all there, and whole.
 
     Parameters
@@ -44,7 +44,7 @@ def check_drawn(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
     path : path
         The store.
     noted : mapping
-        What `drawn` returned.
+        What `note_draws` returned.
 
     Raises
     ------
@@ -53,7 +53,7 @@ def check_drawn(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
     """
     for name, known in noted["metadata"].items():
         file = Path(path, name, "zarr.json")
-        what = _described(Path(path), name, noted["sizes"])
+        what = _metadata_of(Path(path), name, noted["sizes"])
         if what is None or signature(what) != known:
             raise InputError(f"file {file}", "another one", "that of the checkpoint", REMEDY)
         metadata = json.loads(file.read_bytes())
@@ -94,7 +94,7 @@ def _members(path: Path) -> list[str]:
     return sorted(str(file.parent.relative_to(path)) for file in files)
 
 
-def _described(path: Path, name: str, sizes: Mapping[str, int]) -> dict[str, Any] | None:
+def _metadata_of(path: Path, name: str, sizes: Mapping[str, int]) -> dict[str, Any] | None:
     """Return what the metadata of a group or array say that stays; None where they cannot be read."""
     try:
         found: dict[str, Any] = json.loads((path / name / "zarr.json").read_text(encoding="utf-8"))
