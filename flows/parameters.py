@@ -25,7 +25,7 @@ __all__ = [
     "Reading",
     "Run",
     "RunOptions",
-    "DisplayedResult",
+    "FormField",
     "Source",
     "SourceOptions",
     "Worded",
@@ -47,7 +47,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class DisplayedResult(Choice):
+class FormField(Choice):
     """How a parameter is shown in Prefect's form, which takes no description from a ``Field`` beside a type.
 
     Parameters
@@ -64,7 +64,7 @@ class DisplayedResult(Choice):
 
 
 @dataclass(frozen=True)
-class Families(DisplayedResult):
+class Families(FormField):
     """How the choice of a family is shown, and checked: by the schema of the family that was named.
 
     A choice alone is refused as a whole, "not valid under any of the given schemas". Here the choice takes
@@ -127,16 +127,16 @@ else:
 
 Source = Annotated[
     str,
-    DisplayedResult(
+    FormField(
         "Path of the data, as the worker sees it: a dataset; a file or folder that `factorflow ingest` "
         "accepts (.npz, .csv, .tsv, .parquet, .h5ad, .h5mu, .zarr); or a long table, with its formula among "
         "the options of the source."
     ),
 ]
 
-Out = Annotated[str, DisplayedResult("Folder for dataset, posterior, summary and report.")]
+Out = Annotated[str, FormField("Folder for dataset, posterior, summary and report.")]
 
-Overwrite = Annotated[bool, DisplayedResult("Replace the posterior of another run in the folder.")]
+Overwrite = Annotated[bool, FormField("Replace the posterior of another run in the folder.")]
 
 
 class RunOptions(settings.RunOptions):
@@ -148,12 +148,10 @@ class RunOptions(settings.RunOptions):
 
 
 Run = Annotated[
-    RunOptions, Worded, DisplayedResult("Where and for how long it runs, its seed, and what is held out.")
+    RunOptions, Worded, FormField("Where and for how long it runs, its seed, and what is held out.")
 ]
 
-Reading = Annotated[
-    SourceOptions, Worded, DisplayedResult("How the source is read; nothing of it for a dataset.")
-]
+Reading = Annotated[SourceOptions, Worded, FormField("How the source is read; nothing of it for a dataset.")]
 
 
 def default_model() -> Any:

@@ -23,7 +23,7 @@ from flows import tasks
 from flows.artifacts import Label
 from flows.markdown import plain
 from flows.parameters import (
-    DisplayedResult,
+    FormField,
     ModelChoice,
     Out,
     Reading,
@@ -41,9 +41,7 @@ __all__ = ["refresh"]
 Rule = Annotated[
     RefreshOptions,
     Worded,
-    DisplayedResult(
-        "When a fit is due, what it begins with, how many posteriors stay, what is called drift."
-    ),
+    FormField("When a fit is due, what it begins with, how many posteriors stay, what is called drift."),
 ]
 
 SHOWN = 50

@@ -39,7 +39,7 @@ from flows import tasks
 from flows.artifacts import Label, RunWatcher, picture_of, publish_picture, publish_report
 from flows.markdown import plain
 from flows.parameters import (
-    DisplayedResult,
+    FormField,
     ModelChoice,
     Out,
     Reading,
@@ -54,7 +54,7 @@ __all__ = ["select"]
 
 
 @dataclass(frozen=True)
-class Options(DisplayedResult):
+class Options(FormField):
     """How values of options of a model are shown, and checked: each as a family of models checks it."""
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
@@ -83,12 +83,12 @@ Grid = Annotated[
 Seeds = Annotated[
     list[Annotated[int, Field(ge=0, lt=2**63)]],
     Field(min_length=1),
-    DisplayedResult("Runs of each combination: a seed each."),
+    FormField("Runs of each combination: a seed each."),
 ]
 Parallel = Annotated[
-    int, Field(ge=1), DisplayedResult("Fits at the same time, on one cluster, with the same results (>= 1).")
+    int, Field(ge=1), FormField("Fits at the same time, on one cluster, with the same results (>= 1).")
 ]
-Refitted = Annotated[bool, DisplayedResult("Fit the best model to everything, nothing held out.")]
+Refitted = Annotated[bool, FormField("Fit the best model to everything, nothing held out.")]
 
 
 @task(cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=tasks.worth_retrying)

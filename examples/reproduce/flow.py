@@ -16,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from examples.reproduce import working_on
 from factorflow import settings
 from flows.artifacts import Label, picture_of, publish_picture
-from flows.parameters import Shown
+from flows.parameters import FormField
 
 __all__ = ["reproduce"]
 
@@ -44,16 +44,20 @@ def run_experiment(
 
 @flow(name="reproduce", log_prints=True)
 def reproduce(
-    out: Annotated[str, Shown("Folder for numbers and figures.")],
+    out: Annotated[str, FormField("Folder for numbers and figures.")],
     data: Annotated[
         str | None,
-        Shown("CSV file, or folder of them, that it is run on as well: of what the experiment takes."),
+        FormField("CSV file, or folder of them, that it is run on as well: of what the experiment takes."),
     ] = None,
-    what: Annotated[Literal["probit", "molten", "identity", "gplvm"], Shown("The experiment.")] = "probit",
+    what: Annotated[
+        Literal["probit", "molten", "identity", "gplvm"], FormField("The experiment.")
+    ] = "probit",
     options: Annotated[
-        dict[str, Any], Shown('More of its settings, as JSON: `{"splits": 1}`; see its help in Python.')
+        dict[str, Any], FormField('More of its settings, as JSON: `{"splits": 1}`; see its help in Python.')
     ] = {},  # noqa: B006  Prefect copies it
-    cluster: Annotated[settings.Cluster | None, Shown("Where its fits work; left out: in the flow.")] = None,
+    cluster: Annotated[
+        settings.Cluster | None, FormField("Where its fits work; left out: in the flow.")
+    ] = None,
 ) -> dict[str, Any]:
     """Run a published experiment anew.
 
