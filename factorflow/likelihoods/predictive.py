@@ -50,9 +50,8 @@ class Predictive:
 
     def at(self, entries: Any) -> Predictive:
         """Return the distribution of some entries, as an index of (B, D) arrays names them."""
-        shape = np.shape(self.mean)
-        phi = np.broadcast_to(self.phi, (len(self.phi), *shape)) if len(self.phi) else np.empty((0, 1))
-        picked = np.stack([row[entries] for row in phi]) if len(self.phi) else phi
+        phi = [np.broadcast_to(row, np.shape(self.mean))[entries] for row in self.phi]
+        picked = np.stack(phi) if phi else np.empty((0, 1))
         return Predictive(self.likelihood, self.mean[entries], self.variance[entries], picked)
 
     def mean_and_sd(self) -> tuple[Float[Array, ...], Float[Array, ...]]:
