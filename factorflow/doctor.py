@@ -19,6 +19,7 @@ from uuid import uuid4
 from factorflow.errors import InputError
 from factorflow.extras import EXTRAS, install
 from factorflow.prefect_server import check_prefect
+from factorflow.storage.location import absolute
 
 if TYPE_CHECKING:
     from factorflow.engine.executors.dask import DaskExecutor
@@ -67,6 +68,7 @@ def examine(
     dataset : path, optional
         What runs are going to read: workers must see the same one there.
     """
+    folder = absolute(os.fspath(folder), "folder")
     checks = [
         _python(),
         *_packages(),
@@ -175,7 +177,7 @@ def _dataset(path: str | os.PathLike[str]) -> Check:
 
 
 def _disk(folder: Path) -> Check:
-    there = next(path for path in [folder.absolute(), *folder.absolute().parents] if path.exists())
+    there = next(path for path in [folder, *folder.parents] if path.exists())
     free = shutil.disk_usage(there).free
     ok = os.access(there, os.W_OK)
     return Check(
@@ -239,7 +241,7 @@ def _cluster(asked: str | ClusterSetting, folder: Path, dataset: str | None) -> 
 
 def _workers(executor: DaskExecutor, folder: Path, dataset: str | None) -> list[Check]:
     """Look at what runs need of workers: threads, memory, what they see of the disks."""
-    token, content = folder.absolute() / f".factorflow-{uuid4().hex}", uuid4().hex
+    token, content = folder / f".factorflow-{uuid4().hex}", uuid4().hex
     datasets: tuple[str, ...] = () if dataset is None else (os.path.abspath(dataset),)
     try:
         with suppress(OSError):  # `disk` says what is wrong with the folder
@@ -250,7 +252,7 @@ def _workers(executor: DaskExecutor, folder: Path, dataset: str | None) -> list[
             token.unlink(missing_ok=True)
     checks = [
         *memory_checks(facts),
-        check_shared_path("results", str(folder.absolute()), str(token), content, facts),
+        check_shared_path("results", str(folder), str(token), content, facts),
     ]
     if dataset is None:
         return checks

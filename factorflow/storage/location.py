@@ -69,7 +69,16 @@ def local_path(path: str | os.PathLike[str], parameter: str = "path") -> Path:
     if "\0" in text:
         expected = "a path without the character 0"
         raise InputError(parameter, repr(text), expected, "Check where it comes from.")
-    return Path(os.path.abspath(text))
+    return Path(absolute(text, parameter))
+
+
+def absolute(path: str, parameter: str = "path") -> str:
+    """Return a path made absolute; one below a working directory that was deleted is refused."""
+    try:
+        return os.path.abspath(path)
+    except FileNotFoundError:
+        expected = "an absolute path, since the current directory was deleted"
+        raise InputError(parameter, path, expected, "Change to a directory that exists.") from None
 
 
 def real_path(path: str | os.PathLike[str]) -> Path:

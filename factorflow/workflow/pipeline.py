@@ -18,7 +18,7 @@ from factorflow.settings import RunOptions, SourceOptions
 from factorflow.storage.checksums import METADATA
 from factorflow.storage.download import as_local_source, remote_fingerprint
 from factorflow.storage.local import disk_errors
-from factorflow.storage.location import Location, as_location, is_remote, source_not_found
+from factorflow.storage.location import Location, absolute, as_location, is_remote, source_not_found
 from factorflow.storage.publish import current_version, new_directory, write_file
 from factorflow.storage.remote import RemotePath
 from factorflow.workflow.growth import append_growth, contents, growing_tables
@@ -234,7 +234,7 @@ def ingest(
             raise InputError(name, given[name], expected, remedy)
         return open_dataset(source), False
     record: dict[str, Any] = {
-        "source": str(source) if is_remote(os.fsdecode(source)) else os.path.abspath(os.fspath(source)),
+        "source": str(source) if is_remote(os.fsdecode(source)) else absolute(os.fspath(source), "source"),
         "fingerprint": fingerprint(source),
         "options": given,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import factorflow
 from factorflow import doctor
 from factorflow.engine.executors.worker_info import WorkerInfo
 from factorflow.errors import InputError
@@ -264,3 +266,23 @@ def test_errors_of_a_selection_are_over_seeds() -> None:
     assert found[1]["behind_error"] == pytest.approx(apart.std(ddof=1) / 2.0)
     assert found[1]["standard_deviation"] == pytest.approx(np.std(score[3], ddof=1))
     assert found[1]["standard_error"] == pytest.approx(np.std(score[3], ddof=1) / 2.0)
+
+
+def test_a_deleted_working_directory_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a relative path is asked for; an absolute one is as good as ever."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    calls: dict[str, Callable[[], object]] = {
+        "path": lambda: factorflow.write_dataset("d", {"y": np.eye(4)}),
+        "dataset": lambda: factorflow.open_dataset("d"),
+        "posterior": lambda: factorflow.open_posterior("p"),
+        "out": lambda: factorflow.resume("p"),
+        "folder": lambda: doctor.examine(),
+        "source": lambda: pipeline.ingest("y.csv", Folder.at(tmp_path / "out")),
+    }
+    for parameter, call in calls.items():
+        with pytest.raises(InputError, match="since the current directory was deleted") as caught:
+            call()
+        assert caught.value.parameter == parameter
+    assert factorflow.write_dataset(tmp_path / "d", {"y": np.eye(4)}).n_rows == 4

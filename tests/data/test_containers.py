@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tracemalloc
 import warnings
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -320,3 +321,53 @@ def test_complex_numbers_of_annotated_data_are_refused(tmp_path: Path) -> None:
 def test_complex_metadata_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="columns of obs 'phase' = complex numbers"):
         write_dataset(tmp_path / "s", {"x": np.ones((4, 2))}, obs={"phase": np.ones(4) * 1j})
+
+
+def test_objects_that_are_numbers_are_numbers(tmp_path: Path) -> None:
+    """As frames and lists give them, with gaps; of text the place is named."""
+    values = np.random.default_rng(0).standard_normal((40, 3))
+    values[[2, 5], [0, 2]] = np.nan
+    objects = values.astype(object)
+    objects[2, 0], objects[0, 0], objects[1, 1] = None, Decimal(2), True
+    expected = values.copy()
+    expected[0, 0], expected[1, 1] = 2.0, 1.0
+    given = {
+        "array": objects,
+        "list": objects.tolist(),
+        "masked": np.ma.masked_array(np.where(objects == 2, "x", objects), mask=objects == 2),
+        "xarray": xr.DataArray(objects, dims=("obs", "gene")),
+    }
+    for name, view in given.items():
+        found = write_dataset(tmp_path / name, {"y": view}).values("y", 0, 40)
+        wanted = np.where(expected == 2, np.nan, expected) if name == "masked" else expected
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+    objects[7, 2] = "high"
+    with pytest.raises(InputError, match="view 'y' = 'high' in row 7 of column 2: expected numbers, or None"):
+        write_dataset(tmp_path / "d", {"y": objects})
+    objects[7, 2] = 10**400
+    with pytest.raises(InputError, match=r"view 'y' = 10+\.\.\.0+ in row 7 of column 2"):
+        write_dataset(tmp_path / "d", {"y": objects})
+    coded = np.array(["a", "b", None, "a"] * 10, dtype=object)
+    made = write_dataset(tmp_path / "e", {"y": values, "site": coded}, likelihoods={"site": "categorical"})
+    assert made.features("site").tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("key", "samples 0 to 39 = KeyError: 'depth': expected values that can be read. It is an error of a"),
+        ("shape", "samples 0 to 39 = rows 0 to 9 are computed as an array of 9 x 3: .* of the Dask array"),
+        ("file", r"file /data/plate7\.h5 = "),
+    ],
+)
+def test_errors_of_tasks_are_no_damaged_files(tmp_path: Path, task: str, said: str) -> None:
+    import dask.array as da
+
+    def work(block: Any) -> Any:
+        if task == "file":
+            raise FileNotFoundError(2, "No such file", "/data/plate7.h5")
+        return {}["depth"] if task == "key" else block[:-1]
+
+    lazy = da.from_array(np.ones((40, 3)), chunks=(10, 3)).map_blocks(work, meta=np.empty((0, 0)))
+    with pytest.raises(InputError, match=said):
+        write_dataset(tmp_path / "d", {"y": lazy})

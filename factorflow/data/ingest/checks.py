@@ -109,8 +109,12 @@ def warn_of_spelling(what: str, names: Iterable[str]) -> None:
         )
 
 
+DAMAGED = "The file may be damaged: copy it again, or write it again."
+"""What to do where values cannot be read."""
+
+
 @contextmanager
-def readable(what: str) -> Iterator[None]:
+def readable(what: str, remedy: str = DAMAGED) -> Iterator[None]:
     """Refuse what cannot be read: of damaged files libraries raise whatever they come upon.
 
     Errors of the disk pass, as does what is refused already.
@@ -123,7 +127,8 @@ def readable(what: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno is not None:
             raise
         text = " ".join(str(error).split()) or type(error).__name__
-        remedy = "The file may be damaged: copy it again, or write it again."
+        if isinstance(error, LookupError):  # its text is what was looked for, without a word
+            text = f"{type(error).__name__}: {text}"
         raise InputError(what, text, "values that can be read", remedy) from error
 
 

@@ -310,7 +310,7 @@ def _reader(view: str, source: Source, positions: NDArray[np.int64] | None) -> A
     """Return what reads rows of a view."""
 
     def read(start: int, stop: int) -> NDArray[Any]:
-        with checks.readable(f"values of view {view!r}, samples {start} to {stop - 1}"):
+        with checks.readable(f"values of view {view!r}, samples {start} to {stop - 1}", source.remedy):
             return source.read(start, stop) if positions is None else source.take(positions[start:stop])
 
     return read

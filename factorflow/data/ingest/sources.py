@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from decimal import Decimal
+from numbers import Real
+from reprlib import repr as short
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.ingest.checks import DAMAGED
 from factorflow.data.ingest.conversions import convert, is_of
 from factorflow.data.ingest.dialect import NAME_HEADERS, is_feature_header
 from factorflow.data.ingest.levels import text_of
@@ -68,6 +73,8 @@ class Source:
     levels: NDArray[Any] | None = None
     marked: NDArray[np.bool_] | None = None
     read_as: str = ""
+    remedy: ClassVar[str] = DAMAGED
+    """What to do where its values cannot be read."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -158,6 +165,10 @@ class _TransposedRows:
 class DaskSource(Source):
     """A Dask array: whole chunks of rows are computed, and the last one is kept."""
 
+    remedy: ClassVar[str] = (
+        "It is an error of a task of the Dask array: compute that by itself, and correct what it does."
+    )
+
     _bounds: NDArray[np.int64] = field(init=False, repr=False)
     _kept: tuple[int, AnyBlock] | None = field(init=False, default=None, repr=False)
 
@@ -186,8 +197,12 @@ class DaskSource(Source):
     def _chunk(self, number: int) -> AnyBlock:
         if self._kept is None or self._kept[0] != number:
             self._kept = None  # two chunks are never held at once
-            low, high = self._bounds[number], self._bounds[number + 1]
-            self._kept = number, as_block(self.array[low:high].compute(scheduler="synchronous"), self.dtype)
+            low, high = int(self._bounds[number]), int(self._bounds[number + 1])
+            block = as_block(self.array[low:high].compute(scheduler="synchronous"), self.dtype)
+            if block.shape != (high - low, self.shape[1]):
+                size = " x ".join(map(str, block.shape))
+                raise ValueError(f"rows {low} to {high - 1} are computed as an array of {size}")
+            self._kept = number, block
         return self._kept[1]
 
 
@@ -270,6 +285,8 @@ def from_object(view: str, value: Any, kind: Kind | None = None, *, transpose: b
         return from_dataarray(view, value, kind)
     if isinstance(value, list | tuple):
         value = _from_list(view, value, kind)
+    if isinstance(value, np.ndarray) and value.dtype == object and not (kind is not None and kind.coded):
+        value = _from_objects(view, value)
     check_array(view, value, kind)
     if hasattr(value, "tocsr"):
         value = from_scipy(value, f"view {view!r}")
@@ -288,6 +305,25 @@ def _from_list(view: str, rows: Any, kind: Kind | None) -> AnyBlock:
             "samples x features",
             "Fill up what is missing with NaN.",
         ) from error
+
+
+def _from_objects(view: str, values: NDArray[Any]) -> NDArray[np.float64]:
+    """Return an array of objects that are numbers, truth values or missing (None, NaN) as numbers."""
+    import pandas as pd
+
+    objects: Any = np.asarray(values).copy()
+    objects[np.ma.getmaskarray(values)] = None
+    numbers = np.full(objects.shape, np.nan)
+    for place in zip(*np.nonzero(~pd.isna(objects)), strict=True):
+        entry = objects[place]
+        with suppress(OverflowError, ValueError):
+            if isinstance(entry, Real | Decimal | np.bool_):
+                numbers[place] = float(entry)
+                continue
+        where = "row {} of column {}".format(*place) if len(place) > 1 else f"row {place[0]}"
+        expected = "numbers, or None and NaN where an entry is missing"
+        raise InputError(f"values of view {view!r}", f"{short(entry)} in {where}", expected, _CONVERT)
+    return numbers
 
 
 def check_array(view: str, value: Any, kind: Kind | None = None) -> None:
@@ -432,6 +468,8 @@ def from_dataarray(view: str, array: Any, kind: Kind | None = None) -> Source:
             f"dimensions of view {view!r}", tuple(array.dims), "two: samples and features", "Stack or select."
         )
     names = [labels(array.indexes[dim]) if dim in array.indexes else None for dim in array.dims]
+    if array.dtype == object and array.variable._in_memory and not (kind is not None and kind.coded):
+        array = array.copy(data=_from_objects(view, array.to_numpy()))
     check_array(view, array, kind)
     rows, columns = names[0], names[1] if len(names) > 1 else None
     likelihood, dtype = array.attrs.get("likelihood"), read_type(kind)
