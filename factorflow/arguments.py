@@ -1,4 +1,4 @@
-"""What to say of wrong arguments of public functions: found by their annotations, where a call failed.
+"""Errors for wrong argument types of public functions, derived from annotations after a call has failed.
 
 Functions refuse in their own words what they look at; where one ends in a raw error instead, its arguments
 are held against its annotations, and the first of another type is named. Annotations are read as text, so
@@ -99,7 +99,7 @@ ALIASES = {
 
 
 def name_wrong_arguments(function: F, name: str | None = None) -> F:
-    """Return a function that, where it fails, names arguments of other types than its annotations say.
+    """Wrap a function so that, when it fails, the error names arguments that do not match its annotations.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def name_wrong_arguments(function: F, name: str | None = None) -> F:
 
 
 def name_wrong_arguments_of_methods(cls: C) -> C:
-    """Do so for the public methods that a class defines; a decorator."""
+    """Apply `name_wrong_arguments` to the public methods of a class (a class decorator)."""
     for name, method in list(vars(cls).items()):
         if inspect.isfunction(method) and not name.startswith("_"):
             setattr(cls, name, name_wrong_arguments(method))
@@ -148,7 +148,7 @@ def name_wrong_arguments_of_methods(cls: C) -> C:
 def _refused_call(
     called: str, signature: inspect.Signature, positional: Any, named: Mapping[str, Any], why: str
 ) -> InputError:
-    """Return what to say of arguments that a function does not take, or lacks."""
+    """Return the error for unexpected or missing arguments."""
     known = [p for p in signature.parameters.values() if p.name not in {"self", "cls"}]
     unknown = sorted(set(named) - {parameter.name for parameter in known})
     names = ", ".join(parameter.name for parameter in known)
@@ -168,7 +168,7 @@ def _refused_call(
 
 
 def _wrong(called: str, parameter: inspect.Parameter, value: Any) -> InputError | None:
-    """Return what to say of the value of an argument; None: its type is right."""
+    """Return the error for a value of the wrong type; None if its type is right."""
     annotation = parameter.annotation
     if not isinstance(annotation, str) or value is parameter.default:
         return None
@@ -207,7 +207,7 @@ def _tests(annotation: str) -> tuple[tuple[Callable[[Any], bool], str], ...]:
 
 
 def _with_entries(name: str, inside: list[str]) -> tuple[Callable[[Any], bool], str]:
-    """Return a test for a type, and for what is in its values as far as the annotation says it."""
+    """Return a test for a container type and, if the annotation gives them, the types of its entries."""
     test, words = TYPES[name]
     entries = [_tests(part) for part in inside]
     if name not in {"Sequence", "Collection", "Iterable", "Mapping", "dict"} or not all(entries):
@@ -235,7 +235,7 @@ def _one_of(allowed: tuple[Any, ...]) -> tuple[Callable[[Any], bool], str]:
 
 
 def _members(annotation: str, between: str) -> list[str]:
-    """Return the members of a union that is written with |, or what stands between commas."""
+    """Split an annotation at top-level ``|`` (a union) or commas."""
     parts, depth, start = [], 0, 0
     for i, sign in enumerate(annotation):
         depth += (sign in "[(") - (sign in "])")
@@ -246,7 +246,7 @@ def _members(annotation: str, between: str) -> list[str]:
 
 
 def _usual_floating_point() -> AbstractContextManager[Any]:
-    """Have NumPy not raise errors meanwhile where the program has asked for that (`numpy.seterr`).
+    """Suspend `numpy.seterr` settings that raise errors (a context manager).
 
     Numbers too small for float64, say, are no errors in what is computed here.
     """
@@ -257,7 +257,7 @@ def _usual_floating_point() -> AbstractContextManager[Any]:
 
 
 def _format_value(value: Any) -> str:
-    """Return a value for a message: short ones as they are, others by their type."""
+    """Format a value for a message: its repr if short, else its type."""
     if value is None or isinstance(value, str | bytes | numbers.Number):
         text = repr(value)
         return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""What of a folder this version can go on with and read: interrupted runs, posteriors, datasets."""
+"""Which runs, posteriors and datasets of a folder this version can resume and read."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _lost_root(place: Path) -> bool:
 
 
 def _kind(place: Path) -> str:
-    """Return what a store is by its schema: ``posterior``, ``dataset``, or another word."""
+    """Return the kind of a store from its schema: ``posterior``, ``dataset`` or another."""
     try:
         schema = json.loads((place / METADATA).read_text(encoding="utf-8"))["attributes"]["schema"]
     except (OSError, ValueError, KeyError, TypeError):

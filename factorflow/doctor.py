@@ -1,4 +1,4 @@
-"""What this machine and a cluster have, and what is wrong with it."""
+"""Checks of this machine, its packages and a cluster."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def examine(
     folder: str | os.PathLike[str] = ".",
     dataset: str | os.PathLike[str] | None = None,
 ) -> list[Check]:
-    """Look at Python, packages, extras, memory, disk, GPU and, with an address, a Dask cluster.
+    """Check Python, packages, extras, memory, disk, GPU and, with an address, a Dask cluster.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ def _python() -> Check:
 
 
 def _packages() -> list[Check]:
-    """Compare what is installed with what factorflow asks for."""
+    """Compare installed packages with the requirements of factorflow."""
     from packaging.requirements import Requirement
 
     try:
@@ -123,7 +123,7 @@ def _package(name: str, wanted: str, fits: Callable[..., bool]) -> Check:
 
 
 def _extras() -> list[Check]:
-    """Look which optional packages are there; none is needed by all."""
+    """Check which optional packages are installed."""
     found: dict[str, list[str]] = {}
     for module, extra in EXTRAS.items():
         found.setdefault(extra, [])
@@ -146,7 +146,7 @@ def _threads() -> Check:
 
 
 def _compiled_code() -> Check:
-    """Look for a place where compiled code can be kept; without one every process compiles anew."""
+    """Check that compiled code can be cached; otherwise every process compiles again."""
     from numba import njit
 
     from factorflow.kernels.compile import NO_PLACE
@@ -166,7 +166,7 @@ def _memory() -> Check:
 
 
 def _dataset(path: str | os.PathLike[str]) -> Check:
-    """Look whether a dataset can be opened here."""
+    """Check that a dataset can be opened."""
     from factorflow.data import open_dataset
     from factorflow.errors import InputError
 
@@ -186,7 +186,7 @@ def _disk(folder: Path) -> Check:
 
 
 def _gpu() -> Check:
-    """Look for a GPU; none is no fault."""
+    """Check for a GPU; having none is no failure."""
     try:
         cupy = import_module("cupy")
         count = int(cupy.cuda.runtime.getDeviceCount())
@@ -199,7 +199,7 @@ def _gpu() -> Check:
 
 
 def _prefect() -> Check:
-    """Look at the server of the environment, or at what a flow needs to start one of its own."""
+    """Check the configured Prefect server, or what a flow needs to start its own."""
     address, home = os.environ.get("PREFECT_API_URL"), os.environ.get("PREFECT_HOME")
     if not address and find_spec("prefect") is None:
         return Check("prefect server", True, "none set, and Prefect is not installed (extra `flows`)")
@@ -240,7 +240,7 @@ def _cluster(asked: str | ClusterSetting, folder: Path, dataset: str | None) -> 
 
 
 def _workers(executor: DaskExecutor, folder: Path, dataset: str | None) -> list[Check]:
-    """Look at what runs need of workers: threads, memory, what they see of the disks."""
+    """Check threads, memory and shared disks of workers."""
     token, content = folder / f".factorflow-{uuid4().hex}", uuid4().hex
     datasets: tuple[str, ...] = () if dataset is None else (os.path.abspath(dataset),)
     try:
@@ -265,7 +265,7 @@ def _workers(executor: DaskExecutor, folder: Path, dataset: str | None) -> list[
 
 
 def memory_checks(facts: Mapping[str, WorkerInfo]) -> list[Check]:
-    """Look at threads, memory limits and pauses of workers, by their addresses."""
+    """Check threads, memory limits and pauses of workers by address."""
     many = sorted(address for address, found in facts.items() if found.threads > 1)
     threads = Check("worker threads", True, "one each")
     if many:
@@ -292,7 +292,7 @@ def _limits(facts: Mapping[str, WorkerInfo]) -> Check:
 
 
 def _pauses(facts: Mapping[str, WorkerInfo]) -> Check:
-    """Look for workers that keep their heap and pause all the same: what is kept counts as used."""
+    """Check for workers that may pause: freed memory that the allocator keeps counts as used."""
     wrong = sorted(a for a, found in facts.items() if found.keeps_heap and found.pauses_at)
     if wrong:
         remedy = "Set DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=False where MALLOC_MMAP_MAX_=0 is set."
@@ -305,7 +305,7 @@ def _pauses(facts: Mapping[str, WorkerInfo]) -> Check:
 def check_shared_path(
     name: str, shown: str, path: str, content: str, facts: Mapping[str, WorkerInfo]
 ) -> Check:
-    """Look whether all workers see the same at a path.
+    """Check that all workers see the same content at a path.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The exceptions a user meets; each names the parameter, the value, what was expected and what to do."""
+"""Exceptions for users: parameter, value, expectation and remedy."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def python_option(name: str, value: Any) -> str:
 
 
 class OptionText(str):
-    """A text that names options, each front end in its own way; as it is, in Python's.
+    """A text with names of options, which each front end formats; by default as in Python.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ class UnusedWarning(UserWarning):
 
 
 class ExportWarning(UserWarning):
-    """A file of another program cannot have something as it is: what it has instead."""
+    """A file of another program cannot hold a value exactly; the warning names the substitute."""
 
 
 class RunError(FactorflowError, RuntimeError):
@@ -200,7 +200,7 @@ class RunError(FactorflowError, RuntimeError):
 
 @contextmanager
 def thread_limit_explained() -> Iterator[None]:
-    """Turn Python's error of a thread that cannot be started into a RunError that says what limits them."""
+    """Convert "can't start new thread" into a RunError that names the limit (a context manager)."""
     try:
         yield
     except RuntimeError as error:

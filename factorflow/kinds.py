@@ -1,4 +1,4 @@
-"""Kinds of views: what their entries are, and how those are held, stored, hidden and refused.
+"""Kinds of views: validation, storage, encoding and masking of their entries.
 
 A view holds values that a model explains (gaussian, bernoulli, poisson), or inputs that it is given: a
 categorical variable, whose levels are the features of its axis, or covariates (exposure, offset, time, dose).
@@ -37,7 +37,7 @@ LEAST_ENTRY = 4
 
 
 class ValueSummary(Protocol):
-    """What is known of the values of a view once all of them were seen; (D,) arrays over its features."""
+    """Summary statistics of all values of a view; (D,) arrays over its features."""
 
     n_observed: NDArray[np.int64]
     minimum: NDArray[np.float64]
@@ -118,7 +118,7 @@ class Kind:
         return self.entry_bytes * self.row_entries(n_features)
 
     def work_bytes(self, n_features: int) -> int:
-        """Return what a row counts for when blocks are cut: kernels make four bytes or more of any entry."""
+        """Return the bytes per row that determine the size of blocks: at least four per entry."""
         return max(LEAST_ENTRY, self.entry_bytes) * self.row_entries(n_features)
 
     def blank(self, n_rows: int, n_features: int) -> NDArray[Any]:
@@ -180,7 +180,7 @@ class Kind:
         return values
 
     def recoded(self, survey: ValueSummary) -> dict[str, int]:
-        """Return which values mean others on disk: text of the value to what is stored."""
+        """Return values that are recoded on disk: text of the value to its code."""
         return {}
 
     # What fits
@@ -197,7 +197,7 @@ class Kind:
         return None
 
     def guessed(self, survey: ValueSummary) -> bool:
-        """Whether values of which nothing is said look like this kind; they are known to be finite."""
+        """Whether finite values without a given likelihood look like this kind."""
         return False
 
 

@@ -41,7 +41,7 @@ def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
 
 
 def public(found: Any, package: str, name: str) -> Any:
-    """Return what users get: of a function one that checks its arguments and closes figures if it fails."""
+    """Return a public name; functions are wrapped to check arguments and close figures on failure."""
     if not isinstance(found, FunctionType) or hasattr(found, "is_checked"):
         return found
     key = package, name

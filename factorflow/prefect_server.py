@@ -1,4 +1,4 @@
-"""Checks of a Prefect server, and of what one that a flow starts needs, before Prefect waits for it."""
+"""Checks of a Prefect server, or of the requirements of an embedded one, before Prefect waits for it."""
 
 from __future__ import annotations
 

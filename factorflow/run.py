@@ -1,4 +1,4 @@
-"""The work of `factorflow.fit`, `resume` and `project`: joins store, engine and posterior."""
+"""The implementation of `factorflow.fit`, `resume` and `project`: joins store, engine and posterior."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def resume(
     place: Client | Cluster | Executor | None = None,
     on_event: OnEvent | None = None,
 ) -> xr.DataTree | Location:
-    """Go on with the interrupted run to a path; see `factorflow.resume`; the rest is as for `fit`."""
+    """Resume the interrupted run to a path; see `factorflow.resume`; other parameters are as for `fit`."""
     out = output_location(path)
     current_version(out)
     run = RunDirectory(out)
@@ -159,7 +159,7 @@ def _resume_projection(
     place: Client | Cluster | Executor | None,
     on_event: OnEvent | None,
 ) -> xr.DataTree | Location:
-    """Go on with an interrupted projection on the fit that its record names."""
+    """Resume an interrupted projection on the fit that its record names."""
     iterations = begun.options.max_iter
     if options.max_iter is not None or iterations is None:
         expected = f"none: the projection to {out} has as many iterations as it began with"
@@ -187,7 +187,7 @@ def project(
     on_event: OnEvent | None = None,
     scored: tuple[int, int] | None = None,
 ) -> xr.DataTree | Location:
-    """Find new samples under a fitted model; see `factorflow.project`; returned as for `fit`.
+    """Project new samples on a fitted model; see `factorflow.project`; returns as `fit`.
 
     With ``scored``, draws and repeats, their log likelihood instead (`Model.scorer`).
     """
@@ -292,7 +292,7 @@ def check_warm_start(
 
 @contextmanager
 def _note_outcome(output: Output, options: ResumeOptions) -> Iterator[None]:
-    """Note on what ends a run early what it leaves behind and how it goes on, for whoever shows it."""
+    """Add a note to an exception that ends a run: what is on disk and how to resume."""
     try:
         with thread_limit_explained():
             yield
@@ -343,7 +343,7 @@ def _plan(
     fixed: FixedGlobals | None = None,
     warm: Warm | None = None,
 ) -> tuple[Plan, DrawStore | None]:
-    """Return what the tasks have in common, if they fit into memory; makes the folder of the run."""
+    """Return the plan of the run if it fits into memory; make the directory of the run."""
     meta, n_chains = model.meta, model.n_chains
     drawn = any(stage.keep for stage in model.stages())
     footprint, limit = measure(model, fitting=fixed is None), executor.memory_bytes
@@ -370,7 +370,7 @@ def _plan(
 def _fitting(
     model: Model[Any, Any], footprint: Footprint, n_groups: int, executor: Executor
 ) -> tuple[Footprint, int]:
-    """Return what a run takes, traced where it may not fit, and the memory for keeping blocks.
+    """Return the memory of a run, traced if it may not fit, and the budget of the block cache.
 
     On workers blocks are kept in what is left; here the threads that update features have all of the memory.
     """
@@ -387,7 +387,7 @@ def _fitting(
 
 
 def _run(loop: Loop, output: Output) -> xr.DataTree | Location:
-    """Drive the loop and publish what it found, also when it was interrupted."""
+    """Drive the loop and publish its results, also after an interruption."""
     plan = loop.plan
     if output.resuming and loop.checkpoints is not None:
         manifest = loop.checkpoints.read_manifest()

@@ -1,4 +1,4 @@
-"""What a model sees of a dataset: its shape (`Meta`) and one run of rows at a time (`Block`)."""
+"""The data that a model sees: the shape of a dataset (`Meta`) and blocks of its rows (`Block`)."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ T = TypeVar("T")
 
 
 class Memory(Protocol):
-    """Where something that follows from a block's values is kept for the next pass."""
+    """The cache of arrays derived from the values of a block."""
 
     def once(self, name: Hashable, given: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """Return what was made under this name of the same arguments, or make it now."""
+        """Return the cached value of this name and these arguments, or compute it."""
         ...
 
 
@@ -109,7 +109,7 @@ class Block:
         return np.arange(self.start, self.start + self.n_rows)
 
     def once(self, name: Hashable, given: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """Return what follows from the values of the block and ``given`` arguments alone.
+        """Return a value derived from the block and ``given``, cached if possible.
 
         The engine keeps it as long as it keeps the block, where both fit into the memory for that.
 
@@ -157,7 +157,7 @@ class ViewMeta:
     location: tuple[float, ...] = field(default=(), compare=False, repr=False)
 
     def about(self) -> Float64[np.ndarray, " D"] | float:
-        """Return what to subtract from entries before their squares are added up.
+        """Return the location to subtract from entries before summing squares.
 
         Returns
         -------
@@ -168,13 +168,13 @@ class ViewMeta:
 
     @property
     def kind(self) -> Kind:
-        """What follows from the likelihood: types, missing entries, what is observed."""
+        """The kind of the view, by its likelihood: types, missing entries, masks."""
         return KINDS[self.likelihood]
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What is known of a dataset before any value is read.
+    """The shape of a dataset, known before any value is read.
 
     Parameters
     ----------
@@ -203,12 +203,12 @@ class Meta:
 
     @property
     def value_views(self) -> tuple[ViewMeta, ...]:
-        """The views that hold what is explained."""
+        """The views that the model explains."""
         return tuple(view for view in self.views if view.kind.is_values)
 
     @property
     def input_views(self) -> tuple[ViewMeta, ...]:
-        """The views that hold what is given: categorical variables and covariates."""
+        """The views of inputs: categorical variables and covariates."""
         return tuple(view for view in self.views if not view.kind.is_values)
 
     def numbers(self, view: str) -> range:
@@ -243,7 +243,7 @@ class Meta:
 
 
 def without_values(block: Block, meta: Meta) -> Block:
-    """Return a block without the values of its views: what a prediction may look at, codes and covariates."""
+    """Return a block with only the inputs of predictions: codes and covariates."""
     inputs = {view.name for view in meta.input_views}
     return replace(block, data={name: array for name, array in block.data.items() if name in inputs})
 

@@ -85,7 +85,7 @@ class Gather:
         return cls(np.empty(0, np.int64), None)
 
     def own(self, block: Block) -> Any:
-        """Return what belongs to a block.
+        """Return the values of a block.
 
         Parameters
         ----------
@@ -100,7 +100,7 @@ class Gather:
         return self._at(block.number)
 
     def before(self, block: Block) -> Any:
-        """Return what belongs to the block before.
+        """Return the values of the previous block.
 
         Parameters
         ----------
@@ -115,7 +115,7 @@ class Gather:
         return self._at(block.number - 1)
 
     def after(self, block: Block) -> Any:
-        """Return what belongs to the block behind.
+        """Return the values of the next block.
 
         Parameters
         ----------
@@ -136,7 +136,7 @@ class Gather:
         return map_leaves(lambda leaf: leaf[where], self.values)
 
     def beside(self, blocks: range) -> Gather:
-        """Return what a run of blocks may read: their own values and those of the two blocks beside them.
+        """Return the values of a run of blocks and of its two neighbours.
 
         Parameters
         ----------
@@ -257,7 +257,7 @@ def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def align_arrays(tree: Any) -> Any:
-    """Return what another process sent with every array where NumPy would have put it.
+    """Copy unaligned arrays received from another process.
 
     A buffer from the network may begin at any byte, and sums over such an array have other bits.
     """
@@ -371,7 +371,7 @@ def _copy(tree: Any) -> Any:
 
 
 def multiply(tree: Any, factor: float) -> Any:
-    """Return statistics multiplied by a number; what was gathered stays."""
+    """Return statistics multiplied by a number, without gathered ones."""
     if isinstance(tree, Gather) or tree is None:
         return tree
     if _is_node(tree):

@@ -1,4 +1,4 @@
-"""What a run shows in Prefect: progress, objective, factors, the report.
+"""Artifacts in Prefect: progress, objective, factors, the report.
 
 The keys of artifacts name what they show, the dataset and the run, so that runs of other data, or to other
 folders, do not take each other's place.
@@ -58,7 +58,7 @@ WIDTH, COLOURS = 560, 24
 
 @dataclass(frozen=True)
 class Label:
-    """Which data, and which run of them.
+    """The label of artifacts: dataset and run.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Label:
         return f"{self.dataset}, {self.run}"
 
     def shown(self) -> str:
-        """Return it for pages of markdown."""
+        """Return the label as markdown."""
         return plain(self)
 
 
@@ -110,7 +110,7 @@ class RunWatcher:
         self._silence = Silence(print)
 
     def __call__(self, event: Event) -> None:
-        """Take note of one event."""
+        """Handle an event."""
         self._silence(event)
         match event:
             case RunStarted():
@@ -130,7 +130,7 @@ class RunWatcher:
                 pass
 
     def close(self) -> None:
-        """Say of the dashboard that the run is over, however it ended."""
+        """Update the link to the dashboard when the run has ended."""
         self._silence.close()
         if self._dashboard is not None:
             self._link(
@@ -169,7 +169,7 @@ class RunWatcher:
 
 
 def publish_objective(posterior: Posterior, label: Label) -> None:
-    """Publish the curve of the bound, or of what else a run watches."""
+    """Publish the curve of the objective."""
     from factorflow.report import plot_trace
 
     picture = _picture(_draw_svg(plot_trace, posterior))

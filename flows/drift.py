@@ -1,4 +1,4 @@
-"""What changed between two posteriors of a recurring run: factors, held-out scores, the data themselves."""
+"""Drift between two posteriors of a recurring run: factors, held-out scores and data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a recurring run has something to do: what there is of earlier runs, and whether data are fitted."""
+"""Decide whether a recurring run fits, projects or does nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Last:
-    """What there is when a recurring run begins.
+    """The state of a folder when a recurring run starts.
 
     Parameters
     ----------
@@ -59,14 +59,14 @@ class Last:
 
 @dataclass(frozen=True)
 class Due:
-    """What is to be done, and why."""
+    """The decision, and its reason."""
 
     action: Literal["nothing", "project", "fit"]
     reason: str
 
 
 def due(last: Last | None, asked: RunRecord, n_rows: int, rule: RefreshOptions, now: datetime) -> Due:
-    """Return what a recurring run has to do.
+    """Decide what a recurring run does.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The posteriors of a recurring run, one beside the other, and which of them is the latest.
+"""The history of posteriors of a recurring run.
 
 ``<folder>/0003.zarr`` is a fit, or a projection of all rows on an earlier fit; ``0003.json`` says of what and
 why, and how it compares with the one before; ``0003.npz`` holds moments of the data. ``latest.json`` names
@@ -91,7 +91,7 @@ class History:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others from this history meanwhile; a folder that was made for it and stays empty is removed.
+        """Lock the history (a context manager); a folder made for it is removed if it stays empty.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class History:
                     os.rmdir(self.folder)
 
     def entries(self) -> list[Entry]:
-        """Return what is in the history, oldest first.
+        """Return the entries of the history, oldest first.
 
         Raises
         ------
@@ -145,7 +145,7 @@ class History:
         return f"{max(numbers, default=0) + 1:04d}.zarr"
 
     def add(self, entry: Entry, dataset: Dataset) -> None:
-        """Note a posterior that is in its place, and let ``latest.json`` name it."""
+        """Add a published posterior, and point ``latest.json`` to it."""
         path = self.path(entry)
         with new_file(path.with_suffix(".npz"), "out") as built, built.open("wb") as file:
             np.savez(file, **_pack_moments(dataset))
@@ -153,13 +153,13 @@ class History:
         self._write_latest(entry)
 
     def repair(self, keep: int) -> None:
-        """Finish what a refresh that was killed had begun to write or to remove; ``keep`` as for `prune`."""
+        """Finish the writes and deletions of a killed refresh; ``keep`` as for `prune`."""
         if entries := self.entries():
             self._write_latest(entries[-1])
             self.prune(keep)
 
     def _write_latest(self, entry: Entry) -> None:
-        """Let ``latest.json`` name an entry, unless it does."""
+        """Point ``latest.json`` to an entry."""
         fit = entry.name if entry.kind == "fit" else entry.start
         latest = {"number": entry.number, "posterior": entry.name, "fit": fit, "made": entry.made}
         path, content = self.folder / "latest.json", json.dumps(latest, indent=2) + "\n"

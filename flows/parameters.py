@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Choice:
-    """How a choice is shown in Prefect's form: ``anyOf``, since it draws no other kind."""
+    """A choice in Prefect's form: ``anyOf``, since it supports no other kind."""
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
         """Return the schema of the form."""
@@ -48,7 +48,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class FormField(Choice):
-    """How a parameter is shown in Prefect's form, which takes no description from a ``Field`` beside a type.
+    """The description of a parameter in Prefect's form, which ignores that of a ``Field``.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class FormField(Choice):
 
 @dataclass(frozen=True)
 class Families(FormField):
-    """How the choice of a family is shown, and checked: by the schema of the family that was named.
+    """The choice of a family, validated by the schema of the named family.
 
     A choice alone is refused as a whole, "not valid under any of the given schemas". Here the choice takes
     any mapping, as JSON, and what names a family has to be valid under its schema: the error of a server has
@@ -85,7 +85,7 @@ class Families(FormField):
 
 
 def _worded(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """Check a parameter; what is wrong with it is said as factorflow says it, without pydantic's words."""
+    """Validate a parameter; errors are those of factorflow, not pydantic's."""
     try:
         return check(value)
     except ValidationError as error:

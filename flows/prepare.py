@@ -1,4 +1,4 @@
-"""What has to be there before Prefect is imported: Prefect itself, and defaults of an embedded server.
+"""Preparations before Prefect is imported: its installation, and defaults of an embedded server.
 
 Modules that import Prefect import this one first.
 """

@@ -1,4 +1,4 @@
-"""A recurring run: whether data that changed are fitted or projected, with what it begins, and what drifted.
+"""Recurring runs: fit or project changed data, and compare with the previous posterior.
 
 `refresh` runs the steps of `factorflow.workflow.pipeline` one after the other; the flow runs the same course
 with tasks in their place (`Steps`).
@@ -52,7 +52,7 @@ SOURCE = SourceOptions()
 
 @dataclass(frozen=True)
 class Steps:
-    """What a recurring run consists of.
+    """The steps of a recurring run.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class RefreshResult:
-    """What a recurring run found and did.
+    """The result of a recurring run.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def refresh(
     accept: Accept | None = None,
     on_event: OnEvent | None = None,
 ) -> RefreshResult:
-    """Bring the results in a folder up to date with their source; do nothing if they are.
+    """Update the results in a folder from their source; do nothing if they are current.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The recurring flow: bring results up to date with their source, or find that there is nothing to do."""
+"""The recurring flow: update results from their source if it has changed."""
 
 from __future__ import annotations
 

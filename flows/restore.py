@@ -1,4 +1,4 @@
-"""Back to what a file declares: ``python -m flows.restore deploy/prefect.yaml``, before ``prefect deploy``.
+"""Restore deployments from a file: ``python -m flows.restore deploy/prefect.yaml``.
 
 `prefect deploy` writes parameters, schedules, description and tags as they are declared. It leaves
 schedules that are not declared: those are deleted here. What differs is said.
@@ -78,7 +78,7 @@ def _when(schedule: Mapping[str, Any]) -> str:
 
 
 def main(file: str) -> None:
-    """Say what differs from a file, and delete schedules that it does not declare."""
+    """Print differences from a file, and delete schedules that it does not declare."""
     text = Path(file).read_text(encoding="utf-8")
     with get_client(sync_client=True) as client:
         for name, wanted in read_deployments(text, os.environ.get("FACTORFLOW_EXECUTOR", "dask")).items():

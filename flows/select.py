@@ -55,7 +55,7 @@ __all__ = ["select"]
 
 @dataclass(frozen=True)
 class Options(FormField):
-    """How values of options of a model are shown, and checked: each as a family of models checks it."""
+    """Values of options of a model, validated by the family."""
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
         """Return the schema of the form; named properties would each be a field of it."""

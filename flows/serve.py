@@ -56,7 +56,7 @@ def deployments(
     schedule: Schedule | None = None,
     name: str = "served",
 ) -> list[RunnerDeployment]:
-    """Return what is served: one flow, or all of them; nothing is asked of a server.
+    """Return the deployments to serve: one flow, or all of them.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ __all__ = ["fit", "ingest", "project", "publish", "say", "summarise", "worth_ret
 
 
 def say(findings: Iterable[Mapping[str, str]]) -> None:
-    """Log what is to be known of the results as warnings of the run."""
+    """Log the findings as warnings of the run."""
     for finding in findings:
         get_run_logger().warning("%s %s", finding["message"], finding["remedy"])
 

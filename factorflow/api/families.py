@@ -1,4 +1,4 @@
-"""What the posteriors of single families can be asked: tables, sequences, decoders."""
+"""Methods of the posteriors of single families: tables, sequences, decoders."""
 
 from __future__ import annotations
 

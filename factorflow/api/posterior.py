@@ -1,4 +1,4 @@
-"""The posterior of a run, and all that can be asked of it."""
+"""The posterior of a run and its methods."""
 
 from __future__ import annotations
 

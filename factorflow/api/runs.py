@@ -1,4 +1,4 @@
-"""Runs: `fit` begins one, `resume` goes on with one, `project` is one of new samples, the globals fixed."""
+"""Runs: `fit` starts one, `resume` continues one, `project` scores new samples with the globals fixed."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def resume(
     on_event: OnEvent | None = None,
     **options: Any,
 ) -> Posterior:
-    """Go on with an interrupted run; dataset, model, seed and hold-out are those it began with.
+    """Resume an interrupted run with the dataset, model, seed and hold-out it began with.
 
     Of a projection, too, if the fit that it is on is stored.
 

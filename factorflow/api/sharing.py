@@ -76,7 +76,7 @@ def load(path: str | os.PathLike[str] | RemotePath) -> Posterior:
 
 
 def _http(url: str) -> Fetch:
-    """Return what downloads a file below a URL."""
+    """Return a function that downloads a file below a URL."""
     parts = urlsplit(url)
 
     def fetch(name: str, file: Path) -> None:

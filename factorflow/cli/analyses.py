@@ -1,4 +1,4 @@
-"""associate, enrich, match, anomalies, diagnostics: tables of what a posterior says."""
+"""The commands associate, enrich, match, anomalies and diagnostics."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def diagnostics(posterior: Posterior, out: Out = None, overwrite: Overwrite = Fa
 
 
 def _write_table(table: pd.DataFrame, out: Path | None, overwrite: bool) -> DisplayedResult:
-    """Return a table to show, after it was written where that was asked for."""
+    """Write a table to ``out`` if given; return it for display."""
     if out is not None:
         _write(table, output_location(out), overwrite)
     rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]

@@ -81,7 +81,7 @@ def _views(sources: Sequence[str]) -> str | dict[str, str | list[str | Path]]:
 
 
 def _check_table(sources: list[str] | None, table: str | None, formula: str | None) -> None:
-    """Refuse half of what a table takes, and other sources beside it."""
+    """Check that ``--table`` comes with ``--formula``, and without other sources."""
     for name, value in (("table", table), ("formula", formula)):
         if value is None:
             raise InputError(name, "nothing", "--table and --formula, both", "Give the other one as well.")
@@ -130,7 +130,7 @@ def _simulator_of(kind: str) -> tuple[str, dict[str, Any]]:
 
 
 def _settings_of(kind: str, more: dict[str, Any]) -> DisplayedResult:
-    """Return what can be set of a simulator, as its docstring says it."""
+    """Return the settings of a simulator, from its docstring."""
     import re
     from inspect import getdoc, signature
 
@@ -153,7 +153,7 @@ def inspect(
         bool, typer.Option("--verify", help="Read everything and check every checksum.")
     ] = False,
 ) -> DisplayedResult:
-    """Show what a dataset or a posterior holds."""
+    """Show the contents of a dataset or posterior."""
     from factorflow import open_dataset, open_posterior
     from factorflow.posterior.schema import is_posterior
 

@@ -62,7 +62,7 @@ def resume(
     ],
     run: ResumeOptions,
 ) -> DisplayedResult:
-    """Go on with an interrupted run: its dataset, model and seed are those it began with."""
+    """Resume an interrupted run with the dataset, model and seed it began with."""
     from factorflow.workflow.pipeline import Folder, repair
 
     began = False
@@ -129,7 +129,7 @@ def refresh(
     rule: RefreshOptions,
     source_options: SourceOptions,
 ) -> DisplayedResult:
-    """Bring results up to date with their source: fit or project what changed, and say what drifted."""
+    """Update results from their source: fit or project what changed, and report drift."""
     from factorflow.workflow.pipeline import Folder
     from flows.recurring import refresh as bring_up_to_date
 

@@ -1,4 +1,4 @@
-"""Options that a pydantic model declares, as a shell has them: one flag a field, its text made a value."""
+"""Command-line options from a pydantic model: one flag per field, with its text parsed."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def parse_group(group: type[Options], typed: dict[str, Any]) -> Options:
 
 
 def _shell_type(hint: Any) -> tuple[Any, str | None]:
-    """Return the type of an option in a shell, and how its values are shown where that says too little."""
+    """Return the Typer type of an option and, if that is too vague, its metavar."""
     hint = _without_checks(hint)
     kinds = _kinds(hint)
     if _has_parts(hint):
@@ -94,7 +94,7 @@ def _choices(hint: Any) -> list[str]:
 
 
 def _value(name: str, field: FieldInfo, typed: Any) -> Any:
-    """Return the value that stands behind a flag; None: there is none."""
+    """Return the value given to a flag; None if there is none."""
     kinds = _kinds(field.annotation)
     if not isinstance(typed, list | tuple) or kinds == {list}:
         return typed

@@ -1,4 +1,4 @@
-"""models: the families, and what can be set of each."""
+"""The command models: families and their options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def models(
         str | None, typer.Argument(help="A family; all of them when left out.", autocompletion=families)
     ] = None,
 ) -> DisplayedResult:
-    """List the families of models, or the options of one: values, default, what it does."""
+    """List the families of models, or the options of one: values, default, description."""
     from factorflow.models.registry import registered_models
 
     known = registered_models()

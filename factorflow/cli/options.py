@@ -1,4 +1,4 @@
-"""Options that several commands share, and how text becomes values."""
+"""Options shared by several commands, and parsing of their values."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ModelOptions(Options):
     )
 
     def wording(self, wording: Wording) -> Wording:
-        """Return the words of a command with this model; what is wrong with it is said when it is used."""
+        """Return the wording of errors for a command with this model."""
         try:
             values = self.values()
         except InputError:
@@ -106,7 +106,7 @@ class ModelOptions(Options):
 
 
 def from_config(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the file with the options of a model says of the run, where the command does not.
+    """Return the run options of the model's options file that the command line does not give.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def names_set(texts: Sequence[str] | None) -> frozenset[str]:
 
 
 def value_of(text: str) -> Any:
-    """Return the value that a text of the command line stands for."""
+    """Parse a value of the command line."""
     try:
         return json.loads(text)
     except ValueError:
@@ -152,13 +152,13 @@ def value_of(text: str) -> Any:
 
 
 def values_of(text: str) -> list[Any]:
-    """Return the values that a JSON list or a list separated by commas stands for."""
+    """Parse a JSON or comma-separated list."""
     whole = value_of(text)
     return whole if isinstance(whole, list) else [value_of(part) for part in text.split(",") if part]
 
 
 def completions(name: str) -> Any:
-    """Return what completes the values of an option in a shell; None where the shell does it by itself."""
+    """Return the shell completion of an option; None if the shell's own suffices."""
     return _COMPLETIONS.get(name)
 
 

@@ -1,4 +1,4 @@
-"""What every command shares: ``--json``, ``--debug``, exit codes and how results are shown."""
+"""Shared by all commands: ``--json``, ``--debug``, exit codes and the display of results."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ Result = Mapping[str, Any] | DisplayedResult
 
 
 def report_findings(data: Mapping[str, Any]) -> DisplayedResult:
-    """Return a result whose findings are said on standard error; JSON has them too."""
+    """Return a result whose findings are printed to standard error; JSON contains them as well."""
     for finding in data["findings"]:
         print(f"warning: {finding['message']} {finding['remedy']}", file=sys.stderr)
     return without_findings(data)
 
 
 def without_findings(data: Mapping[str, Any]) -> DisplayedResult:
-    """Return a result whose text leaves out its findings, which are said elsewhere, and what is empty."""
+    """Return a result whose text omits findings, which are printed separately, and empty entries."""
     empty: tuple[Any, ...] = (None, "", [], {})
     shown = {name: value for name, value in data.items() if name != "findings" and value not in empty}
     return DisplayedResult(data, render(shown))
@@ -146,7 +146,7 @@ def _expand_home(value: Any) -> Any:
 
 
 def _say(text: str) -> None:
-    """Print a result; a disk that has no room for it is told."""
+    """Print a result; a full disk is an error."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     text = text.encode(encoding, "backslashreplace").decode(encoding)  # names that it has no signs for
     try:
@@ -179,7 +179,7 @@ class Command(typer.core.TyperCommand):
     """A command that knows models and simulators: they are looked for where help is needed."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """Read what was typed; an option of a model that was typed as a flag is told from an unknown one."""
+        """Parse the arguments; suggest ``--set`` for a model option given as a flag."""
         try:
             return super().parse_args(ctx, self._with_values(args))
         except Exception as error:  # NoSuchOption, which typer 0.26 and later have of their own
@@ -191,7 +191,7 @@ class Command(typer.core.TyperCommand):
             raise
 
     def _with_values(self, args: list[str]) -> list[str]:
-        """Return what was typed with an empty value behind options that may stand alone, ``[VIEW]``."""
+        """Insert an empty value after options whose value is optional, ``[VIEW]``."""
         alone = {flag for p in self.params if re.fullmatch(r"\[\w+\]", str(p.metavar)) for flag in p.opts}
         return [
             f"{arg}=" if arg in alone and not _is_name(following) else arg
@@ -359,7 +359,7 @@ def _show_warning(
     message: Warning | str, category: type[Warning], filename: str = "", *_: Any,
     wording: Wording | None = None, **__: Any,
 ) -> None:  # fmt: skip
-    """Print a warning as a line; not what a library tells programmers, or MuData about joining its tables."""
+    """Print a warning as one line; skip deprecations, and MuData's about joining its tables."""
     if issubclass(category, FutureWarning | DeprecationWarning) or "mudata" in Path(filename).parts:
         return
     text = message.args[0] if isinstance(message, Warning) and message.args else str(message)

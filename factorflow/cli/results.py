@@ -197,7 +197,7 @@ def _export_annotated(opened: Any, form: str, into: Path | None, view: str | Non
 
 @contextmanager
 def _read_errors(into: Path) -> Iterator[None]:
-    """Turn what the readers of AnnData and MuData come across into an error that names the file."""
+    """Convert errors of the readers of AnnData and MuData into an InputError that names the file."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -210,7 +210,7 @@ def _read_errors(into: Path) -> Iterator[None]:
 def _check_new(
     posterior: Any, view: str, table: Path, start: int | None, stop: int | None, impute: bool
 ) -> None:
-    """Refuse new rows of what is no table, and a choice among the fitted ones beside them."""
+    """Check that ``--table`` is used with a model of tables, and without a selection of fitted rows."""
     posterior.check_explained(view)
     if posterior.meta.design is None:
         expected = "a posterior of a table that `ingest --table` wrote"
@@ -229,7 +229,7 @@ def _check_table(what: str, out: Location) -> None:
 
 
 def _write_table(predicted: xr.Dataset, what: str, out: Location, overwrite: bool) -> None:
-    """Write predictions in the format that the file's ending says; ``out`` appears when it is complete."""
+    """Write predictions in the format given by the suffix; ``out`` appears when it is complete."""
     if out.suffix == ".zarr":
         with new_directory(out, overwrite, _prediction) as folder:
             predicted.to_zarr(folder, mode="w", zarr_format=3, consolidated=False)
@@ -243,7 +243,7 @@ def _write_table(predicted: xr.Dataset, what: str, out: Location, overwrite: boo
 
 
 def _prediction(path: Location) -> None:
-    """Refuse what is no prediction: a Zarr group of values, no dataset and no posterior."""
+    """Check that a path is a prediction: a Zarr group of values, not a dataset or posterior."""
     try:
         attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
         known = "schema" not in attributes and (path / "mean" / "zarr.json").exists()

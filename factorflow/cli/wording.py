@@ -1,4 +1,4 @@
-"""How a command words errors and warnings: options as they are typed, not as arguments of Python."""
+"""Errors and warnings of commands: options as flags, not as Python arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Flag", "Wording"]
 
 @dataclass(frozen=True)
 class Flag:
-    """How an option is typed.
+    """The flag of an option.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class Flag:
     is_switch: bool = False
 
     def typed(self, value: Any) -> str:
-        """Return it with a value; ``...`` is any."""
+        """Return the flag with a value; ``...`` stands for any."""
         if self.is_switch or value is ...:
             return self.name.replace("--", "--no-", 1) if value is False else self.name
         if isinstance(value, Mapping):
@@ -40,7 +40,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Wording:
-    """The words of a command.
+    """The options of a command as flags.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Wording:
         return f"{self._place(error, plain(error.value))}: expected {expected}. {remedy}"
 
     def advice(self, error: InputError) -> tuple[str, str]:
-        """Return what would have been accepted, and what to do."""
+        """Return the expectation and the remedy of an error."""
         if not isinstance(error, OptionError):
             return self.text(error.expected), self.text(error.remedy)
         taker, where = f"`factorflow {self.name}`", f"`factorflow {self.name} --help`"
@@ -123,7 +123,7 @@ def _is_of(package: str, error: InputError) -> bool:
 
 
 def plain(value: Any) -> str:
-    """Return a value as a shell or YAML has it: text as it is, all else as JSON."""
+    """Format a value for a shell or YAML: text unchanged, all else as JSON."""
     if isinstance(value, str):
         return value
     try:

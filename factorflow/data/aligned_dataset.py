@@ -1,4 +1,4 @@
-"""New samples as a fitted model is to see them: its views and features, in its order."""
+"""New samples aligned with a fitted model: its views and features, in its order."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class AlignedDataset:
 
     @property
     def design(self) -> TableDesign | None:
-        """What the formula says of the views of a table; None: it is none."""
+        """Roles of the views of a table by its formula; None for other data."""
         return self.dataset.design
 
     @cached_property

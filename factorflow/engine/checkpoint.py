@@ -132,7 +132,7 @@ class Checkpoints:
         return manifest
 
     def read_trace(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the iterations before the checkpoint reported."""
+        """Return the trace up to the checkpoint."""
         path = self.directory / manifest["folder"] / manifest["trace"]["file"]
         trace: dict[str, Any] = json.loads(_read_verified(str(path), manifest["trace"]["sha256"]))
         return trace
@@ -198,7 +198,7 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], RunRecord]:
 
 @contextmanager
 def _complete_directory(folder: Path) -> Iterator[None]:
-    """Make the folder of a checkpoint; take it away again if the disk does not hold all of it."""
+    """Make the folder of a checkpoint; delete it if writing fails."""
     try:
         folder.mkdir(parents=True)
         yield
@@ -276,7 +276,7 @@ def _undump(path: str, digest: str, plan: Plan) -> Any:
 
 
 def _read_verified(path: str, digest: str) -> bytes:
-    """Return the content of a file of a checkpoint, if it is what was written."""
+    """Return the content of a file of a checkpoint after comparing its checksum."""
     try:
         data = Path(path).read_bytes()
     except OSError as error:

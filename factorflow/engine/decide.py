@@ -1,4 +1,4 @@
-"""How the root decides what comes next: the next sweep, iteration or stage, or the end.
+"""Decisions of the root task: the next sweep, iteration or stage, or the end.
 
 Only the root decides, and its decision travels with the globals (`State`).
 """

@@ -29,19 +29,19 @@ class DrawStore:
         self._writing: list[Handle] = []
 
     def add(self, executor: Executor, plan: Handle, state: Handle, number: int) -> None:
-        """Take one more draw; the chunk it completes is written while the run goes on."""
+        """Add a draw; a completed chunk is written in the background."""
         self._waiting.append((number, state))
         if (number + 1) % self.chunk == 0:
             self._write(executor, plan)
 
     def flush(self, executor: Executor, plan: Handle) -> None:
-        """Write what is left and wait until everything is on disk."""
+        """Write the remaining draws and wait until all are on disk."""
         self._write(executor, plan)
         executor.result(self._writing)
         self._writing = []
 
     def forget(self) -> None:
-        """Drop what is not written: the run goes on from an earlier state, and makes these draws again."""
+        """Drop unwritten draws: the run returns to an earlier state and repeats them."""
         self._waiting, self._writing = [], []
 
     def _write(self, executor: Executor, plan: Handle) -> None:

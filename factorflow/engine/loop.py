@@ -1,4 +1,4 @@
-"""The client's side of a run: submit rounds ahead, read one small record each, checkpoint, stop in order."""
+"""The client's side of a run: submit rounds ahead, read one record each, checkpoint, stop."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Loop:
         self.locals: list[Handle] = [None] * len(self.groups)
 
     def resume(self, manifest: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Resume from a checkpoint."""
         self._load(manifest)
         self._begun -= self.trace.last_seconds
 
@@ -175,7 +175,7 @@ class Loop:
         return None
 
     def _restarting(self, work: Callable[[], None]) -> None:
-        """Do what may stall; where it does, go on from the last checkpoint, or from the start without one."""
+        """Call a function; if the run stalls, restart from the last checkpoint or the start."""
         while True:
             try:
                 return work()
@@ -200,7 +200,7 @@ class Loop:
 
     @contextmanager
     def explained(self, where: str = "") -> Iterator[None]:
-        """Say of an error that ends the run what is kept, and where it happened."""
+        """Wrap an error that ends the run: where it happened and what can be resumed."""
         try:
             with thread_limit_explained():
                 yield
@@ -266,7 +266,7 @@ class Loop:
         self._sent += 1
 
     def _round(self, state: Handle, before: Sequence[Handle]) -> tuple[Handle, list[Handle]]:
-        """Submit one round: a task a group, what stays of it, merges of neighbours, and the root."""
+        """Submit one round: a task per group, its local state, merges of neighbours, and the root."""
         submit, plan, n_threads = self.executor.submit, self.plan_handle, self.executor.n_root_threads
         given = [(plan, group, before[i], self._near(state, i)) for i, group in enumerate(self.groups)]
         updates = [
@@ -418,7 +418,7 @@ class Loop:
         self.on_event(CheckpointWritten(str(path), self.counted, time.perf_counter() - self._begun))
 
     def _flush_draws(self) -> dict[str, Any] | None:
-        """Bring all draws so far to the disk, and return what a checkpoint notes of them."""
+        """Write all draws so far, and return their entry in the checkpoint."""
         plan = self.plan
         if self.draws is None or self._written is None or plan.draws_path is None:
             return None
@@ -438,7 +438,7 @@ class Loop:
         return time.perf_counter() - self._begun
 
     def _describe_remains(self) -> str:
-        """Return what a run that failed leaves, as a sentence."""
+        """Describe what a failed run leaves on disk."""
         if self.checkpoints is None or not (self.checkpoints.directory / MANIFEST).exists():
             return "There is no checkpoint yet: nothing was kept."
         return f"The last checkpoint is in {self.checkpoints.directory}: go on with {{resume}}."

@@ -1,4 +1,4 @@
-"""Whether a run fits, asked before it starts: what a model takes is measured on a few made-up rows.
+"""Memory check before a run: the needs of a model are measured on a few synthetic rows.
 
 The stages are gone through once, each sweep on a block of noise; local state, statistics and globals are
 weighed leaf by leaf. Of the temporary arrays of `Sweep.map` and of the update an upper bound is enough for
@@ -136,7 +136,7 @@ class _Weights:
 
 
 class _CountingCache:
-    """A block's memory that only counts what it would keep."""
+    """A block cache that only counts bytes."""
 
     def __init__(self) -> None:
         self.sizes: dict[Hashable, int] = {}
@@ -148,7 +148,7 @@ class _CountingCache:
 
 
 def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
-    """Return what a model takes, tried on made-up rows.
+    """Measure the memory of a model on synthetic rows.
 
     A model that cannot take them is not measured: a warning says why, and no run of it is refused.
 
@@ -216,7 +216,7 @@ def trace_scratch(model: Model[Any, Any], footprint: Footprint) -> Footprint:
 
 
 def _answer(model: Model[Any, Any]) -> None:
-    """Print what was traced: all that the process does for which `trace_scratch` asks."""
+    """Print the traced peak: the entry point of the process that `trace_scratch` starts."""
     warnings.simplefilter("ignore")
     tracers = [_Tracer() for _ in TRACED_ROWS]
     for n_rows, tracer in zip(TRACED_ROWS, tracers, strict=True):
@@ -230,7 +230,7 @@ def _warn(reason: str) -> None:
 
 
 def _bound_temporaries(model: Model[Any, Any]) -> Footprint:
-    """Return what a model takes, of temporary arrays an upper bound."""
+    """Return the memory of a model, with an upper bound for temporary arrays."""
     found, meta = _try(model, ROWS), model.meta
     n_factors = len(model.coords(found.last).get("factor", ()))
     entries = sum(1 if view.kind.coded else view.n_features for view in meta.views)
@@ -254,7 +254,7 @@ _measured: dict[Hashable, Footprint] = {}
 
 
 def _identity(model: Model[Any, Any]) -> Hashable:
-    """Return what tells models apart: their values, and their classes, which a notebook may define anew."""
+    """Return a cache key of a model: its values and its class, which a notebook may redefine."""
     sweeps = tuple(type(sweep) for stage in model.stages() for sweep in stage.all_sweeps)
     return type(model), sweeps, hashlib.blake2b(pickle.dumps(model)).digest()
 
@@ -374,7 +374,7 @@ def _gathered_bytes(tree: Any, meta: Meta) -> int:
 
 
 def _made_up(meta: Meta, n_rows: int, memory: _CountingCache) -> Block:
-    """Return a block of noise in the shape of the data; half of what may be missing is."""
+    """Return a block of noise in the shape of the data, half of the optional entries missing."""
     generator = np.random.default_rng(0)
     data: dict[str, Any] = {}
     for view in meta.views:
@@ -422,7 +422,7 @@ def required_bytes(
 def merge_bytes(
     meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, n_root_threads: int = 1
 ) -> int:
-    """Return what a merge needs: the statistics that come to it and their sums; the root updates, too."""
+    """Return the bytes of a merge: the incoming statistics and their sums; at the root, the update too."""
     nodes = n_chains * footprint.statistics * most_merged(meta.n_blocks, n_groups)
     runs = sum(-(-view.n_features // FEATURE_RUN) for view in meta.views)
     more = min(n_root_threads, runs) - 1
@@ -480,7 +480,7 @@ def local_must_spill(meta: Meta, footprint: Footprint, n_groups: int, n_chains: 
 
 
 def kept_bytes(meta: Meta, footprint: Footprint, cache_bytes: int) -> int:
-    """Return what the values of blocks may take of the memory for keeping blocks.
+    """Return the budget for values of blocks within the block cache.
 
     The rest is for what follows from them.
     """

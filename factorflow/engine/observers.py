@@ -127,7 +127,7 @@ def _name(event: Event) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: what is no finite number is null."""
+    """Return a value for JSON: numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -191,7 +191,7 @@ def _metrics(where: str, run: str, model: str) -> Iterator[Callable[[Event], Non
 
 
 class _Numbers:
-    """What an event says in numbers."""
+    """The numbers of an event."""
 
     def __init__(self) -> None:
         self._last: tuple[float, int] | None = None

@@ -1,4 +1,4 @@
-"""What a run is (`Plan`), where it stands (`State`), and what a round reports (`Record`)."""
+"""The plan of a run (`Plan`), its state (`State`), and the record of a round (`Record`)."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Plan:
     warm: Warm | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is found again: the stages of a model, which may hold functions."""
+        """Omit the stages of the model, which may hold functions and are rebuilt."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @property
@@ -99,11 +99,11 @@ class Plan:
         return range(1 if shared else self.n_chains)
 
     def of_all(self, state: State, found: Sequence[T]) -> tuple[T, ...]:
-        """Return for each chain what was found for `chains`."""
+        """Expand results for `chains` to all chains."""
         return tuple(found) * (self.n_chains // len(self.chains(state)))
 
     def step(self, chain: int, state: State, scale: float = 1.0) -> Step:
-        """Return the noise of the iteration in hand, and what the model is told of it."""
+        """Return the `Step` of the current iteration: its noise and position."""
         name = self.stages[state.stage].name if state.stage < len(self.stages) else ""
         return Step(
             self.seed, chain, state.tick, name, state.iteration, scale, projecting=self.fixed is not None
@@ -112,7 +112,7 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Where a run stands. It travels with the globals, so every task knows what it is to do.
+    """The state of a run. It travels with the globals, so every task knows its position.
 
     Parameters
     ----------

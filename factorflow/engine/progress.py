@@ -1,4 +1,4 @@
-"""What a user sees of a run while it lasts: a bar in a terminal or notebook, elsewhere a line a minute.
+"""Progress of a run: a bar in a terminal or notebook, elsewhere one line per minute.
 
 A line comes also while nothing iterates (`Silence`): data are read, workers are waited for.
 
@@ -38,7 +38,7 @@ LINE_SECONDS = 60.0
 
 @contextmanager
 def watching(progress: bool | None, on_event: OnEvent | None) -> Iterator[OnEvent]:
-    """Give the listener of a run: the user's, and what is shown.
+    """Yield the event listener of a run: the user's callback and the progress display.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def _is_notebook() -> bool:
 
 
 def say(message: str) -> None:
-    """Send a line to where `logging` says; to stderr if nobody has said it, whatever the logger's level."""
+    """Log a line; print it to stderr if logging is not configured."""
     if LOGGER.hasHandlers():
         LOGGER.info("%s", message)
     elif sys.stderr is not None:
@@ -178,7 +178,7 @@ class Silence:
             self._thread.start()
 
     def __call__(self, event: Event) -> None:
-        """Take note of one event."""
+        """Handle an event."""
         match event:
             case RunStarted():
                 self._running, self._last = True, "the run began"

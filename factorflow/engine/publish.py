@@ -34,7 +34,7 @@ __all__ = ["ClosingResult", "publish", "publish_group", "write_posterior"]
 
 @dataclass(frozen=True)
 class ClosingResult:
-    """What the closing pass of a group returns.
+    """The result of the closing pass of a group.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Draws(Mapping[str, Any]):
 
 
 def publish(loop: Loop, output: Output) -> xr.DataTree | Location:
-    """Write what a run found, and return it or where it is; nothing large passes through the client."""
+    """Write the results of a run; return them or their location. Nothing large passes through the client."""
     partial = loop.reason in {"interrupted", "max_minutes"}
     status: Status = "projected" if loop.plan.fixed is not None else "partial" if partial else "complete"
     path = output.begin_publishing(partial=partial, drawn=loop.draws is not None)

@@ -1,4 +1,4 @@
-"""How much a process has read of datasets and how much of it it keeps, as Prometheus is told it.
+"""Counters of bytes read from datasets and kept in memory, for Prometheus.
 
 Workers of Dask serve these numbers with their own at ``/metrics`` of their dashboards; the endpoint of a run
 (`factorflow.engine.observers`) those of the process in which it was begun.
@@ -16,7 +16,7 @@ __all__ = ["Reading", "announce"]
 
 
 class Reading:
-    """What has been read since the process began: blocks, and their bytes as they are in memory.
+    """Blocks and bytes read since the process started.
 
     Parameters
     ----------

@@ -83,7 +83,7 @@ class RemoteCheckpoints:
         return True
 
     def take_over(self, *, resuming: bool) -> None:
-        """Make the copy this process's own; the one of another run is deleted."""
+        """Claim the remote copy for this process; delete that of another run."""
         present, owner = self.location.list_names(), self.location / OWNER
         version = owner.version()
         who = {"token": secrets.token_hex(8), "host": socket.gethostname(), "process": os.getpid()}
@@ -158,7 +158,7 @@ class RemoteCheckpoints:
         raise _TakenOverError(f"{text}: it ends here, and goes on there.")
 
     def _files(self, checkpoint: Path, kept: Iterable[str], drawn: bool) -> dict[str, tuple[int, ...]]:
-        """Return, by relative name, what identifies the content of each file of a checkpoint."""
+        """Return the digest of each file of a checkpoint by relative name."""
         walks = (entry for f in [checkpoint, *[self.directory / DRAWN] * drawn] for entry in os.walk(f))
         files = [os.path.join(folder, name) for folder, _, names in walks for name in names]
         files += [str(self.directory / KEPT / Path(file).name) for file in kept]

@@ -1,4 +1,4 @@
-"""The directory of a run, ``<out>.run`` beside its result, and how the result gets to its place.
+"""The directory of a run, ``<out>.run`` beside its result, and the publication of the result.
 
 An object store is not written bit by bit: the directory of a run to there is on a disk, with its result until
 all of it is uploaded; `remote_checkpoints` copies the checkpoints.
@@ -37,7 +37,7 @@ RUNS = "FACTORFLOW_RUNS"
 
 
 class RunDirectory:
-    """What a run has beside its result, on the disk that the result is really on.
+    """The working directory of a run, on the same disk as its result.
 
     Of an object store: ``<name>-<digest of the URL>.run`` in the directory that `RUNS` names.
 
@@ -119,7 +119,7 @@ class RunDirectory:
         lock.delete_directory(first=MANIFEST)
 
     def delete_leftovers(self) -> None:
-        """Delete what a run that was killed when it had ended left, unless another one is at work."""
+        """Delete files left by a killed run that had ended, unless another run is active."""
         if isinstance(self.out, Path):
             publish.settle(self.out)
         if self.path.exists():
@@ -332,11 +332,11 @@ class Output:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether there is a checkpoint to go on from, or a result that is not there yet."""
+        """Whether the run can be resumed: there is a checkpoint, or an undelivered result."""
         return self._run is not None and self._run.is_resumable()
 
     def left_behind(self) -> str | None:
-        """Return what an interrupted run leaves, as a sentence; None without ``out``."""
+        """Describe what an interrupted run leaves on disk; None without ``out``."""
         if self._run is None:
             return None
         if not self.can_go_on:

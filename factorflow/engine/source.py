@@ -1,4 +1,4 @@
-"""Where a task gets its blocks: from this process's memory, else read ahead of the compute."""
+"""Blocks for tasks: from the cache of this process, else prefetched."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class _Kept:
         return kept
 
     def resize(self, cache_bytes: int, memory_bytes: int) -> None:
-        """Go by other budgets, as a later run may have, and let go of what is above them."""
+        """Set the memory budgets, and evict blocks above them."""
         with self._lock:
             for what, size in (("blocks", cache_bytes), ("memory", memory_bytes)):
                 self._left[what] += size - self._given[what]

@@ -39,7 +39,7 @@ SUPERSEDED = 4
 
 @dataclass(frozen=True)
 class OnDisk:
-    """Where what one block keeps is, and where its last few states before were."""
+    """Paths of the spilled state of a block, and of its previous states."""
 
     path: str
     older: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ def spill(
     values: tuple[Any, ...],
     before: tuple[Any, ...] | None = None,
 ) -> tuple[Any, ...]:
-    """Return what stands for the values of a block: themselves, or where they were written.
+    """Return the values of a block, or their location on disk if they were spilled.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def spill(
 def load_spilled(
     values: tuple[Any, ...], classes: Mapping[str, type] = MappingProxyType({})
 ) -> tuple[Any, ...]:
-    """Return what a block keeps for each chain.
+    """Load the spilled state of a block, for each chain.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ Nodes = tuple[Node, ...]
 
 @dataclass(frozen=True)
 class Group:
-    """What a run of blocks gives back; all but the subtrees stays where the blocks are.
+    """The result of a group of blocks; all but the subtrees stays on its worker.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Away:
-    """What a group that is not beside its merge gives back: its subtrees travel, the rest stays where it is.
+    """The result of a group on another worker than its merge: only its subtrees are sent.
 
     So the merge waits for no task that takes the one from the other: it would begin when the scheduler has
     heard of the first, and be heard of after that.
@@ -188,7 +188,7 @@ def update_remotely(plan: Plan, group: range, before: Group | None, state: State
 
 
 def keep(plan: Plan, group: range, before: Group | None, state: State, away: Away) -> Group:
-    """Return what stays of a group; where it was left behind, by a worker that is gone, computed again."""
+    """Return the local state of a group; recompute it if its worker is lost."""
     if away.group is not None:
         return away.group
     return replace(update_samples(plan, group, before, state), nodes=None)
@@ -211,7 +211,7 @@ def merge(
     shares: Sequence[tuple[dict[Run, tuple[Any, Any]], ...]] = (),
     n_threads: int = 1,
 ) -> State:
-    """Merge the statistics, update the globals, and decide what comes next.
+    """Merge the statistics, update the globals, and decide how the run continues.
 
     Parameters
     ----------
@@ -404,7 +404,7 @@ def update_globals(
     step: Step,
     n_threads: int,
 ) -> tuple[Any, Mapping[str, float]]:
-    """Return the new globals and what is reported, features updated here unless that is ``done``."""
+    """Return the new globals and the record; features are updated here unless given as ``done``."""
     carried = sweep.carry(before, stats, step)
     if not sweep.axes():
         return sweep.update(carried, stats, step)

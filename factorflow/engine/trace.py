@@ -1,4 +1,4 @@
-"""What the iterations of a run reported: bounded in length, so that a run may last as long as it likes."""
+"""The trace of a run: values reported by iterations, thinned to a bounded length."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Rows:
 
 
 class Trace:
-    """The rows that are kept of what the iterations reported.
+    """The kept rows of values reported by iterations.
 
     Draws are all kept. Of the other iterations, those that report an objective and those that do not
     (between two evaluations) are thinned each by itself, by halves, whenever there are more than
@@ -78,7 +78,7 @@ class Trace:
         return {name: [row[i] for row in ordered] for i, name in enumerate(names)}
 
     def state(self) -> dict[str, Any]:
-        """Return all there is as plain values, for a checkpoint."""
+        """Return the trace as plain values, for a checkpoint."""
         kinds = {"reports": self._reports, "others": self._others}
         thinned = {name: [kind.rows, kind.stride, kind.came] for name, kind in kinds.items()}
         return {"draws": self._draws, "last": self._last, **thinned}

@@ -1,4 +1,4 @@
-"""The merge tree: sums that do not depend on who computed them, or in which groups.
+"""The merge tree: sums that do not depend on workers or groups.
 
 Blocks are the leaves of an aligned binary tree: node (level, index) covers the blocks
 ``index * 2**level ... (index + 1) * 2**level - 1``. A run of blocks returns its maximal aligned subtrees (at
@@ -67,7 +67,7 @@ class Tree:
             self._nodes.append(node)
 
     def nodes(self, *, hand_over: bool = False) -> tuple[Node, ...]:
-        """Return the maximal aligned subtrees of what was added.
+        """Return the maximal aligned subtrees of the added nodes.
 
         With ``hand_over`` they leave this process or thread, so no later tree may write into them.
         """

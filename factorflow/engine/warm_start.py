@@ -1,4 +1,4 @@
-"""A warm start: the globals of an earlier fit, with which a run on data that have grown or changed begins."""
+"""Warm starts: begin a run with the globals of an earlier fit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Warm:
     number: int
 
     def globals_(self, chain: int) -> Any:
-        """Return the globals of a chain, without what they gathered from blocks of the earlier data."""
+        """Return the globals of a chain without statistics gathered from the earlier data."""
         return map_gathers(self.stored.read(chain, self.number), lambda _: Gather.empty())
 
 

@@ -46,7 +46,7 @@ NO_PLACE = (
 
 
 def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
-    """Return what `numba.njit` makes of a function, kept on disk where there is a place for it."""
+    """Compile with `numba.njit`, cached on disk if possible."""
     from numba import njit
 
     try:

@@ -1,4 +1,4 @@
-"""Sums of squares about means, and the shares of variance that follow from them."""
+"""Sums of squares about means, and shares of explained variance."""
 
 from __future__ import annotations
 

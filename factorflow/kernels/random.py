@@ -1,4 +1,4 @@
-"""Counter-based random numbers: the same noise for a row on whatever worker, in whatever block, it is drawn.
+"""Counter-based random numbers: the noise of a row does not depend on worker or block.
 
 Philox4x32-10 turns a 128-bit counter and a 64-bit key into 128 random bits [1]_. The key is the seed; the
 counter says what the number is for::

@@ -194,7 +194,7 @@ class Model(Generic[G, L]):
         return [f"Factor{k + 1}" for k in (range(n_factors) if numbers is None else numbers)]
 
     def prepare(self, globals_: G) -> Any:
-        """Return what `finish` is given for the globals: by default themselves.
+        """Return the argument of `finish`; by default the globals.
 
         Parameters
         ----------
@@ -209,7 +209,7 @@ class Model(Generic[G, L]):
         return globals_
 
     def finish(self, block: Block, local: L | None, globals_: Any, step: Step) -> Any:
-        """Return what the variables with ``rows`` are computed from, at the end of a run.
+        """Return the input of the sample-sized variables, at the end of a run.
 
         Parameters
         ----------
@@ -230,7 +230,7 @@ class Model(Generic[G, L]):
         return local
 
     def row_roles(self, block: Block, view: str) -> Mapping[str, Array]:
-        """Return what the rows of a block stand for beside the values of a view, by role: (B,) arrays.
+        """Return columns with a role for a view, such as its exposure: (B,) arrays by role.
 
         The roles of tables (`factorflow.design`): ``exposure`` of counts; ``offset``, ``weight``, ``within``
         of measurements. Held-out scores go by them. Nothing: every entry is one observation.
@@ -336,7 +336,7 @@ class Model(Generic[G, L]):
         return None
 
     def generate(self, record: Mapping[str, Array], n_samples: int, seed: int) -> dict[str, Array]:
-        """Return new samples of the prior by view, and as ``scores`` what they were made of.
+        """Return new samples from the prior by view, and their ``scores``.
 
         Parameters
         ----------
@@ -562,7 +562,7 @@ def _summations(table: Sequence[Variable]) -> tuple[Any, ...]:
 
 
 def _cast_variable(variable: Variable, given: Any) -> Array:
-    """Return a variable as it is stored, also where it is not: predictions are made from either."""
+    """Cast a variable to its stored type, so that predictions agree before and after storage."""
     return np.asarray(variable.value(given), dtype=variable.dtype)
 
 
@@ -582,7 +582,7 @@ class ModelConfig(Options):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Say in errors where users find the class, and in its docstring what its options are."""
+        """Set the public module of the class, and document its options."""
         cls.of = f"factorflow.models.{cls.__name__}"
         if "model" in cls.model_fields:
             lines = ["", "", "Parameters", "----------"]
@@ -616,7 +616,7 @@ class ModelConfig(Options):
         raise NotImplementedError
 
     def build_fitted(self, meta: Meta) -> Model[Any, Any]:
-        """Return the model of a fit for new samples: what only a fit asks of their number is left out.
+        """Build the fitted model for new samples, without checks that concern a fit only.
 
         Parameters
         ----------

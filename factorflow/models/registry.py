@@ -16,7 +16,7 @@ C = TypeVar("C", bound=ModelConfig)
 
 
 def register(config: type[C]) -> type[C]:
-    """Class decorator: make a configuration known under its ``model`` literal (``"sparse_gfa"``).
+    """Register a configuration under its ``model`` literal, such as ``"sparse_gfa"`` (a class decorator).
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def register(config: type[C]) -> type[C]:
 
 
 def registered_models() -> dict[str, type[ModelConfig]]:
-    """Return every known configuration by name.
+    """Return the registered configurations by name.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a model does in a run: sweeps over the data, and the stages that repeat them."""
+"""Sweeps over the data, and the stages that repeat them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Sweep(Generic[G, L, S]):
     two blocks beside it, and no others."""
 
     def send(self, globals_: G) -> G:
-        """Return what travels to the blocks: globals without what `prepare` and `takes_all` leave unread.
+        """Return the globals that blocks need, without leaves that `prepare` and `takes_all` do not read.
 
         Parameters
         ----------
@@ -50,7 +50,7 @@ class Sweep(Generic[G, L, S]):
         return globals_
 
     def prepare(self, globals_: G) -> Any:
-        """Return what `map` is given for the globals: by default themselves.
+        """Return the argument of `map`; by default the globals.
 
         For tables that all blocks read: computed once a task, not once a block.
 
@@ -67,7 +67,7 @@ class Sweep(Generic[G, L, S]):
         return globals_
 
     def map(self, block: Block, local: L | None, globals_: Any, step: Step) -> tuple[L | None, S | None]:
-        """Return the new local state of a block and what it adds to the statistics; a pure function.
+        """Return the new local state of a block and its statistics; a pure function.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class Sweep(Generic[G, L, S]):
         raise NotImplementedError
 
     def carry(self, globals_: G, stats: S, step: Step) -> G:
-        """Return the globals with what the next sweep needs of these statistics besides anything learned.
+        """Return the globals with statistics that the next sweep reads, such as edges of blocks.
 
         Called before `update`, and in its place where globals are fixed, as in a projection: edges of
         neighbouring blocks, block summaries for a scan. By default nothing. `features` does not see it.

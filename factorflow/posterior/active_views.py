@@ -1,4 +1,4 @@
-"""Which views a factor touches: tables and figures of the others would show noise."""
+"""Views in which a factor is active; tables and figures of others would show noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_INCLUSION = 0.5
 
 
 def active_views(posterior: StoredPosterior, factor: str) -> list[str]:
-    """Return the views with loadings that a factor touches, in order.
+    """Return the views in which a factor is active, in order.
 
     It explains a thousandth of the view's variance, in one sample group at least, where that was recorded;
     and a loading differs from 0 more likely than not, where the model has such probabilities. Of a model that
@@ -29,7 +29,7 @@ def active_views(posterior: StoredPosterior, factor: str) -> list[str]:
 
 
 def n_active_features(posterior: StoredPosterior, factor: str, view: str) -> int | None:
-    """Return how many features of a view a factor reaches more likely than not; None: it is not known."""
+    """Return the number of features of a view with inclusion above 1/2; None if inclusion is not known."""
     name = f"inclusion_{view}"
     if not posterior.has(name) or "factor" not in posterior.array(name).dims:
         return None

@@ -31,7 +31,7 @@ ROUNDS = 4
 
 @dataclass(frozen=True)
 class Alignment:
-    """How the factors of every draw are renamed.
+    """The permutation and signs of the factors of every draw.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A posterior as a tree of labelled arrays, from what a run found."""
+"""Assembly of a posterior as a tree of labelled arrays."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def assemble(
     run: RunRecord,
     scores: Mapping[str, Mapping[str, float]] | None = None,
 ) -> xr.DataTree:
-    """Join what a run found into a tree.
+    """Join the results of a run into a tree.
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ def write_part(
 
 
 def _content(file: Path, fill: NDArray[Any], *, fresh: bool) -> NDArray[np.uint8]:
-    """Return what a chunk holds with its checksum; fill values where nothing is, or nothing is to stay."""
+    """Return the content of a chunk with its checksum; fill values if it is absent or to be cleared."""
     content = np.append(
         fill.astype(fill.dtype.newbyteorder("<")).view(np.uint8), np.zeros(CRC_BYTES, np.uint8)
     )

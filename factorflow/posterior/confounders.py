@@ -54,7 +54,7 @@ BATCH = re.compile(
 
 
 def depth(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that a factor follows the total counts of the samples, or a column of depths of the metadata."""
+    """Find factors that follow the total counts of the samples, or a metadata column of depths."""
     rows = _rows(posterior)
     if not rows.size:
         return
@@ -82,7 +82,7 @@ def depth(posterior: StoredPosterior) -> Iterator[Finding]:
 
 
 def batch(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that a factor follows a column of the metadata that is called like a batch."""
+    """Find factors that follow a metadata column named like a batch."""
     rows = _rows(posterior)
     if not rows.size:
         return

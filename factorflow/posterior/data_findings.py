@@ -1,4 +1,4 @@
-"""Findings that hold data against their predictions: of counts, and of new samples."""
+"""Findings that compare data with predictions: of counts, and of new samples."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LEAST_MANY = 8
 
 
 def dispersion(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that counts, or those of some features, vary more than the model expects; nothing without data."""
+    """Find counts that vary more than the model expects; none without data."""
     for view in posterior.meta.value_views:
         if view.likelihood != "poisson":
             continue
@@ -89,7 +89,7 @@ def _overdispersed_features(
 
 
 def absent_features(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that new samples lack features of a view which they have; whole views may be left out."""
+    """Find features missing from views of new samples; whole views may be left out."""
     for view in posterior.meta.views:
         try:
             if view.name not in posterior.dataset.views or view.kind.coded:
@@ -112,7 +112,7 @@ def absent_features(posterior: StoredPosterior) -> Iterator[Finding]:
 
 
 def not_described(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that the model does not describe new samples: another unit, another kind of samples; or noise."""
+    """Find new samples that the model does not describe: other units, other samples, or noise."""
     for view in posterior.meta.value_views:
         try:
             if view.name not in posterior.dataset.views:

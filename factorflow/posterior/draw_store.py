@@ -1,4 +1,4 @@
-"""The draws in the store of a run that goes on: how many there are, and whether they are still whole.
+"""The draws in the store of a resumed run: their number, and whether they are complete.
 
 While a run lasts its store has no manifest of checksums (`factorflow.storage.checksums`). A checkpoint
 notes what it relies on instead: the draws so far, and the metadata of their arrays but for the sizes that
@@ -22,7 +22,7 @@ REMEDY = OptionText("The draws before the checkpoint are lost: run anew with {ov
 
 
 def note_draws(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> dict[str, Any]:
-    """Return what a checkpoint notes of the draws that are on disk by then.
+    """Return the entry of a checkpoint about the draws on disk.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def note_draws(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> dict[
 
 
 def check_draws(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
-    """Refuse to go on from draws that are not all there, and whole.
+    """Refuse to resume unless all draws are present and intact.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def _members(path: Path) -> list[str]:
 
 
 def _metadata_of(path: Path, name: str, sizes: Mapping[str, int]) -> dict[str, Any] | None:
-    """Return what the metadata of a group or array say that stays; None where they cannot be read."""
+    """Return the fixed part of the metadata of a group or array; None if unreadable."""
     try:
         found: dict[str, Any] = json.loads((path / name / "zarr.json").read_text(encoding="utf-8"))
         if found["node_type"] != "array":

@@ -1,4 +1,4 @@
-"""What a user should know of a posterior before relying on it: the one place that decides what is said.
+"""Findings: what a user should know about a posterior before relying on it.
 
 `fit`, `Posterior.summary`, the representations, the report and the command line say it.
 """
@@ -63,7 +63,7 @@ LOG_LIKELIHOODS = ("log_likelihood", "baseline_log_likelihood")
 
 
 def findings(posterior: StoredPosterior) -> list[Finding]:
-    """Return what is to be said of a posterior, the gravest first; of a projection, of its samples alone."""
+    """Return the findings of a posterior, the most serious first; of a projection, about its samples only."""
     if posterior.run["status"] == "projected":
         parts = [_outliers(posterior), absent_features(posterior)]
         parts += [not_described(posterior), dispersion(posterior)]
@@ -84,7 +84,7 @@ def findings(posterior: StoredPosterior) -> list[Finding]:
 
 
 def _budget(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that a run ended before it was done."""
+    """Find a run that ended before convergence."""
     run, path = posterior.run, posterior.path
     reason, n = run.get("reason", ""), run.get("n_iterations", 0)
     if posterior.n_draws == 0:
@@ -113,7 +113,7 @@ def _more(path: str | None) -> str:
 
 
 def _mixing(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that chains have not mixed, or that draws hang together too much."""
+    """Find chains that have not mixed, or autocorrelated draws."""
     n_draws = posterior.n_draws
     if n_draws is None:
         return
@@ -218,7 +218,7 @@ def _outliers(posterior: StoredPosterior) -> Iterator[Finding]:
 
 
 def _baseline(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that a view is predicted worse than by the means of its features, or that nothing was hidden."""
+    """Find views predicted worse than by feature means, or a run without held-out entries."""
     if not posterior.was_scored:
         if (share := posterior.run.get("holdout", 0.0)) and posterior.run["status"] == "complete":
             message = f"Nothing was held out: a share of {share:g} hides none of so few entries."
@@ -259,7 +259,7 @@ def _baseline(posterior: StoredPosterior) -> Iterator[Finding]:
 
 
 def _no_factors(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that there are no factors: nobody asks for none."""
+    """Find a posterior without factors."""
     if posterior.has("scores") and not len(posterior.factors):
         yield Finding(
             "no factors",
@@ -270,7 +270,7 @@ def _no_factors(posterior: StoredPosterior) -> Iterator[Finding]:
 
 
 def _unstable(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that other starts did not find some of the factors; nothing where there was one start."""
+    """Find factors that other starts did not reproduce; none with a single start."""
     if not posterior.has("stability"):
         return
     stability = posterior.variable("stability").values
@@ -288,7 +288,7 @@ def _unstable(posterior: StoredPosterior) -> Iterator[Finding]:
 
 
 def _scales(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that a few features have nearly all the variance of a view; nothing without the data.
+    """Find views where few features have nearly all the variance; none without data.
 
     A view is scaled as a whole: beside features of another unit the others, and their factors, are nothing.
     """
@@ -316,7 +316,7 @@ def _scales(posterior: StoredPosterior) -> Iterator[Finding]:
 
 
 def _lone_samples(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that a factor is one sample."""
+    """Find factors that describe a single sample."""
     few = posterior.kind == "variational" or posterior.meta.n_rows <= MOST_SAMPLES
     if not (posterior.has("scores") and few and posterior.meta.n_rows >= LEAST_MANY):
         return
@@ -349,7 +349,7 @@ def _largest_shares(posterior: StoredPosterior) -> tuple[Any, Any]:
 
 
 def _lone_features(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Say that a factor is one feature: all that it explains is there."""
+    """Find factors that explain a single feature."""
     explained = {view.name for view in posterior.meta.value_views}
     views = [
         view

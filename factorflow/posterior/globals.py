@@ -125,7 +125,7 @@ class _Sets:
 
     @classmethod
     def of(cls, chains: Sequence[Sequence[Any]]) -> _Sets:
-        """Take sets apart."""
+        """Split sets into leaves."""
         parts = [[flatten(globals_) for globals_ in sets] for sets in chains]
         tree, first = parts[0][0]
         small = [(i, x.dtype.str, list(x.shape)) for i, x in enumerate(first) if x.nbytes <= SMALL_LEAF]
@@ -133,7 +133,7 @@ class _Sets:
 
     @property
     def structure(self) -> str:
-        """What is noted of them, as JSON."""
+        """Their structure, as JSON."""
         return json.dumps({"tree": self.tree, PACKED: self.small})
 
     def arrays(self) -> Iterator[tuple[str, NDArray[Any]]]:
@@ -242,7 +242,7 @@ class StoredGlobals:
             ) from error
 
     def digest(self, n_chains: int, number: int) -> str:
-        """Return the sha256 (hex) of one set of every chain: what tells it from any other."""
+        """Return the sha256 (hex) of one set of every chain."""
         found = hashlib.sha256()
         for chain in range(n_chains):
             structure, leaves = flatten(self.read(chain, number))

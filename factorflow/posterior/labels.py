@@ -1,4 +1,4 @@
-"""Names in a posterior: where they are, which rows they mean, what is known of the samples."""
+"""Labels of a posterior: names, selection of rows, and metadata of samples."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def rows_of(
 
 
 def sample_metadata(posterior: StoredPosterior, rows: Any = None, *, typed: bool = True) -> pd.DataFrame:
-    """Return what the dataset said of its samples, or of some of them, by sample name.
+    """Return the metadata of samples by name.
 
     Columns have the types that they were given with; if not ``typed``, they are as they are stored: numbers,
     truth values or text ("": missing).

@@ -1,4 +1,4 @@
-"""A posterior as ArviZ takes it: aligned draws and, on request, the log-likelihood of every observed entry.
+"""A posterior for ArviZ: aligned draws and, on request, the log-likelihood of every observed entry.
 
 The log-likelihood of an entry under a draw is that of its predictive distribution with the draw in the place
 of what is uncertain: of a sampler one draw of globals and factors, of a variational posterior one draw from q

@@ -1,4 +1,4 @@
-"""R-hat and effective sample sizes of many variables at once, for a look at whether chains have mixed.
+"""R-hat and effective sample sizes of many variables at once.
 
 `factorflow.posterior.diagnostics` gives those of every entry, by arviz-stats. These are the same quantities
 (Vehtari et al. 2021, Bayesian Analysis 16, 667-718: rank-normalised, split; R-hat the larger one of bulk and

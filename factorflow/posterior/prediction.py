@@ -1,4 +1,4 @@
-"""Predictions on the data scale, computed for the rows that are looked at."""
+"""Lazy predictions on the data scale."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Predictor:
         self._ends: tuple[tuple[float, bytes], tuple[NDArray[Any], NDArray[Any]]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is found again: tables of variables hold functions."""
+        """Omit the tables of variables, which hold functions and are rebuilt."""
         return {"posterior": self.posterior, "view": self.view, "_record": self._record}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Find it again."""
+        """Rebuild the tables of variables."""
         self.__dict__.update(state)
         self._rows, self._last = tuple(v for v in self.posterior.model.table if v.rows), None
 
@@ -97,7 +97,7 @@ class Predictor:
         return *predictive.tails(y), at
 
     def of_block(self, block: Block) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return mean and sd, (B, D) each, of rows that were not fitted, from what they are given alone."""
+        """Return mean and sd, (B, D) each, of unfitted rows, from their inputs alone."""
         if self._rows:
             raise InputError(
                 "rows",

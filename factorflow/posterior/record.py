@@ -22,7 +22,7 @@ JSON_PARTS = ("config", "environment", "meta")
 
 
 class Identity(BaseModel):
-    """What tells a run from any other: equal identities, run to the same iteration, give equal bits.
+    """The identity of a run: runs of equal identity have equal bits at the same iteration.
 
     Parameters
     ----------
@@ -67,13 +67,13 @@ class Identity(BaseModel):
 
 
 class HowRun(ResumeOptions):
-    """How a run was made, last; a cluster is named by its class or its address."""
+    """How a run was last executed; a cluster is named by its class or its address."""
 
     executor: str = "local"
 
 
 class RunRecord(BaseModel):
-    """What is known of a run.
+    """The record of a run.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ class RunRecord(BaseModel):
         return self.model_copy(update=changes)
 
     def run_options(self, options: ResumeOptions) -> RunOptions:
-        """Return the options that go on with the run: its own where they decide what it finds."""
+        """Return the options that resume the run: its own where they determine results."""
         same = self.identity.model_dump(include=set(RunOptions.model_fields))
         how = options.model_dump()
         if options.max_iter is None:

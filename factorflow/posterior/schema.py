@@ -1,4 +1,4 @@
-"""What the attributes of a stored posterior say, and how they are read back."""
+"""The attributes of a stored posterior: writing and reading."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a posterior of sequences can be asked: attributes of its frames, and predictions from the past."""
+"""Posteriors of sequences: attributes of frames, and predictions from the past."""
 
 from __future__ import annotations
 

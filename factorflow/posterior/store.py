@@ -201,7 +201,7 @@ def read_run(path: str | os.PathLike[str] | RemotePath) -> RunRecord | None:
 
 @contextmanager
 def _disk(path: str | os.PathLike[str], needed: int = 0) -> Iterator[None]:
-    """Turn errors of the disk while a run writes its results into a RunError that names the store."""
+    """Convert disk errors while a run writes its results into a RunError that names the store."""
     try:
         yield
     except OSError as error:
@@ -249,7 +249,7 @@ def _folder(path: str | os.PathLike[str], variable: Variable) -> Path:
 
 
 def _write_variable(group: Any, name: str, variable: xr.Variable) -> None:
-    """Write a variable, piece by piece so that what is read lazily never is in memory whole."""
+    """Write a variable in pieces, so that lazy variables are never in memory as a whole."""
     text = variable.dtype.kind in "OUT"
     itemsize = TEXT_BYTES if text else variable.dtype.itemsize
     chunks = tuple(max(1, size) for size in variable.shape)

@@ -528,7 +528,7 @@ class StoredPosterior(FittedRun):
         raise InputError("variable", name, f"one of {', '.join(names)}", "This model has no such variable.")
 
     def check_draws(self) -> None:
-        """Refuse to go on without draws: a sampler that was stopped in its burn-in has none."""
+        """Raise an error if a sampler has no draws because it was stopped in its burn-in."""
         if self.n_draws == 0:
             remedy = "Run it with more iterations ({max_iter}), with {overwrite}."
             if self.run.get("status") == "partial":

@@ -1,4 +1,4 @@
-"""A posterior in words: its main results as plain values, as text, as HTML."""
+"""Summaries of a posterior: main results as plain values, text and HTML."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def likelihood_of(posterior: StoredPosterior, view: ViewMeta) -> str:
 
 
 def summary(posterior: StoredPosterior, found: Sequence[Finding]) -> dict[str, Any]:
-    """Return the main results, and what is to be said of them, as plain values (`Posterior.summary`)."""
+    """Return the main results and findings as plain values (`Posterior.summary`)."""
     run, meta = posterior.run, posterior.meta
     result: dict[str, Any] = {
         "model": run["config"].get("model"),
@@ -259,7 +259,7 @@ def _head(facts: Mapping[str, Any]) -> str:
 
 
 def outcome(run: Mapping[str, Any]) -> str:
-    """Return how a run ended, why where that says more, and after how many iterations."""
+    """Return how a run ended, the reason if it adds information, and the iterations."""
     status, reason = run["status"], run.get("reason") or run["status"]
     why = "" if reason == status else f" ({reason})"
     return f"{status}{why} after {pluralize(run.get('n_iterations', 0), 'iteration')}"

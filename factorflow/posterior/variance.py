@@ -66,7 +66,7 @@ def variance_explained(
 def contribution_scores(
     posterior: StoredPosterior, by_sample: xr.DataArray, total: xr.DataArray
 ) -> xr.DataArray:
-    """Return what views contribute to where a sample lies (`Posterior.contribution_scores`), (obs, view).
+    """Return the contribution of each view to the scores of a sample (`Posterior.contribution_scores`).
 
     Parameters
     ----------

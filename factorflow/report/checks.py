@@ -1,4 +1,4 @@
-"""Figures that hold a response against its predictive distribution."""
+"""Figures that compare a response with its predictive distribution."""
 
 from __future__ import annotations
 

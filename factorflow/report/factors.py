@@ -1,4 +1,4 @@
-"""The sections of the report about factors: what each of them is, and where the samples lie."""
+"""The sections of the report about factors and the scores of samples."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def rank_by_strength(posterior: Posterior) -> list[str]:
 
 
 def describe_factors(posterior: Posterior) -> list[dict[str, Any]]:
-    """Return what is shown of every factor: views it touches, features with sign and size, a figure."""
+    """Return the description of every factor: active views, top features, a figure."""
     found = []
     for number, factor in enumerate(posterior.factors):
         views = active_views(posterior, factor)

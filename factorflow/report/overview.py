@@ -1,4 +1,4 @@
-"""The sections of the report about data and run: what there was, what was missing, how to repeat it."""
+"""The sections of the report about data and run: sizes, missing entries, how to repeat it."""
 
 from __future__ import annotations
 

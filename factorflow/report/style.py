@@ -1,4 +1,4 @@
-"""How figures look: few colours, no frames, legible on light and dark ground."""
+"""The style of figures: few colours, no frames, legible on light and dark ground."""
 
 from __future__ import annotations
 

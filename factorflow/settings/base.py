@@ -1,4 +1,4 @@
-"""What a user sets by name: the base of all such options, and how they are described."""
+"""The base class of options, and their descriptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Options", "describe", "document_options", "parse_config", "values_of
 
 
 class Options(BaseModel):
-    """Base of all that a user sets by name: unknown names and values out of bounds are an `OptionError`."""
+    """Base class of options: unknown names and values out of bounds raise an `OptionError`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -78,7 +78,7 @@ def parse_config(kind: type[B], settings: Mapping[str, Any]) -> B:
 
 
 def describe(kind: type[Options]) -> list[dict[str, str]]:
-    """Return what there is to know of each option.
+    """Return the description of each option.
 
     Returns
     -------
@@ -104,7 +104,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def document_options(kind: type[Options]) -> Callable[[F], F]:
-    """Put options into the docstring of a function that takes them, where it says ``<options>``: a decorator.
+    """Insert options into the docstring of a function in place of ``<options>`` (a decorator).
 
     Each is said there as its field says it, with the type that the function takes; but for those of which the
     docstring says itself what Python takes.
@@ -134,7 +134,7 @@ def _default(known: FieldInfo, field: Mapping[str, Any]) -> str:
 
 
 def values_of(field: Mapping[str, Any], known: Mapping[str, Any]) -> str:
-    """Return what a field of a JSON schema may be, in words.
+    """Describe the values of a field of a JSON schema.
 
     Parameters
     ----------
@@ -193,14 +193,14 @@ _KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false",
 
 
 def _list(kind: type[Options], key: str) -> str:
-    """Return what the list of an option looks like."""
+    """Describe the type of a list."""
     schema = kind.model_json_schema()
     values = values_of(schema.get("properties", {}).get(key, {}), schema.get("$defs", {}))
     return "a list, such as " + ('["a", "b"]' if "text" in values else "[1, 2]")
 
 
 def _expectation(first: Any, error: ValidationError, key: str) -> str:
-    """Return what pydantic expected, in words; of a choice between types each of them."""
+    """Describe what pydantic expected; of a union, each member."""
     same = [e for e in error.errors() if key in map(str, e["loc"])]
     said = dict.fromkeys(_describe_bound(e) for e in same)
     return " or ".join(said) if said else _describe_bound(first)

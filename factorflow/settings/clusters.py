@@ -1,4 +1,4 @@
-"""The setting of a cluster, in the convention of prefect-dask: a class, its arguments, how far it adapts."""
+"""The setting of a cluster, as in prefect-dask: a class, its arguments, and bounds of adaptive scaling."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _check_bounds(adapt: Mapping[str, Any]) -> None:
 
 
 def read_cluster(value: Any) -> Any:
-    """Return a setting that is text: JSON, or the path of a YAML or JSON file; all else as it is.
+    """Parse a setting given as text: JSON, or the path of a YAML or JSON file.
 
     The file may hold the setting itself, or a mapping with the setting as its ``cluster``.
 
@@ -239,7 +239,7 @@ Cluster = Annotated[ClusterSetting, BeforeValidator(read_cluster)]
 
 
 def check_address(address: str) -> None:
-    """Refuse what is no address of a scheduler.
+    """Check the address of a scheduler.
 
     Raises
     ------

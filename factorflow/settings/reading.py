@@ -1,4 +1,4 @@
-"""Settings in YAML or JSON, as a person writes them: a name that comes twice is a mistake."""
+"""Settings in YAML or JSON; duplicate keys are errors."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["read_yaml"]
 
 
 def read_yaml(text: str) -> Any:
-    """Return what a YAML or JSON text holds.
+    """Parse a YAML or JSON text.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def read_yaml(text: str) -> Any:
 
 
 def _check_names(node: Any) -> None:
-    """Refuse a mapping with a name that comes twice, in what was read and whatever is in it."""
+    """Refuse duplicate keys in a mapping, at any depth."""
     value = getattr(node, "value", None)
     if not isinstance(value, list):
         return

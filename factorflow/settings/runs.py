@@ -1,4 +1,4 @@
-"""How a run is made, apart from its model."""
+"""Options of runs, apart from those of models."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ EXECUTOR = r"^(local|threads|dask|[a-z][a-z0-9+.-]*://\S+)$"
 
 
 def _check_executor(executor: str) -> str:
-    """Refuse what is no executor when it is asked for, not when the run begins."""
+    """Check an executor when it is set, not when the run starts."""
     if re.search(EXECUTOR, executor) is None:
         expected = "'local', 'threads', 'dask', an address such as tcp://host:8786, a Client or a cluster"
         raise InputError("executor", executor, expected, "Choose one.")
@@ -55,7 +55,7 @@ FUNCTION = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"
 
 
 def _check_function(path: str) -> str:
-    """Refuse what names no function; whether there is one is said where it is imported."""
+    """Check the form of the path of a function; it is imported later."""
     if re.search(FUNCTION, path) is None:
         raise InputError("accept", path, "package.module:function", "Correct it.")
     return path
@@ -82,7 +82,7 @@ Port = Annotated[str, WithJsonSchema({"type": "string", "pattern": r"^(\S*:)?\d{
 
 
 class PlaceOptions(Options):
-    """Where a run works."""
+    """Where a run is executed."""
 
     of = "factorflow.project"
 
@@ -113,7 +113,7 @@ class PlaceOptions(Options):
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
-        """Refuse two answers to one question; what an executor is by default is none."""
+        """Refuse an executor beside a cluster; the default executor does not count."""
         if self.cluster is None:
             return self
         if self.executor not in {"local", "dask"}:
@@ -138,7 +138,7 @@ class PlaceOptions(Options):
 
 
 class ResumeOptions(PlaceOptions):
-    """What may change when a run goes on: where it works, and its budgets."""
+    """Options that may change when a run is resumed: where it is executed, and its budgets."""
 
     of = "factorflow.resume"
 
@@ -170,7 +170,7 @@ class ResumeOptions(PlaceOptions):
     @field_validator("metrics")
     @classmethod
     def _a_port(cls, given: str | None) -> str | None:
-        """Refuse what is no port, with or without a host before it."""
+        """Check a port, with or without a host."""
         port = (given or "0").rpartition(":")[2]
         if not (port.isascii() and port.isdigit() and int(port) < 2**16):
             raise InputError("metrics", given, "a port up to 65535, or HOST:PORT", "Choose one that is free.")
@@ -178,7 +178,7 @@ class ResumeOptions(PlaceOptions):
 
 
 class TrialOptions(ResumeOptions):
-    """What the runs of a selection share."""
+    """Options shared by the runs of a selection."""
 
     of = "factorflow.workflow.select.select"
 
@@ -210,7 +210,7 @@ class RunOptions(TrialOptions):
 
 
 class OutputOptions(Options):
-    """What becomes of a result that is written to a path."""
+    """Options of a result that is written to a path."""
 
     overwrite: bool = Field(
         default=False,
@@ -246,7 +246,7 @@ class ProjectOptions(OutputOptions, PlaceOptions):
 
 
 class RefreshOptions(Options):
-    """When a recurring run fits again, what it begins with, what it keeps, what is called drift."""
+    """Options of recurring runs: when to refit, how to start, what to keep, and thresholds of drift."""
 
     of = "flows.recurring.refresh"
 

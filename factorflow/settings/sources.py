@@ -1,4 +1,4 @@
-"""How files become a dataset: what `write_dataset`, `write_table`, `factorflow ingest` and flows take."""
+"""Options of `write_dataset`, `write_table`, `factorflow ingest` and the flows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["FileOptions", "MatrixOptions", "SourceOptions", "TableOptions"]
 
 
 class FileOptions(Options):
-    """How text tables are written, as far as it is not found, and how a dataset is cut into blocks."""
+    """Options for the format of text tables and the blocks of the dataset."""
 
     sep: str | None = Field(
         default=None, description="Separator of text tables, as for pandas.read_csv; found when left out."
@@ -53,7 +53,7 @@ class FileOptions(Options):
 
 
 class MatrixOptions(FileOptions):
-    """How files of samples x features become a dataset (`factorflow.write_dataset`)."""
+    """Options for files of samples x features (`factorflow.write_dataset`)."""
 
     of = "factorflow.write_dataset"
 
@@ -100,7 +100,7 @@ class MatrixOptions(FileOptions):
     @model_validator(mode="before")
     @classmethod
     def _refuse_removed(cls, given: Any) -> Any:
-        """Say of a removed option what took its place; a position may be given as a number."""
+        """Refuse a removed option, naming its replacement; convert positions to text."""
         if not isinstance(given, dict):
             return given
         if "sample_column" in given:
@@ -110,7 +110,7 @@ class MatrixOptions(FileOptions):
 
 
 class TableOptions(FileOptions):
-    """How a long table becomes a dataset (`factorflow.write_table`)."""
+    """Options for a long table (`factorflow.write_table`)."""
 
     of = "factorflow.write_table"
 
@@ -166,7 +166,7 @@ class TableOptions(FileOptions):
 
 
 class SourceOptions(TableOptions, MatrixOptions):
-    """How a source is read: all that `factorflow ingest` takes."""
+    """Options for any source: all of `factorflow ingest`."""
 
     of = "factorflow.settings.SourceOptions"
 
@@ -183,7 +183,7 @@ class SourceOptions(TableOptions, MatrixOptions):
     @field_validator("likelihoods", mode="before")
     @classmethod
     def _kinds(cls, kinds: Any) -> Any:
-        """Refuse what is no likelihood, naming its view."""
+        """Check the names of likelihoods; errors name the view."""
         if isinstance(kinds, str) and kinds not in {"poisson", "normal", "gaussian"}:
             expected = "one by view; or, of the response of a long table, poisson, normal or gaussian"
             raise InputError("likelihoods", kinds, expected, "Name the view, or correct it.")
@@ -211,7 +211,7 @@ class SourceOptions(TableOptions, MatrixOptions):
         return self
 
     def arguments(self) -> dict[str, Any]:
-        """Return what was given as arguments of the function that writes the dataset.
+        """Return the given options as arguments of the function that writes the dataset.
 
         Returns
         -------

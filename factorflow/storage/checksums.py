@@ -59,7 +59,7 @@ def crc32c_bytes(*parts: Any) -> bytes:
 
 
 def chunk_damage(chunk: Any, size: int | None = None) -> str:
-    """Return what is wrong with a chunk, a buffer that is to have ``size`` bytes; "" if it is whole."""
+    """Describe the damage of a chunk of ``size`` bytes; "" if it is intact."""
     if size not in (None, len(chunk)):
         return f"{len(chunk)} bytes instead of {size}"
     whole = len(chunk) > CRC_BYTES and crc32c_bytes(chunk[:-CRC_BYTES]) == bytes(chunk[-CRC_BYTES:])
@@ -164,14 +164,14 @@ class ChecksumManifest:
         return manifest
 
     def _take(self) -> None:
-        """Take consolidated metadata for verified ones where they are, to the byte, as they were written."""
+        """Mark consolidated metadata as verified if they equal the written bytes."""
         for node in {*self.contents} & {*(self.consolidated or ())}:
             data = json.dumps((self.consolidated or {})[node], indent=2).encode()  # as Zarr writes them
             if _sha256(data) == self.contents[node][0]:
                 self.check_metadata(node, data)
 
     def _check_consolidated(self, node: str, metadata: Mapping[str, Any]) -> None:
-        """Refuse consolidated metadata that say something else: other readers take those alone."""
+        """Refuse consolidated metadata that differ: other readers use only those."""
         if self.consolidated is None:
             return
         found = self.consolidated.get(node)
@@ -240,7 +240,7 @@ def verify_new_store(folder: Path) -> None:
 
 
 def _own(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata without those of what is below, which Zarr adds to groups."""
+    """Return metadata without the consolidated metadata that Zarr adds to groups."""
     return {name: value for name, value in metadata.items() if name != CONSOLIDATED}
 
 

@@ -83,7 +83,7 @@ class Lock:
             delete(self.file.parent / name)
 
     def delete_directory(self, *, first: str = "") -> None:
-        """Delete the directory, the lock last: it marks what a kill leaves as ours."""
+        """Delete the directory, the lock last, so that leftovers of a kill remain recognisable."""
         with suppress(OSError):  # the next writer deletes what is left
             self.clear_directory(first=first)
             self.file.unlink()
@@ -140,7 +140,7 @@ def sync_directory(folder: Path) -> None:
 
 
 class IncrementalSync:
-    """Fsyncs a directory tree again and again, each time only what is new.
+    """Fsyncs the new files of a directory tree at each call.
 
     What was synced is known by name and inode, never by time: clocks step back, and differ between hosts. A
     file that is replaced is a new inode, synced by its writer (`atomic_write`).
@@ -179,7 +179,7 @@ def describe(error: OSError, path: str | os.PathLike[str], needed: int = 0) -> s
 
 @contextmanager
 def disk_errors(path: object, parameter: str = "output", *, reads: str = "") -> Iterator[None]:
-    """Turn errors of the disk into InputErrors that name ``path``; of a full one into a RunError.
+    """Convert disk errors into InputErrors that name ``path``, or a RunError if the disk is full.
 
     Errors of an object store name it themselves. Errors of files that are read elsewhere meanwhile (``reads``
     says which) name those.

@@ -53,7 +53,7 @@ def as_location(path: str | os.PathLike[str] | RemotePath, parameter: str = "pat
 
 
 def output_location(out: str | os.PathLike[str] | RemotePath, parameter: str = "out") -> Location:
-    """Return where a result goes, as it is to be shown: a relative path stays relative."""
+    """Return the location of a result for messages: a relative path stays relative."""
     location = as_location(out, parameter)
     return location if isinstance(location, RemotePath) else Path(os.path.expanduser(out))  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Publication: at a path stands the old result or the new one, whole, whatever is killed.
+"""Atomic publication: a path has the complete old result or the complete new one.
 
 Everything is written beside its place, and the metadata of its root come last: they make it exist.
 
@@ -96,7 +96,7 @@ def write_file(
 
 
 def publish(built: Path, path: Path) -> None:
-    """Move a complete directory of the same disk to its place, where it replaces what is there."""
+    """Move a complete directory to its path on the same disk, replacing the previous one."""
     target = real_path(path)
     with disk_errors(target), _build_beside(target):
         _put_in_place(built, target)
@@ -115,7 +115,7 @@ def current_version(location: Location) -> Location:
 
 
 def settle(path: Path) -> None:
-    """Undo or finish what a killed writer began, unless another is at work or the disk is read only."""
+    """Undo or finish an interrupted publication, unless another writer is active or the disk is read-only."""
     with suppress(FactorflowError, OSError), _build_beside(real_path(path)):
         pass
 
@@ -153,7 +153,7 @@ def check_outside(path: Location, parameter: str = "output") -> None:
 
 
 def _check_target(path: Location, overwrite: bool, recognise: Callable[[Any], object]) -> None:
-    """Refuse an output that exists, unless it is what may be overwritten, or that is within another."""
+    """Refuse an output that exists and may not be overwritten, or that is within another."""
     check_outside(path)
     if not (path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)):
         return
@@ -276,7 +276,7 @@ def is_uploaded(folder: Path, location: RemotePath) -> bool:
 
 @contextmanager
 def claim(location: RemotePath, parameter: str = "output", *, has_objects: bool = False) -> Iterator[None]:
-    """Keep other writers away from a location by an object ``<url>.writing``; an InputError if one is there.
+    """Lock a location with an object ``<url>.writing``; an InputError if it is locked.
 
     With ``has_objects``, the error says that a writer that was killed leaves objects below it. Credentials
     that may not delete are an InputError before anything is written: stores refuse them for missing objects,
@@ -315,7 +315,7 @@ def check_writable(location: RemotePath) -> None:
 
 
 def _put_new(location: RemotePath, content: bytes) -> None:
-    """Write an object where there is none; raises FileExistsError where there is another one."""
+    """Create an object; FileExistsError if it exists."""
     try:
         location.put(content, new=True)
     except FileExistsError:  # a request whose answer was lost is sent again, and finds what it wrote itself
@@ -333,7 +333,7 @@ def _machine() -> str:
 
 
 def _start_time(process: int) -> str:
-    """Return when a process of this machine was started, in ticks of its clock; "": there is none."""
+    """Return the start time of a process in clock ticks; "" if there is no such process."""
     try:
         return Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19]
     except (OSError, ValueError, IndexError):
@@ -347,7 +347,7 @@ def _has_ended(who: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _delete_on_failure(location: RemotePath, *, replaced: bool) -> Iterator[None]:
-    """Delete what was uploaded if not all of it was, and say what that leaves."""
+    """Delete a partial upload; the error says what remains."""
     try:
         yield
     except FileExistsError as error:  # the root is another process's

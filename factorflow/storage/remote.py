@@ -161,7 +161,7 @@ class RemotePath:
                 raise InputError("source", str(self), f"{size} bytes (got {file.tell()})", "Try again.")
 
     def version(self) -> Version:
-        """Return what changes when the object is replaced; (): there is none."""
+        """Return the version of the object; () if there is none."""
         try:
             return self._head()
         except FileNotFoundError:
@@ -275,7 +275,7 @@ def _request_pool() -> ThreadPoolExecutor:
 
 
 def _modification_time(path: str) -> float:
-    """Return when a file with credentials was written; 0: there is no such file."""
+    """Return the modification time of a credentials file; 0 if there is none."""
     try:
         return os.stat(path).st_mtime
     except (OSError, ValueError):
@@ -306,7 +306,7 @@ def _connect(bucket: str, settings: tuple[tuple[str, str, float], ...]) -> Any:
 
 
 def _translate(path: RemotePath, error: Exception, right: str) -> Exception:
-    """Return the error that stands for an error of the store, of a request that needs a right."""
+    """Translate an error of the store into one that names the missing right."""
     scheme = path.url.partition(":")[0]
     kind, message, variables = type(error).__name__, str(error), SCHEMES[scheme]
     match = CODE.search(message) or STATUS.search(message)

@@ -1,4 +1,4 @@
-"""Zarr stores that verify what is read, or sync what is written.
+"""Zarr stores that verify reads or sync writes.
 
 Zarr itself takes fill values for missing chunks, leaves out what has no metadata, and names no file. Reading
 goes through locations, not through a `zarr.storage.WrapperStore` of Zarr's object store: that keeps, and

@@ -1,4 +1,4 @@
-"""Tables that grew at their end: their new rows are appended to the dataset that they became.
+"""Growing tables: new rows at their end are appended to their dataset.
 
 A text file has grown if it begins with all that it held before, byte for byte, and that ended with a line; a
 Parquet file if its first row groups are those that it had, byte for byte. Of other kinds old rows could only
@@ -41,7 +41,7 @@ def growing_tables(source: str | os.PathLike[str]) -> list[Path]:
 
 
 def contents(files: list[Path]) -> Contents:
-    """Return what is in the files of a source."""
+    """Return the contents of the files of a source: sizes and digests."""
     found: dict[str, list[Any]] = {}
     for file in files:
         size = file.stat().st_size
@@ -58,7 +58,7 @@ def append_growth(
     index_col: str | int | bool | None = None,
     out: str | os.PathLike[str] | None = None,
 ) -> tuple[Dataset | None, str]:
-    """Append to a dataset what its source has grown by; do nothing where it did more, and say what.
+    """Append the new rows of a source to its dataset; if anything else changed, return the reason.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def _digest(file: Path, start: int, size: int) -> str:
 
 
 def _write_tail(file: Path, before: list[Any], target: Path) -> None:
-    """Write what a file holds beyond what it held before: lines below the first one, or row groups."""
+    """Write the new rows of a file: text lines, or row groups."""
     if _is_parquet(file):
         import pyarrow.parquet as pq
 

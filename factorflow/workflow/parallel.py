@@ -1,4 +1,4 @@
-"""Runs at the same time, in threads of this process: what they compute is on the workers of one cluster."""
+"""Concurrent runs in threads of this process, on the workers of one cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class Stop:
-    """Ends runs of other threads in order, as Ctrl-C ends one: interrupts reach the main thread alone."""
+    """Stops the runs of other threads: interrupts reach only the main thread."""
 
     def __init__(self) -> None:
         self._asked = Event()
@@ -51,7 +51,7 @@ def check_parallel(parallel: int) -> None:
 
 
 def run_in_parallel(run: Callable[[T, OnEvent], R], items: Sequence[T], parallel: int) -> list[R]:
-    """Return what runs find, in the order of their items; if one fails, or is interrupted, all end in order.
+    """Return the results of runs in the order of items; a failure or interruption stops all.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The coarse steps of an analysis, each safe to repeat: ingest, fit, project, summarise, publish.
+"""The steps of an analysis, each idempotent: ingest, fit, project, summarise, publish.
 
 `flows.recurring` runs what is needed of them; the flows run the same steps as tasks.
 """
@@ -49,7 +49,7 @@ SOURCE = SourceOptions()
 
 @dataclass(frozen=True)
 class Folder:
-    """Where the steps leave their results.
+    """The folder of results.
 
     Parameters
     ----------
@@ -109,18 +109,18 @@ class Folder:
         return noted is not None and noted == _checksums(self, path)
 
     def ingested(self) -> str:
-        """Return how the dataset was last written: appended, or anew and why; "": the first time."""
+        """How the dataset was last written: appended, or rewritten and why; "" the first time."""
         return str((_read_json(self.source_record) or {}).get("how", ""))
 
     def findings(self) -> list[dict[str, str]]:
-        """Return what is to be known of the posterior, as its summary has it."""
+        """Return the findings in the summary of the posterior."""
         found: list[dict[str, str]] = (_read_json(self.summary) or {}).get("findings", [])
         return found
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found and done.
+    """The result of the steps.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def ingest(
     options: SourceOptions = SOURCE,
     check: Callable[[Dataset], None] | None = None,
 ) -> tuple[Dataset, bool]:
-    """Return the dataset of a source, written anew only if the source has changed.
+    """Return the dataset of a source, rewritten only if the source has changed.
 
     Of tables that grew at their end the new rows are appended (`factorflow.workflow.growth`); which it was,
     and why, `Folder.ingested` says. What is at a URL is downloaded first, if it has changed.
@@ -406,7 +406,7 @@ def publish(folder: Folder) -> Location:
 
 
 def repair(folder: Folder) -> None:
-    """Write summary and report of the posterior anew where they were written, and are not whole any more.
+    """Rewrite the summary and report of the posterior if they are damaged.
 
     Or are of the posterior that was there before.
     """

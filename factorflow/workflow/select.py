@@ -1,4 +1,4 @@
-"""Choosing a model by its held-out score: every combination of options, several seeds each.
+"""Model selection by held-out score: every combination of options, several seeds each.
 
 A seed also draws the held-out entries, so that seeds are splits of the data as well as starting points. All
 combinations are scored on the same splits: what one is behind the best is compared split by split, which is
@@ -61,7 +61,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a trial did.
+    """The result of a trial.
 
     Parameters
     ----------

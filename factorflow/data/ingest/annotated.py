@@ -29,7 +29,7 @@ READS = "reads files of AnnData and MuData"
 
 
 def open_h5ad(path: Path, view: str, reading: Reading) -> Found:
-    """Return what is taken of an .h5ad file; its matrices stay on disk."""
+    """Open an .h5ad file; its matrices stay on disk."""
     file = _open_hdf5(path)
     if is_annotated(file):
         return from_group(file, path, view, reading, file.close)
@@ -58,7 +58,7 @@ def is_annotated(group: Any) -> bool:
 def from_group(
     group: Any, path: Path, view: str, reading: Reading, close: Callable[[], Any] = lambda: None
 ) -> Found:
-    """Return what is taken of a group of HDF5 or Zarr that holds AnnData or MuData.
+    """Return the views and metadata of an HDF5 or Zarr group with AnnData or MuData.
 
     Parameters
     ----------
@@ -307,7 +307,7 @@ def _open_hdf5(path: Path) -> Any:
 
 @contextmanager
 def _unreadable_error(path: Path) -> Iterator[None]:
-    """Say which file could not be read."""
+    """Return the error for a file that could not be read."""
     try:
         yield
     except InputError:

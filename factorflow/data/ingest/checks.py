@@ -1,4 +1,4 @@
-"""What is refused, and what is warned of, before a dataset is published."""
+"""Validation of data before a dataset is published: errors and warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may hand over as ``views``, sorted into one source a view."""
+"""Accepted forms of ``views``, and their conversion to one source per view."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _transpose_sources(sources: dict[str, Source], reading: Reading) -> dict[str
 
 
 def _always(kind: Kind | None) -> KindOf:
-    """Return what says the same of every view: the file of a view may have another name."""
+    """Return a mapping with one value for any view: the file of a view may have another name."""
     return lambda _: kind
 
 
@@ -217,7 +217,7 @@ def _from_container(views: Any, reading: Reading) -> Found:
 
 
 def _usable(sources: dict[str, Source]) -> dict[str, Source]:
-    """Return the sources of a file with names that can name a variable, telling what was renamed."""
+    """Rename the sources of a file to valid variable names, with a warning."""
     out: dict[str, Source] = {}
     for name, better in checks.usable_names(sources).items():
         if better != name:

@@ -163,7 +163,7 @@ def describe_rows(
     *,
     alone: bool = False,
 ) -> Columns:
-    """Return what is known of every row.
+    """Return names, codes and metadata of all rows.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How a text table is written: compression, encoding, separator, decimal mark, comments, header, row names.
+"""Detect the dialect of a text table: compression, encoding, separator, decimal, comments, header, names.
 
 The separator is the sign that gives the rows the number of fields of the header, or one more. One more are
 row names, as R writes them; where the last field is empty in every row, it is a trailing separator.
@@ -78,7 +78,7 @@ _THOUSANDS = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 
 @dataclass(frozen=True)
 class TableFormat:
-    """What a user says of text tables; None: it is found.
+    """Options for reading text tables; None: detected.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class TableFormat:
             ) from None
 
     def given(self) -> dict[str, Any]:
-        """Return what was said, by option."""
+        """Return the options that were given."""
         return {name: value for name, value in vars(self).items() if value is not None and value != ()}
 
 
@@ -125,7 +125,7 @@ FOUND = TableFormat()
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one text table is written.
+    """The dialect of a text table.
 
     Parameters
     ----------
@@ -160,7 +160,7 @@ class Dialect:
     longest: int = 0
 
     def describe(self) -> list[str]:
-        """Return what is unusual, in words."""
+        """Describe what differs from the usual dialect."""
         names = {"\t": "tabs", ";": "semicolons", "|": "vertical bars", " ": "blanks"}
         said = [f"separated by {names.get(self.separator, self.separator)}"] if self.separator != "," else []
         said += ["decimal comma"] if self.decimal == "," else []
@@ -172,7 +172,7 @@ class Dialect:
 
 
 def is_feature_header(header: str) -> bool:
-    """Whether the header of a first column says that it names features."""
+    """Whether the header of the first column marks it as feature names."""
     return header.strip().lower().replace(" ", "_") in FEATURE_HEADERS
 
 
@@ -234,7 +234,7 @@ def read_rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
 
 
 def find_dialect(path: Path, given: TableFormat, *, one_column: bool) -> Dialect:
-    """Return how a text table is written.
+    """Detect the dialect of a text table.
 
     Parameters
     ----------
@@ -265,7 +265,7 @@ def find_dialect(path: Path, given: TableFormat, *, one_column: bool) -> Dialect
 
 
 def _encoding(path: Path) -> str:
-    """Return what the byte order mark says, else UTF-8."""
+    """Return the encoding of the byte order mark, else UTF-8."""
     with open_binary(path) as stream:
         start = stream.read(6)
     if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
@@ -432,7 +432,7 @@ def _split(lines: Sequence[str], separator: str, complete: bool) -> list[list[st
 
 
 def _quote(lines: Sequence[str]) -> str:
-    """Return what stands around text: single quotes if the header begins and ends with one."""
+    """Return the quote character: a single quote if the header begins and ends with one."""
     return "'" if lines and re.fullmatch(r"'[^'].*'", lines[0].strip()) else '"'
 
 

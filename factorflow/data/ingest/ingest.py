@@ -1,4 +1,4 @@
-"""From sources of any kind to a store on disk."""
+"""Write a dataset from sources of any kind."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def write_dataset(
 
 
 def _anndata_options(layer: Any, obsm: Any, highly_variable: Any) -> AnnDataOptions:
-    """Return what of AnnData is taken."""
+    """Return the options for AnnData."""
     if not isinstance(layer, str | Mapping | None):
         raise InputError("layer", layer, "a name, or a mapping by view", "For example {'rna': 'counts'}.")
     marked = (highly_variable,) if isinstance(highly_variable, str) else highly_variable
@@ -208,7 +208,7 @@ def _unknown_option(name: str, value: Any) -> InputError:
 
 
 def _transposes(transpose: bool | str | Sequence[str]) -> Callable[[str], bool]:
-    """Return what tells whether the features of a view are in rows."""
+    """Return a predicate: whether the features of a view are in rows."""
     if isinstance(transpose, bool | np.bool_):
         return lambda view: bool(transpose)
     named = {transpose} if isinstance(transpose, str) else set(transpose)
@@ -243,7 +243,7 @@ def _warn_of_codes(obs: pd.DataFrame | None) -> None:
 
 
 def _requested_kinds(likelihoods: Mapping[str, str] | None) -> dict[str, Kind]:
-    """Return the kinds of views that were said."""
+    """Return the kinds of views given by `likelihoods` and `inputs`."""
     if likelihoods is not None and not isinstance(likelihoods, Mapping):
         raise InputError("likelihoods", likelihoods, "a mapping by view", "For example {'rna': 'gaussian'}.")
     return {str(view): kind_of(view, name) for view, name in (likelihoods or {}).items()}
@@ -302,12 +302,12 @@ def _feature_names(view: str, source: Source, given: StrArray | None) -> StrArra
 
 
 def _lookup(said: Mapping[str, Kind]) -> KindOf:
-    """Return what finds the kind of a view by the name it has in a file, or will have."""
+    """Return a function from the name of a view, in its file or in the dataset, to its kind."""
     return lambda view: said.get(view) or said.get(checks.usable_name(view))
 
 
 def _reader(view: str, source: Source, positions: NDArray[np.int64] | None) -> Any:
-    """Return what reads rows of a view."""
+    """Return a function that reads rows of a view."""
 
     def read(start: int, stop: int) -> NDArray[Any]:
         with checks.readable(f"values of view {view!r}, samples {start} to {stop - 1}", source.remedy):

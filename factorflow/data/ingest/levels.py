@@ -182,7 +182,7 @@ def find_levels(
 def reader(
     read: Callable[[int, int], NDArray[Any]], levels: StrArray
 ) -> Callable[[int, int], NDArray[np.int32]]:
-    """Return what reads rows of a variable as codes of its levels, (B,)."""
+    """Return a function that reads rows of a variable as codes of its levels, (B,)."""
     where = {level: code for code, level in enumerate(levels.tolist())}
 
     def codes(start: int, stop: int) -> NDArray[np.int32]:

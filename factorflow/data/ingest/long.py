@@ -44,7 +44,7 @@ def is_long(columns: Iterable[Any]) -> bool:
 
 
 def _not_long(what: str, headers: Iterable[Any]) -> InputError:
-    """Return what to say of a table that lacks columns of a long one, or has others."""
+    """Return the error for a table with missing or unknown columns of the long form."""
     names = [str(name) for name in headers]
     columns = _lower(names)
     absent = [name for name in REQUIRED if name not in columns]

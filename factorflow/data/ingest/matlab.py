@@ -54,7 +54,7 @@ def _is_hdf5(path: Path) -> bool:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Callable[[], Any]]:
-    """Return what is in a file, and what closes it."""
+    """Return the contents of a file, and a function that closes it."""
     from scipy.io import loadmat
 
     try:

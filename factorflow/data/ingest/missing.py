@@ -1,4 +1,4 @@
-"""What stands for a missing entry: words in text tables, and codes such as -9 or 999 among the numbers."""
+"""Codes of missing entries: words in text tables, and numbers such as -9 or 999."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Read = Callable[[int, int], NDArray[Any]]
 
 
 class MissingCodes:
-    """What a user says that stands for a missing entry.
+    """Codes of missing entries, as given by the user.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class MissingCodes:
     def reader(
         self, view: str, read: Callable[[int, int], NDArray[Any]]
     ) -> Callable[[int, int], NDArray[Any]]:
-        """Return what reads rows of a view with the codes replaced: NaN, or None among labels."""
+        """Return a function that reads rows of a view with codes replaced by NaN (labels: None)."""
         codes = self.of(view)
         if not codes:
             return read
@@ -188,7 +188,7 @@ def _n_isolated(
     holds: NDArray[np.intp],
     read: Callable[[NDArray[np.intp]], Iterable[NDArray[Any]]],
 ) -> int:
-    """Return the entries of a number that stands apart from all others of some columns; 0: it does not.
+    """Return how often a number far from all others of some columns occurs; 0 if it is not far.
 
     ``holds`` are the columns of which it is an extreme. Those with hardly another value do not count.
     """
@@ -210,7 +210,7 @@ def _n_isolated(
 
 
 def _is_isolated(code: float, least: float, most: float) -> bool:
-    """Whether a number stands apart from others that lie between ``least`` and ``most``."""
+    """Whether a number is far from others between ``least`` and ``most``."""
     if abs(code) > APART * max(abs(least), abs(most)):
         return True
     return code < 0 <= least and (most >= -APART * code or least - code > 2 * (most - least))

@@ -98,7 +98,7 @@ def open_npy(path: Path, view: str, reading: Reading) -> Found:
 
 @contextmanager
 def _objects_refused(path: Path, key: str) -> Iterator[None]:
-    """Say which array of an .npz holds Python objects: they are not read, since that could run code."""
+    """Return the error for an array of Python objects: reading it could run code."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""How files are read: what all readers are told, and what they give back."""
+"""The protocol of readers: their options and what they return."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ Found = tuple[dict[str, Source], "pd.DataFrame | None"]
 
 
 class Reader(Protocol):
-    """What reads files of one format."""
+    """A reader of files of one format."""
 
     def __call__(self, path: Path, view: str, reading: Reading) -> Found:
-        """Return what is in a file; a single view without a name of its own is called ``view``."""
+        """Return the contents of a file; a single view without a name is called ``view``."""
         ...
 
 
 @dataclass(frozen=True)
 class AnnDataOptions:
-    """What of an AnnData object (or of each modality of MuData) becomes views.
+    """Options for AnnData (or each modality of MuData): what becomes a view.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Reading:
         return not isinstance(self.annotated.highly_variable, bool) and self.wants_marked(view)
 
     def check_used(self, *, has_metadata_table: bool) -> None:
-        """Refuse what is for AnnData, or for tables, where there was none."""
+        """Refuse options for AnnData or tables if no source is one."""
         for name, value in self.format.given().items() if not (self.tables or has_metadata_table) else ():
             expected = "nothing: it is for text tables and Parquet files, and no view is one"
             raise InputError(name, value, expected, "Leave it out.")
@@ -134,7 +134,7 @@ class Reading:
             raise InputError(parameter, ", ".join(unknown), expected, "Check the names.")
 
     def _check_marks(self) -> None:
-        """Say of which views all features are taken, for none is marked."""
+        """Warn of views without marked features, of which all are taken."""
         unmarked = [view for view, marked in self.seen.items() if not marked]
         if len(unmarked) == len(self.seen):
             raise InputError(

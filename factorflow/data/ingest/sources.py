@@ -1,4 +1,4 @@
-"""Sources in memory (or that behave so): anything with rows and columns, as blocks of numbers or labels.
+"""Sources of views: anything with rows and columns, read as blocks of numbers or labels.
 
 A source hands out rows by their position; a row of a dataset that the source lacks is a row of NaN. Values
 come as float32 or, where that cannot hold their type, as float64, covariates as float64, and categorical
@@ -232,7 +232,7 @@ def as_block(values: Any, dtype: str) -> AnyBlock:
 
 
 def read_type(kind: Kind | None) -> str:
-    """Return what a source of a kind is read as: labels of a categorical variable as they are."""
+    """Return the dtype in which a source of a kind is read; object for labels."""
     return "float64" if kind is None else "object" if kind.coded else kind.raw
 
 
@@ -372,7 +372,7 @@ def _check_decoded(view: str, value: Any) -> None:
 
 
 def _is_number(fill: Any) -> bool:
-    """Whether what stands for a missing entry is a number that NaN could not be told from."""
+    """Whether the fill value is a number other than NaN."""
     if isinstance(fill, str):  # as xarray writes numbers into attributes of Zarr
         try:
             fill = np.frombuffer(base64.b64decode(fill, validate=True), "<f8")

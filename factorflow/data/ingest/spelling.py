@@ -1,4 +1,4 @@
-"""Names of samples that are probably meant to be the same, and are written differently."""
+"""Warn of sample names that differ only in spelling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ZEROS = re.compile(r"^0+(?=\d)|\.0$")
 
 
 def _normalise_name(name: str) -> str:
-    """Return a name without what programs and people change: case, blanks, "-" for ".", leading zeros."""
+    """Normalise case, blanks, "-" for "." and leading zeros of a name."""
     return _SIGNS.sub(".", _ZEROS.sub("", without_blanks(name).casefold()))
 
 

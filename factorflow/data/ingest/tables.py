@@ -184,7 +184,7 @@ def _suggest_transposed(table: TextTable | ArrowTable, names: int | None) -> Non
 def _parse(
     table: TextTable | ArrowTable, names: int | None, columns: list[int], target: Path, dtype: str
 ) -> tuple[list[str], Any]:
-    """Parse a table into a file; return the row names, and what reads its rows (None: there are none)."""
+    """Parse a table into a file; return the row names, and a reader of its rows (None: no rows)."""
     rows: list[str] = []
     codes: dict[str, int] = {}
     coded = dtype == "object"
@@ -322,7 +322,7 @@ class ArrowTable:
         return [] if batch is None else [str(value) for value in batch.column(0).to_pylist()]
 
     def describe(self) -> list[str]:
-        """Return what is unusual of the file: nothing."""
+        """Return "": nothing is unusual about these files."""
         return []
 
     def batches(self, texts: list[int], numbers: list[int]) -> Iterator[Any]:

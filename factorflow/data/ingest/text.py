@@ -108,7 +108,7 @@ class TextTable:
         return any(not number and cell not in missing for cell, number in zip(cells, numbers, strict=True))
 
     def describe(self) -> list[str]:
-        """Return what is unusual of the file, in words."""
+        """Describe what differs from the usual dialect."""
         return self.dialect.describe()
 
     def batches(self, texts: Sequence[int], numbers: Sequence[int], *, labels: bool = False) -> Iterator[Any]:
@@ -255,7 +255,7 @@ def _are_data(names: Sequence[str]) -> bool:
 
 @contextmanager
 def damaged_files(path: Path) -> Iterator[None]:
-    """Say of a file that cannot be decompressed or decoded what is wrong with it."""
+    """Convert errors of decompression and decoding into an InputError (a context manager)."""
     import lzma
     import zipfile
     import zlib

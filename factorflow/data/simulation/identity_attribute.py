@@ -130,7 +130,7 @@ def identity_attribute(
 
 @dataclass(frozen=True)
 class _FrameModel:
-    """What frames are made of: rows from ``start`` to ``stop`` (B of them).
+    """The latent states of frames: rows from ``start`` to ``stop`` (B of them).
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class _FrameModel:
 
 @dataclass(frozen=True)
 class _View:
-    """What is seen of the frames: loadings (D, P Q), precisions rho (D,), and a share of missing entries."""
+    """A view of the frames: loadings (D, P Q), precisions rho (D,), and a share of missing entries."""
 
     world: _FrameModel
     number: int

@@ -140,7 +140,7 @@ class _LatentModel:
 
 @dataclass(frozen=True)
 class _View:
-    """What a decoder makes of the scores.
+    """A view: the output of a decoder of the scores.
 
     ``index`` is the place among the views, ``parts`` are the decoder's weights, as of `_decode`,
     ``deviation`` that of gaussian noise (None: binary entries), ``missing`` the share of missing entries.

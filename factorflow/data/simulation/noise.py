@@ -1,4 +1,4 @@
-"""Noise of simulated data, and what a simulator hands back.
+"""Noise of simulated data, and the return type of simulators.
 
 Noise comes from NumPy's Philox generator, keyed by (seed, purpose) and counted by tiles of rows (32, unless a
 simulator says otherwise), so the same seed gives the same data under any block size.
@@ -63,7 +63,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What a simulator hands back: everything but the writing.
+    """The return type of simulators: everything but the writing.
 
     Parameters
     ----------

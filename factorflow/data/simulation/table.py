@@ -120,7 +120,7 @@ def table(
 
 @dataclass(frozen=True)
 class _TableModel:
-    """What a table is made from, and its rows from ``start`` to ``stop`` (B of them).
+    """The parameters of a table, and its rows from ``start`` to ``stop`` (B of them).
 
     Parameters
     ----------

@@ -116,7 +116,7 @@ class Dataset(OpenedStore):
 
     @property
     def design(self) -> TableDesign | None:
-        """What the formula says of the views of a table (`factorflow.write_table`); None: it is none."""
+        """Roles of the views of a table by its formula (`factorflow.write_table`); None for other data."""
         return self.manifest.design
 
     @cached_property
@@ -292,7 +292,7 @@ class Dataset(OpenedStore):
         return {v.name: self.n_rows * v.kind.row_bytes(v.n_features) for v in self.manifest.views}
 
     def meta(self, views: Iterable[str] | None = None, holdout: Holdout | None = None) -> Meta:
-        """Return what models see of the dataset.
+        """Return the shape of the dataset as models see it.
 
         Parameters
         ----------
@@ -427,7 +427,7 @@ class Dataset(OpenedStore):
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
-        """What else was given with the data (``attributes`` of `write_dataset`): plain values and arrays."""
+        """The ``attributes`` given to `write_dataset`: plain values and arrays."""
         if ATTRIBUTES not in self.checksums.contents or ATTRIBUTES in self._index:  # an older one's view
             return {}
         plain = {str(name): value for name, value in self.tree[ATTRIBUTES].attrs.items()}

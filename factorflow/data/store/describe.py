@@ -1,4 +1,4 @@
-"""A dataset in words: as plain values, as text, as HTML."""
+"""Descriptions of a dataset: as plain values, text and HTML."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _head(facts: dict[str, Any]) -> str:
 
 
 def _table(facts: dict[str, Any]) -> list[str]:
-    """Return what became of the rows of a table; nothing of other datasets."""
+    """Return how the rows of a table were used; empty for other datasets."""
     design = facts["design"]
     if design is None:
         return []
@@ -105,7 +105,7 @@ def _table(facts: dict[str, Any]) -> list[str]:
 
 
 def _read_as(facts: dict[str, Any]) -> list[str]:
-    """Return what was decided of the files of the views, a line for those that agree."""
+    """Return the detected dialects of the files of views, equal ones in one line."""
     said: dict[str, list[str]] = {}
     for view in facts["views"]:
         if view["read_as"]:
@@ -114,7 +114,7 @@ def _read_as(facts: dict[str, Any]) -> list[str]:
 
 
 def _attributes(facts: dict[str, Any]) -> list[str]:
-    """Return what else belongs to the dataset, by name."""
+    """Return the attributes of the dataset by name."""
     found = ", ".join(facts["attributes"])
     return [f"  attributes: {found}"] if found else []
 
@@ -133,7 +133,7 @@ def _guesses(facts: dict[str, Any]) -> list[str]:
 
 
 def _outliers(facts: dict[str, Any]) -> list[str]:
-    """Return the entries that stand alone."""
+    """Return the outlying entries."""
     return [
         f"  far from all others: {v['name']}: {Outlier(**outlier)}"
         for v in facts["views"]

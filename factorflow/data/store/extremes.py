@@ -32,7 +32,7 @@ LEAST_OTHERS = 9
 
 @dataclass(frozen=True)
 class Outlier:
-    """An entry that stands alone.
+    """An outlying entry.
 
     Parameters
     ----------

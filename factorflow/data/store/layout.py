@@ -1,4 +1,4 @@
-"""The layout on disk: names, block grid, manifest. ``docs/store-layout.md`` is its prose.
+"""The layout on disk: names, block grid, manifest; described in ``docs/store-layout.md``.
 
 The manifest lives in the attributes of the root group and is written last: a group without it does not open.
 """
@@ -128,7 +128,7 @@ class ViewEntry:
 
     @property
     def kind(self) -> Kind:
-        """What follows from the likelihood."""
+        """The kind of the view, by its likelihood."""
         return KINDS[self.likelihood]
 
     @property
@@ -139,7 +139,7 @@ class ViewEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What the root attributes say of a dataset.
+    """The manifest of a dataset, stored in the root attributes.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ class Manifest:
         return cls(**fields)
 
     def meta(self, views: Iterable[ViewEntry], holdout: Holdout | None = None) -> Meta:
-        """Return what models see; with a hold-out any value may be missing, or all of any row."""
+        """Return the shape that models see; with a hold-out, any value or row may be missing."""
         return Meta(
             n_rows=self.n_rows,
             n_blocks=self.n_blocks,
@@ -241,7 +241,7 @@ def _with_gaps(view: ViewMeta, holdout: Holdout | None) -> ViewMeta:
 
 
 def read_manifest(path: Location) -> tuple[Manifest, ChecksumManifest]:
-    """Read what the store at ``path`` says of itself, without opening it as Zarr.
+    """Read the manifest of the store at ``path`` without opening it as Zarr.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What ingest learns of a view while its blocks pass by: moments per feature and the kind of its values."""
+"""Statistics of a view gathered while it is written: moments per feature and the kind of its values."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class OpenedStore:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """What the root attributes say."""
+        """The manifest, from the root attributes."""
         return self._open[0]
 
     @cached_property
@@ -138,7 +138,7 @@ class OpenedStore:
 
 
 def _file_version(path: Location) -> tuple[Any, ...]:
-    """Return what tells one dataset at a path from another that takes its place; (): there is none."""
+    """Return an identifier of the version of the file at a path; () if there is none."""
     file = path / "zarr.json"
     if isinstance(file, RemotePath):
         return file.version()

@@ -1,4 +1,4 @@
-"""What is known of every row: names, and the codes group, sequence and time, always in pieces.
+"""Row labels: names, and the codes of group, sequence and time, handled in chunks.
 
 Rows that were given no names have none on disk: they are ``sample0``, ``sample1``, ... Codes lie in chunks of
 whole blocks and are read block by block. Where two blocks meet, the store knows whether a sequence runs on.
@@ -70,7 +70,7 @@ class RowNames:
 
 @dataclass(frozen=True)
 class Columns:
-    """What is known of every row.
+    """Names, codes and metadata of all rows.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class WrittenCodes:
-    """What is known of codes once they are written.
+    """Summary of the codes that were written.
 
     Parameters
     ----------

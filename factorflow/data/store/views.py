@@ -64,7 +64,7 @@ class ViewSource:
 
     @property
     def work_bytes(self) -> int:
-        """What a row counts for when blocks are cut; values of any kind count alike."""
+        """Bytes per row that determine the size of blocks; the same for all kinds of values."""
         return (self.kind or KINDS["gaussian"]).work_bytes(self.features.size)
 
 
@@ -144,7 +144,7 @@ class ViewWriter:
         self.digests = {"values": Digest(), "observed": Digest()}
 
     def _probe(self) -> Survey:
-        """Return what the first, the middle and the last block together are like."""
+        """Return statistics of the first, middle and last block."""
         n_rows, seen = self.names.n_rows, Survey(self.source.features.size)
         n_blocks = -(-n_rows // self.block_rows)
         for number in sorted({0, n_blocks // 2, n_blocks - 1}):

@@ -178,7 +178,7 @@ def _write_truth(group: Any, truth: Truth, n_rows: int) -> None:
 def _write_columns(
     root: Any, columns: Columns, codes: WrittenCodes
 ) -> dict[str, tuple[str, str, dict[str, Any] | None]]:
-    """Write what is known of every row; return path, digest and type of each column of the metadata."""
+    """Write names, codes and metadata of rows; return path, digest and type of each metadata column."""
     if columns.names.given is not None:
         write_array(root, "obs", columns.names.given, ("obs",))
     if columns.n_sequences:

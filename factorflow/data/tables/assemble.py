@@ -34,7 +34,7 @@ ONES = "1"
 
 @dataclass(frozen=True)
 class TableViews:
-    """What a table becomes: views of so many rows, and their roles."""
+    """The views of a table, their number of rows, and their roles."""
 
     views: list[ViewSource]
     n_rows: int
@@ -147,7 +147,7 @@ class Table:
         return lambda start, stop: np.asarray(final[provisional[start:stop]])
 
     def _read_offsets(self, offsets: Sequence[Offset]) -> ReadNumbers | None:
-        """Return what reads the exposure of counts, or the offset of others; None: there is none."""
+        """Return a function that reads the exposure or offset; None if there is none."""
         if not offsets:
             return None
         if not self._counts:
@@ -312,7 +312,7 @@ def _covariate(name: str, read: ReadNumbers) -> ViewSource:
 
 
 def _read_consecutively(first: ReadBlock, second: ReadBlock, n_first: int) -> ReadBlock:
-    """Return what reads rows of one source, and behind its last those of another."""
+    """Return a function that reads the rows of one source followed by those of another."""
 
     def read(start: int, stop: int) -> NDArray[Any]:
         parts = [first(start, min(stop, n_first))] if start < n_first else []

@@ -45,7 +45,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a formula says.
+    """The terms of a formula.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def _response(formula: str, left: list[list[tuple[str, str]]]) -> str:
 
 
 def _call(expr: str) -> str | Offset | Linear:
-    """Return what a call stands for: a column of labels, an offset, or a group."""
+    """Return the term of a call: a column of labels, an offset, or a group."""
     names: dict[str, str] = {}
 
     def stand_in(match: re.Match[str]) -> str:

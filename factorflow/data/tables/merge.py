@@ -42,7 +42,7 @@ Run = dict[str, FileColumn]
 
 @dataclass(frozen=True)
 class CellCodes:
-    """How the codes of all variables are packed into words, the first variable counting most.
+    """The packing of the codes of all variables into words, the first variable most significant.
 
     Parameters
     ----------

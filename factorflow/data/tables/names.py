@@ -13,7 +13,7 @@ __all__ = ["Names", "name_views"]
 
 @dataclass(frozen=True)
 class Names:
-    """Views by what they are made of.
+    """Names of views by their terms.
 
     Parameters
     ----------

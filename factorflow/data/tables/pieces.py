@@ -102,7 +102,7 @@ def without_codes(piece: Piece, texts: Sequence[str]) -> Piece:
 
 
 def has_declared_order(schema: Any) -> Callable[[str], bool]:
-    """Return what tells the columns of an Arrow schema whose labels bring an order of their own."""
+    """Return a predicate: whether the labels of a column of an Arrow schema have a declared order."""
     import pyarrow as pa
 
     return lambda name: pa.types.is_dictionary(schema.field(name).type)

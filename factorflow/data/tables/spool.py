@@ -26,7 +26,7 @@ Part = Literal["both", "kept", "held out"]
 
 @dataclass(frozen=True)
 class Rules:
-    """What is done with rows.
+    """Rules for rows with missing or unknown values.
 
     Parameters
     ----------

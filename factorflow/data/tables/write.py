@@ -1,4 +1,4 @@
-"""From a long table and a formula to a store on disk."""
+"""Write a dataset from a long table and a formula."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def write_table(
 
 
 def _codes(na_values: Any) -> tuple[str, ...]:
-    """Return what stands for missing entries, as a text table may write it."""
+    """Return the codes of missing entries as text."""
     if isinstance(na_values, Mapping):
         expected = "numbers and texts that stand for a missing entry, the same in all columns"
         raise InputError(

@@ -1,4 +1,4 @@
-"""From the setting of a cluster to an executor: a class that is started and closed, or an address."""
+"""Executors from the setting of a cluster: a class to start and close, or an address."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _securities: dict[str, Security] = {}
 
 @contextmanager
 def shared_security(address: str, security: Security) -> Iterator[None]:
-    """Let whoever connects to a cluster of this process, by its address, do it as its owner does."""
+    """Share the security settings of clusters of this process, by address."""
     _securities[address] = security
     try:
         yield
@@ -109,7 +109,7 @@ def _n_runs(address: str | None) -> int:
 
 
 def _closing(client: Client, owned: tuple[Any, ...], **options: Any) -> DaskExecutor:
-    """Return an executor that closes what is its own, also where it cannot begin."""
+    """Return an executor that closes its own client and cluster, also if it fails to start."""
     with ExitStack() as stack:
         for part in reversed(owned):
             stack.callback(part.close)

@@ -140,13 +140,13 @@ class DaskExecutor:
 
     @property
     def security(self) -> Security:
-        """What whoever else connects to the scheduler needs."""
+        """The security settings for other connections to the scheduler."""
         return cast(Security, self._client.security)
 
     def worker_info(
         self, files: tuple[str, ...] = (), datasets: tuple[str, ...] = ()
     ) -> dict[str, WorkerInfo]:
-        """Return what is known of each worker, by address; paths as for `worker_info`."""
+        """Return `WorkerInfo` of each worker by address; paths as for `worker_info`."""
         found: dict[str, WorkerInfo] = self._client.run(worker_info, files, datasets)
         return found
 
@@ -174,7 +174,7 @@ class DaskExecutor:
                 )
 
     def cut(self, n_blocks: int) -> list[range]:
-        """Return one run of blocks for each thread of each worker that is there, or is going to be."""
+        """Return one run of blocks for each thread of each present or expected worker."""
         groups = cut_aligned(n_blocks, self._n_groups)
         if len(groups) != len(self._places):
             self._places = assign_groups(len(groups), self._slots(self._workers()))
@@ -220,7 +220,7 @@ class DaskExecutor:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Send what is submitted meanwhile as one graph: what the scheduler does for each is most of a round.
+        """Submit tasks as one graph (a context manager): the scheduler's cost per graph dominates a round.
 
         Where that ends in an error, or an interrupt, nothing is sent.
         """
@@ -251,7 +251,7 @@ class DaskExecutor:
             return within(self._watch.limit, lambda: self._client.gather(handle))
 
     def restart(self) -> None:
-        """Give up all that was submitted; what is submitted next has keys of its own.
+        """Cancel all tasks; later ones get new keys.
 
         Futures are released: of a chain `Client.cancel` can end the connection, since
         `Scheduler.stimulus_cancel` goes through the dependents of a task while it forgets them.
@@ -263,7 +263,7 @@ class DaskExecutor:
 
     @contextmanager
     def _translate_error(self) -> Iterator[None]:
-        """Raise what an error of Dask's comes from, where that can be told."""
+        """Raise the cause of an error of Dask, if it is known."""
         try:
             yield
         except (FactorflowError, StalledError):
@@ -302,7 +302,7 @@ class DaskExecutor:
 
     @contextmanager
     def performance(self, path: Path) -> Iterator[None]:
-        """Write Dask's report of what is computed meanwhile: an HTML page with scripts and data in itself."""
+        """Write Dask's performance report, a self-contained HTML page (a context manager)."""
         report = performance_report(filename=str(path), mode="inline")
         with self._client.as_current():
             report.__enter__()
@@ -335,11 +335,11 @@ class DaskExecutor:
         )
 
     def _workers(self) -> dict[str, Any]:
-        """Return what the scheduler knows of each worker, by address."""
+        """Return the scheduler's record of each worker, by address."""
         return dict(self._client.scheduler_info(n_workers=-1).get("workers", {}))
 
     def _follow(self) -> None:
-        """Place the groups anew where workers have left or joined since the last look.
+        """Reassign groups if workers have left or joined.
 
         Raises
         ------
@@ -374,7 +374,7 @@ def _is_no_cancellation(record: logging.LogRecord) -> bool:
 
 
 def _close_client(client: Client) -> None:
-    """Close a client; a scheduler that does not answer has nothing to be told."""
+    """Close a client, without waiting for a scheduler that does not answer."""
     if client.status != "running":  # it tries to reconnect, and would log the end of that with a traceback
         logging.getLogger("distributed.client").addFilter(_is_no_cancellation)
     with suppress(OSError, TimeoutError):

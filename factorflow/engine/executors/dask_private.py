@@ -23,7 +23,7 @@ __all__ = ["disable_batching"]
 
 
 def disable_batching(client: Client) -> None:
-    """Have scheduler and workers of a cluster of our own send their messages at once."""
+    """Disable the batching of messages in a cluster that this process started."""
     client.register_plugin(WorkerSends(), name="factorflow-worker-sends")
     client.register_plugin(SchedulerSends(), name="factorflow-scheduler-sends")
 

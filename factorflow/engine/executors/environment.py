@@ -1,4 +1,4 @@
-"""What must be equal everywhere for results to have equal bits: versions, code, processor, a BLAS thread."""
+"""Comparison of environments: versions, code, processor and BLAS threads must be equal for equal bits."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def check_environment(expected: Environment) -> None:
 
 
 def compare_environments(client: Client) -> Environment:
-    """Compare scheduler, workers and client; return what they have in common, with the processor type.
+    """Compare scheduler, workers and client; return the common environment with the processor type.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""From the ``executor`` argument, or a cluster's setting, to an executor."""
+"""Start an executor from the ``executor`` argument or the setting of a cluster."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def open_executor(
 
 
 def executor_options(executor: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the client, cluster or executor that a user made, if any, and what the options say of it.
+    """Return the user's client, cluster or executor, if any, and the options for it.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Whether anything of a run is still being computed on a cluster, and what to do if not.
+"""Detection of stalled runs on a cluster, and recovery.
 
 Dask pins a task to a worker; ``allow_other_workers`` lets it go elsewhere when that one is gone. But a task
 that became runnable while no worker was there, or all were paused, waits for the one it was pinned to for
@@ -50,7 +50,7 @@ LIMIT = "factorflow.no-workers-timeout"
 
 
 class Watch:
-    """Waits for results of a run; what stands still is an error.
+    """Waits for results of a run; a stalled run is an error.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What an executor is; and the local one, serial or in threads: the embedded default and the reference."""
+"""The executor protocol, and the local executor, serial or threaded: the default and the reference."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Handle = Any
 
 
 class StalledError(Exception):
-    """Nothing of a run is computed any more, and could be: it goes on from what is on disk."""
+    """The run has stalled and can continue from its last checkpoint."""
 
 
 class Executor(Protocol):
-    """Where tasks run. The bits of a run do not depend on it."""
+    """Runs tasks. Results do not depend on the executor, bit for bit."""
 
     look_ahead: int
     """Rounds submitted before the record of the first of them is read."""
@@ -65,7 +65,7 @@ class Executor(Protocol):
         ...
 
     def together(self) -> AbstractContextManager[None]:
-        """Send what is submitted meanwhile at its end, all at once or, after an error, nothing."""
+        """Submit tasks together at the end, or none after an error (a context manager)."""
         ...
 
     def result(self, handle: Handle) -> Any:
@@ -81,7 +81,7 @@ class Executor(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the executor started itself."""
+        """Close what the executor started."""
         ...
 
 
@@ -152,7 +152,7 @@ class LocalExecutor:
         return self._pool.submit(_call, function, args)
 
     def together(self) -> AbstractContextManager[None]:
-        """Change nothing: there is nobody to send messages to."""
+        """Do nothing: tasks run in this process."""
         return nullcontext()
 
     def result(self, handle: Handle) -> Any:
@@ -160,10 +160,10 @@ class LocalExecutor:
         return _resolve(handle)
 
     def restart(self) -> None:
-        """Change nothing: this process does not stall."""
+        """Do nothing: a local run does not stall."""
 
     def check_paths(self, *paths: str) -> None:
-        """Change nothing: this process sees what it is asked for."""
+        """Do nothing: paths are those of this process."""
 
     def close(self) -> None:
         """Stop the threads and give BLAS its own back."""

@@ -1,4 +1,4 @@
-"""Scheduler calls with timeouts: most calls of a Dask client wait for ever for a machine that is frozen."""
+"""Scheduler calls with timeouts: most calls of a Dask client wait forever for a frozen machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Return what a call returns; one that takes longer goes on in a thread that nobody waits for.
+    """Return the result of a call, or raise after a timeout; the call continues in a thread.
 
     Raises
     ------

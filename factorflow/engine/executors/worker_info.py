@@ -1,4 +1,4 @@
-"""What a worker of a Dask cluster is like: asked of each of them, for `factorflow doctor`."""
+"""Information about the workers of a Dask cluster, for `factorflow doctor`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What is known of one worker.
+    """Information about a worker.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class WorkerInfo:
 
 
 def worker_info(files: tuple[str, ...], datasets: tuple[str, ...], dask_worker: Worker) -> WorkerInfo:
-    """Return what is known of the worker that this runs on; it looks at the paths of files and datasets."""
+    """Return information about this worker, and whether it sees some files and datasets."""
     import socket
 
     from factorflow.engine.executors.local import available_memory

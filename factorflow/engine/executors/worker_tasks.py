@@ -1,4 +1,4 @@
-"""What runs on workers: tasks as the executor wraps them; and runs that begin inside a task."""
+"""Tasks as they run on workers, and runs that start inside a task."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def call(expected: Environment, function: Callable[..., Any], *args: Any) -> Any
 
 
 def identity(value: Any) -> Any:
-    """Return the value: a task that holds what many others read."""
+    """Return the value: a task whose result many others read."""
     return value
 
 

@@ -1,4 +1,4 @@
-"""What the coupling gains over Gaussians of the rows' own under the same decoders; log p(y) of rows."""
+"""Comparison of the coupled model with independent Gaussians under the same decoders; log p(y) of rows."""
 
 from __future__ import annotations
 

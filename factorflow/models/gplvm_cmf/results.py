@@ -1,4 +1,4 @@
-"""What a GP-LVM-CMF leaves behind: variables, predictions, and new data."""
+"""Results of a GP-LVM-CMF: variables, predictions, and new data."""
 
 from __future__ import annotations
 

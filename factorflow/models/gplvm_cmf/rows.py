@@ -1,4 +1,4 @@
-"""Rows: how their parameters begin, and how they go from one family of q(z) to another."""
+"""Parameters of rows: their start, and conversion between families of q(z)."""
 
 from __future__ import annotations
 

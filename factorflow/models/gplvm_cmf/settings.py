@@ -1,4 +1,4 @@
-"""What a GP-LVM-CMF knows of its dataset, and its own choices."""
+"""Settings of a GP-LVM-CMF: sizes of the dataset, and constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a run begins: moments of the features, principal components, and from the means of z the coupling."""
+"""Initialisation: moments of the features, principal components, and the coupling from the means of z."""
 
 from __future__ import annotations
 

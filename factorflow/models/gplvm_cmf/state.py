@@ -29,7 +29,7 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Standardisation:
-    """What the first passes find; it stays.
+    """Location and scale of the features, from the first passes.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Globals:
 
 @dataclass(frozen=True)
 class Local:
-    """What a block keeps of its rows (B of them).
+    """Local state of a block (B rows).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The identity/attribute model of sequences: what is there, and how it looks.
+"""The identity/attribute model of sequences.
 
 Frame t of a sequence is made of identities p = 1 ... P that are present or not, each with attributes
 q = 1 ... Q that change slowly (Berkes, Turner and Sahani, 2009, PLoS Computational Biology 5, e1000495; the

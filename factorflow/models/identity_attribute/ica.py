@@ -1,4 +1,4 @@
-"""Where loadings come from: principal components, independent components, pairs by their energy.
+"""Initial loadings: principal components, independent components, pairs by their energy.
 
 Hyvaerinen (1999), IEEE Transactions on Neural Networks 10, 626-634: the fixed-point iteration, with symmetric
 decorrelation. Sources of one identity come and go together, so that their squares are correlated. What

@@ -1,4 +1,4 @@
-"""How much of what q(lambda) and q(rho) rest on the data have not told: the width of intervals of chains.
+"""Missing information (SEM) of q(lambda) and q(rho), which widens the intervals of chains.
 
 q(lambda) is too narrow for two reasons. It counts E a_t a_t-1 of all frames as if attributes had been seen;
 where an identity is absent, or the noise is large, they follow from lambda itself. r is the share of a small

@@ -1,4 +1,4 @@
-"""What an identity/attribute model leaves behind: variables, intervals and predictions, on the data scale."""
+"""Results of an identity/attribute model: variables, intervals and predictions, on the data scale."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SHARES = np.array(list(BOUNDS.values()))
 
 @dataclass(frozen=True)
 class Rows:
-    """What is known of the frames of a block; x = a b.
+    """Posterior moments of the frames of a block; x = a b.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Rows:
 
 
 def compute_rows(settings: Settings, block: Block, local: Halves | Chains | None, tables: Tables) -> Rows:
-    """Return what is known of the frames of a block."""
+    """Return posterior moments of the frames of a block."""
     c, block, local = settings.choices, on_host(block), map_leaves(device.on_host, local)
     shape = block.n_rows, c.n_identities, c.n_attributes
     if isinstance(local, Chains):

@@ -1,4 +1,4 @@
-"""What an identity/attribute model knows of its dataset, its own choices, and where frames stand in it."""
+"""Settings of an identity/attribute model: sizes of the dataset, constants, and positions of frames."""
 
 from __future__ import annotations
 

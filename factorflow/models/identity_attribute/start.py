@@ -1,4 +1,4 @@
-"""How a run starts: where the values lie, then loadings from independent components of a sample of frames."""
+"""Initialisation: location of the values, then loadings from independent components of sampled frames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State of the identity/attribute model: what is learned, what frames keep and what is added up.
+"""State of the identity/attribute model: globals, local state and statistics.
 
 Shapes: D features of a view, P identities, Q attributes, K = P Q columns of the loadings (attribute q of
 identity p is p Q + q), B frames of a block.
@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Standardisation:
-    """What the values of a view are measured from.
+    """Location and scale of the features of a view.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Globals:
-    """What all frames share.
+    """Global variables.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Stats:
-    """What an M-step needs of all frames.
+    """Sufficient statistics of the M-step.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ FIRST, LAST = 1, 2
 
 @dataclass(frozen=True)
 class Tables:
-    """What the globals say to a frame.
+    """Terms of the globals that a frame update uses.
 
     Parameters
     ----------

@@ -143,7 +143,7 @@ def _stages(s: Settings, start_iter: int, max_iter: int, tol: float) -> tuple[St
 
 
 class _Molten(ModelConfig):
-    """What both models are told."""
+    """Options of both models."""
 
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     n_components: int = Field(default=10, ge=1, description="Components (L); dead ones are removed.")

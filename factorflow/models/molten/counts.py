@@ -99,7 +99,7 @@ class FeatureSums:
 
 @dataclass(frozen=True)
 class Tables:
-    """What all blocks look up: exp(E log lambda) over its largest (`shift_logs`), E lambda, and c.
+    """Tables that all blocks read: exp(E log lambda) over its largest (`shift_logs`), E lambda, and c.
 
     ``sources`` are the shapes and rates that the means are of, by place of the variable.
     """

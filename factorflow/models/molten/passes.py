@@ -1,4 +1,4 @@
-"""What a pass adds up over the rows of a block: on the CPU, or on the device where the block lies.
+"""Sums over the rows of a block: on the CPU, or on the device of the block.
 
 Tables are those of all variables below each other, with the factors of the rows in linear groups behind them
 (`groups.stacked`).

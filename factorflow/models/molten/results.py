@@ -1,4 +1,4 @@
-"""What a molten component model leaves behind: variables, labels and predictions."""
+"""Results of a molten component model: variables, labels and predictions."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _WEIGHTS = {
 
 
 def _shared_variables(settings: Settings) -> list[Variable]:
-    """Return what all levels and components share."""
+    """Return the variables shared by all levels and components."""
     out = []
     if settings.likelihood == "gaussian":
 
@@ -129,7 +129,7 @@ def _start_objectives(g: Globals) -> Float64[np.ndarray, " T"]:
 def _level_moments(
     settings: Settings, name: str, moment: int, rows: slice | int
 ) -> Callable[[Globals], Array]:
-    """Return what finds mean or variance of the factors of a variable, columns by component."""
+    """Return a function for the mean or variance of the factors of a variable, columns by component."""
 
     def find(g: Globals) -> Array:
         return _moment(settings, g, name, moment)[rows][..., component_order(settings, g)]
@@ -138,7 +138,7 @@ def _level_moments(
 
 
 def _additive(settings: Settings, name: str, moment: int, rows: slice | int) -> Callable[[Globals], Array]:
-    """Return what finds mean or variance of the additive part of a variable."""
+    """Return a function for the mean or variance of the additive part of a variable."""
 
     def find(g: Globals) -> Array:
         found = _moment(settings, g, name, moment)

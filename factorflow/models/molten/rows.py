@@ -212,7 +212,7 @@ def level_codes(settings: Settings, block: Block) -> Int32[np.ndarray, "B G"]:
 
 
 def covariate(block: Block, name: str | None, left_out: float) -> Float64[Array, " B"]:
-    """Return a covariate of one column; where there is none, what leaving it out means."""
+    """Return a covariate of one column, or its default if there is none."""
     return np.full(block.n_rows, left_out) if name is None else np.asarray(block.data[name][:, 0])
 
 

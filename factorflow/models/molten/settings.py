@@ -1,4 +1,4 @@
-"""What a molten component model knows of its dataset: the roles of the views, and its own choices."""
+"""Settings of a molten component model: roles of the views, and constants."""
 
 from __future__ import annotations
 

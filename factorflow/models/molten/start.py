@@ -1,4 +1,4 @@
-"""How a run starts: sums by level, then factors around them; the best of several starts; dead components.
+"""Initialisation: sums by level, factors around them; the best of several starts; dead components.
 
 Products of G factors of every component are to have the size of the response. By default they follow the mean
 responses of the levels ("margins"): of counts, all factors of a level are in proportion to its mean, times

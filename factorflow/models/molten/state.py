@@ -1,4 +1,4 @@
-"""State of molten component analysis: what is learned and what is added up.
+"""State of molten component analysis: globals and statistics.
 
 Shapes: D rows of the table of a variable (its levels, and a missing one), S starts that are tried side by
 side (1 once the best is chosen), K columns (components, then the additive part), B rows of a block.
@@ -111,7 +111,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Globals:
-    """What all rows share.
+    """Global variables.
 
     Parameters
     ----------

@@ -261,7 +261,7 @@ class ProbitModel(Model[Globals, Local]):
 
     @property
     def symmetry(self) -> Literal["none", "sign", "flip"]:
-        """What besides labels the posterior leaves open (`factorflow.posterior.align`)."""
+        """Symmetries of the posterior besides permutations (`factorflow.posterior.align`)."""
         return SYMMETRIES[self.config.factors]
 
     def stages(self) -> tuple[Stage[Globals], ...]:

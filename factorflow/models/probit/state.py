@@ -32,7 +32,7 @@ START_SITE, LOADINGS_SITE = MODELS[3], MODELS[4]
 
 @dataclass(frozen=True)
 class Settings:
-    """What the sweeps need to know of configuration and dataset.
+    """Settings of the sweeps, from configuration and dataset.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ class FeatureStats:
 
 @dataclass(frozen=True)
 class Stats:
-    """What travels.
+    """Statistics of all samples.
 
     Parameters
     ----------

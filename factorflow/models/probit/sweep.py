@@ -142,7 +142,7 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
 
 
 def factor_tables(settings: Settings, globals_: Globals) -> FactorTables:
-    """Return what the kernels need of the globals."""
+    """Return the tables of globals for the kernels."""
     loadings = globals_.loadings[settings.view]
     z = np.ascontiguousarray(loadings[:, :-1].T)
     return FactorTables(

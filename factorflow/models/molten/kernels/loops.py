@@ -1,4 +1,4 @@
-"""The passes over rows of molten component analysis: what is looked up, multiplied and added by level.
+"""The passes over rows of molten component analysis: table lookups, products and sums by level.
 
 The tables of all variables lie below each other, (D, W), components padded with zeros, of counts in single
 precision where that is asked for; codes are rows of that one table. Sums by level are double precision, in

@@ -1,4 +1,4 @@
-"""What all levels share: the prior of the factors, its bound, and the best scales; a few numbers (S, K).
+"""Parameters shared by all levels: the prior of the factors, its bound, and the best scales; (S, K).
 
 Starts s, columns k. Of all variables together there are ``size`` (K,), how many levels are learned, and
 ``sums`` (4, S, K), both as in `state.Totals`. Importing this module imports numba.

@@ -1,4 +1,4 @@
-"""What a sweep over a block of samples takes and gives, on any device."""
+"""Inputs and outputs of a sweep over a block of samples, on any device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["BlockSums", "FactorTables"]
 
 @dataclass(frozen=True)
 class FactorTables:
-    """What every sample needs of the globals, laid out for the loops.
+    """Tables of the globals that every sample uses, laid out for the loops.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class FactorTables:
 
 @dataclass(frozen=True)
 class BlockSums:
-    """What a block of samples adds to the statistics.
+    """Statistics of a block of samples.
 
     Parameters
     ----------
