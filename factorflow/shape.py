@@ -148,6 +148,8 @@ class ViewMeta:
     location : tuple of float
         Means of features so far from 0 that sums of squares about 0 would lose their digits, 0 of others;
         empty where there are none.
+    largest : float
+        Of counts and levels, the largest; 0: not known.
     """
 
     name: str
@@ -155,6 +157,7 @@ class ViewMeta:
     n_features: int
     missing: Missing
     location: tuple[float, ...] = field(default=(), compare=False, repr=False)
+    largest: float = field(default=0.0, compare=False, repr=False)
 
     def about(self) -> Float64[np.ndarray, " D"] | float:
         """Return the location to subtract from entries before summing squares.

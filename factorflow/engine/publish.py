@@ -20,7 +20,7 @@ from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.globals import GROUP, globals_node, sets_after
 from factorflow.posterior.open import load_tree, open_tree
 from factorflow.posterior.record import RunRecord, Status
-from factorflow.posterior.scoring import entry_scores, finish_scores, training_sums
+from factorflow.posterior.scoring import entry_scores, finish_scores, level_sums, training_sums
 from factorflow.posterior.store import create_rows, fit_draws, read_variable, save, write_rows
 from factorflow.shape import Block, without_values
 from factorflow.storage.location import Location
@@ -226,6 +226,11 @@ def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], ro
             None if predictive is None else predictive.at((where, features)),
             model.alone(state.globals_[0], view.name),
         )
+        n_levels = model.likelihood(view.name).levels
+        if n_levels and predictive is not None:
+            picked, shown = predictive.at((where, features)), on_host(block.data[view.name])
+            levels = level_sums(n_levels, shown, features, truth[view.name], picked)
+            found = replace(found, levels=levels)
         if roles:
             found = replace(
                 found, shown=training_sums(view.likelihood, on_host(block.data[view.name]), roles)

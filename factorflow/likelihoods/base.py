@@ -95,6 +95,8 @@ class Likelihood(ABC):
     smallest: ClassVar[float] = -float("inf")
     largest: ClassVar[float] = float("inf")
     """Where entries end: these values are allowed where y is a whole number, else they are not."""
+    levels: ClassVar[int] = 0
+    """Of entries that are levels, how many there are: held-out scores count the right ones."""
     remedy: ClassVar[str] = "Correct the entry, or choose another likelihood for the view."
     """What to do about an entry beyond."""
     is_location: ClassVar[bool] = False
@@ -138,6 +140,10 @@ class Likelihood(ABC):
     @abstractmethod
     def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         """Return the smallest y with P(Y <= y) >= uniform: a draw, given uniforms of the counters."""
+
+    def for_entries(self, largest: float) -> Likelihood:
+        """Return the likelihood with what was left open and entries tell: the largest of them."""
+        return self
 
     @property
     def is_binary(self) -> bool:

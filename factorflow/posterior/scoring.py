@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from factorflow.likelihoods.predictive import Predictive
     from factorflow.shape import Likelihood as KindName
 
-__all__ = ["AUC_BINS", "PROBABILITY_FLOOR", "RARE", "Sums", "entry_scores", "finish_scores", "training_sums"]
+__all__ = [
+    "AUC_BINS",
+    "PROBABILITY_FLOOR",
+    "RARE",
+    "Sums",
+    "entry_scores",
+    "finish_scores",
+    "level_sums",
+    "training_sums",
+]
 
 AUC_BINS = 2**14
 """Bins of equal width in log-odds. Pairs that fall into one bin count one half each, so AUC is off by at most
@@ -67,6 +76,15 @@ class Shown:
 
 
 @dataclass(frozen=True)
+class LevelSums:
+    """Held-out and shown entries of each level, and the held-out ones that were predicted right."""
+
+    held_out: Float64[np.ndarray, "L D"]
+    shown: Float64[np.ndarray, "L D"]
+    hits: float
+
+
+@dataclass(frozen=True)
 class ExposureSums:
     """Sums over held-out counts with exposures t: of t, t y, t^2, and y log t."""
 
@@ -91,6 +109,8 @@ class Sums:
         expected values equal to the counts.
     histogram : array or None
         Entries with y = 0 and y = 1 by predicted log-odds (Bernoulli).
+    levels : LevelSums or None
+        Of entries that are levels.
     alone : array or None
         Sum of log p(y) by the likelihood fitted to each feature alone (`Model.alone`); None: by moments.
     exposed : Exposed or None
@@ -107,6 +127,7 @@ class Sums:
     log_factor: float = 0.0
     saturated: float = 0.0
     histogram: Float64[np.ndarray, "2 bins"] | None = None
+    levels: LevelSums | None = None
     alone: Float64[np.ndarray, " D"] | None = None
     exposed: ExposureSums | None = None
     shown: Shown | None = None
@@ -134,6 +155,34 @@ def training_sums(
     within = np.where(seen, np.asarray(given.get(WITHIN, 0.0 * ones))[:, None], 0.0)
     times = np.where(seen, 1.0, 0.0) if poisson else n
     return Shown(n.sum(axis=0), (times * y).sum(axis=0), (times * y**2 + within).sum(axis=0))
+
+
+def level_sums(
+    n_levels: int,
+    shown: Shaped[np.ndarray, "B D"],
+    features: Integer[np.ndarray, " H"],
+    y: Shaped[np.ndarray, " H"],
+    predictive: Predictive,
+) -> LevelSums:
+    """Return the sums over entries that are levels of a block.
+
+    Parameters
+    ----------
+    n_levels : int
+        Levels (L).
+    shown : array
+        The block; NaN where entries are missing or hidden.
+    features, y : arrays
+        Features and values of the held-out entries (H of them).
+    predictive : Predictive
+        Their distribution.
+    """
+    n_features = shown.shape[1]
+    counts = [np.bincount(features, y == level, minlength=n_features) for level in range(n_levels)]
+    likely = np.stack([predictive.log_density(np.full(len(y), float(level))) for level in range(n_levels)])
+    hits = float((likely.argmax(axis=0) == y).sum())
+    of_shown = [(shown == level).sum(axis=0) for level in range(n_levels)]
+    return LevelSums(np.array(counts, float), np.array(of_shown, float), hits)
 
 
 def entry_scores(
@@ -182,7 +231,7 @@ def entry_scores(
     else:
         log_likelihood = predictive.log_density(y)
     log_factor = saturated = 0.0
-    if density.discrete and not density.is_binary:
+    if density.discrete and not density.is_binary and not density.levels:
         plain = density if np.isfinite(density.largest) else get_likelihood("poisson")
         log_factor = float(plain.log_factor(y, np.empty((0, 1))).sum())
         best = y * np.log(np.maximum(y, 1.0)) - y
@@ -297,6 +346,10 @@ def _finish(
     }
     if likelihood.is_binary:
         scores |= _finish_binary(sums, mean, baseline)
+    elif sums.levels is not None:
+        most = sums.levels.shown.argmax(axis=0)
+        scores["accuracy"] = sums.levels.hits / n
+        scores["baseline_accuracy"] = float(sums.levels.held_out[most, np.arange(len(most))].sum() / n)
     elif likelihood.discrete:
         scores["deviance"] = 2 * (sums.saturated - float(sums.log_likelihood.sum())) / n
         scores["baseline_deviance"] = 2 * (sums.saturated - float(baseline.sum())) / n
@@ -360,6 +413,9 @@ def _baseline(
     likelihood: Likelihood, sums: Sums, mean: Float64[np.ndarray, " D"], variance: Float64[np.ndarray, " D"]
 ) -> Float64[np.ndarray, " D"]:
     """Return the log-likelihood by the likelihood fitted to each feature alone, or of its shown mean."""
+    if sums.levels is not None:
+        counts = sums.levels.shown + 0.5
+        return np.asarray((sums.levels.held_out * np.log(counts / counts.sum(axis=0))).sum(axis=0))
     if sums.alone is not None:
         return sums.alone
     if np.isfinite(likelihood.largest):

@@ -41,7 +41,16 @@ ACCEPTED = "accepted_"
 WIDTH = 100
 """Characters of a line of text."""
 
-SHOWN = ("r2", "rmse", "auc", "log_loss", "baseline_log_loss", "log_likelihood", "baseline_log_likelihood")
+SHOWN = (
+    "r2",
+    "rmse",
+    "accuracy",
+    "auc",
+    "log_loss",
+    "baseline_log_loss",
+    "log_likelihood",
+    "baseline_log_likelihood",
+)
 
 
 def top_features(posterior: StoredPosterior, view: str | None, factor: str, n: int) -> pd.DataFrame:

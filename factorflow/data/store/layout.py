@@ -99,7 +99,7 @@ class ViewEntry:
         Single entries far from all others of their feature; some of them, where there are many.
     read_as : str
         What was decided of the file it comes from (separator, decimal mark, sample names), in words.
-    location : tuple of float
+    location, largest
         As in `ViewMeta`.
     """
 
@@ -118,6 +118,7 @@ class ViewEntry:
     outliers: tuple[Outlier, ...] = ()
     read_as: str = ""
     location: tuple[float, ...] = ()
+    largest: float = 0.0
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> ViewEntry:
@@ -134,7 +135,9 @@ class ViewEntry:
     @property
     def meta(self) -> ViewMeta:
         """The part of it that models see."""
-        return ViewMeta(self.name, self.likelihood, self.n_features, self.missing, self.location)
+        return ViewMeta(
+            self.name, self.likelihood, self.n_features, self.missing, self.location, self.largest
+        )
 
 
 @dataclass(frozen=True)

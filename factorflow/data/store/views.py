@@ -229,7 +229,7 @@ class ViewWriter:
         if isinstance(self.survey, Survey) and self.dtype == np.float32 and self.survey.needs_double:
             self._write_in_double()
         source, survey, recoded = self.source, self.survey, dict[str, int]()
-        outliers, location = list[Outlier](), tuple[float, ...]()
+        outliers, location, largest = list[Outlier](), tuple[float, ...](), 0.0
         if isinstance(survey, LevelCounts):
             checks.check_levels(source.name, survey, source.features)
             beside = survey.finish()
@@ -243,6 +243,7 @@ class ViewWriter:
             recoded = self.kind.recoded(survey)
             outliers = self._outliers(survey)
             location = survey.location if self.kind.rounded else ()
+            largest = float(high.max()) if self.kind.by_size else 0.0
             beside = survey.finish(halved=bool(recoded))
         write_array(self.group, "feature", source.features, ("feature",))
         for name, array in beside.items():
@@ -266,6 +267,7 @@ class ViewWriter:
             outliers=tuple(outliers[:MOST_NAMED]),
             read_as=source.read_as,
             location=location,
+            largest=largest,
         )
         mask = self.digests["observed"].hex() if entry.masked else ""
         return entry, digest_names(source.features), self.digests["values"].hex(), mask

@@ -81,8 +81,8 @@ class SparseGFA(ModelConfig):
         description="Likelihood by view, or one for all views whose entries it explains: gaussian or "
         "student_t(nu=4) (outliers; degrees of freedom) of measurements, gamma or lognormal of positive "
         "ones, beta or logit_normal of those between 0 and 1, bernoulli of binary entries, "
-        "poisson, negative_binomial (zero_inflated_ before either) or binomial(trials=N) of counts; left "
-        "out: gaussian, bernoulli, poisson.",
+        "poisson, negative_binomial (zero_inflated_ before either) or binomial(trials=N) of counts, "
+        "ordinal of levels; left out: gaussian, bernoulli, poisson.",
     )
     bound: bool = Field(
         default=False,
@@ -331,7 +331,7 @@ class SparseGFA(ModelConfig):
                     f"one of {', '.join(suited)}",
                     "Choose one of them, or write the dataset with another likelihood for the view.",
                 )
-            found.append((view, likelihood))
+            found.append((view, str(get_likelihood(likelihood).for_entries(view.largest))))
         if not isinstance(self.likelihoods, str):
             return found
         kinds = get_likelihood(self.likelihoods).kinds
@@ -343,8 +343,10 @@ class SparseGFA(ModelConfig):
                 f"one that explains entries of a view: {stored}",
                 "Leave it out, or write the dataset with another likelihood for the view.",
             )
+        one = get_likelihood(self.likelihoods)
         return [
-            (view, self.likelihoods if view.likelihood in kinds else likelihood) for view, likelihood in found
+            (view, str(one.for_entries(view.largest)) if view.likelihood in kinds else likelihood)
+            for view, likelihood in found
         ]
 
     def _view(
