@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from factorflow.errors import InputError
 from factorflow.extras import EXTRAS, install
-from factorflow.prefect_server import check_prefect
+from factorflow.prefect_server import check_prefect, read_settings
 from factorflow.storage.location import absolute
 
 if TYPE_CHECKING:
@@ -200,19 +200,18 @@ def _gpu() -> Check:
 
 def _prefect() -> Check:
     """Check the configured Prefect server, or what a flow needs to start its own."""
-    address, home = os.environ.get("PREFECT_API_URL"), os.environ.get("PREFECT_HOME")
-    if not address and find_spec("prefect") is None:
-        return Check("prefect server", True, "none set, and Prefect is not installed (extra `flows`)")
-    password = os.environ.get("PREFECT_API_AUTH_STRING")
-    database = os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL")
-    starts = os.environ.get("PREFECT_SERVER_ALLOW_EPHEMERAL_MODE", "true").lower() not in (
-        "false",
-        "0",
-        "no",
-        "off",
-    )
+    if find_spec("prefect") is None:
+        return Check("prefect server", True, "Prefect is not installed (extra `flows`)")
     try:
-        check_prefect(address, password, home, database, starts_server=starts)
+        settings = read_settings()
+        address, password, url = settings.api.url, settings.api.auth_string, settings.server.database
+        check_prefect(
+            address,
+            None if password is None else password.get_secret_value(),
+            str(settings.home),
+            None if url.connection_url is None else url.connection_url.get_secret_value(),
+            starts_server=settings.server.ephemeral.enabled,
+        )
     except InputError as error:
         return Check("prefect server", False, str(error).removesuffix(f" {error.remedy}"), error.remedy)
     return Check("prefect server", True, address or "none set: flows start one of their own")

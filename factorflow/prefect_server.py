@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
+import socket
 import sqlite3
+import tomllib
+import warnings
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Any
 from urllib.error import HTTPError, URLError
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 from urllib.request import Request, build_opener, getproxies, proxy_bypass
 
 from factorflow.errors import InputError
 
-__all__ = ["check_prefect", "exempt_local_server"]
+__all__ = ["check_prefect", "exempt_local_server", "read_settings"]
 
 LOCAL = ("127.0.0.1", "localhost")
 """Where the server of a flow itself is."""
@@ -34,6 +41,51 @@ def exempt_local_server() -> None:
         for name in ("no_proxy", "NO_PROXY"):
             known = [part.strip() for part in os.environ.get(name, "").split(",") if part.strip()]
             os.environ[name] = ",".join(dict.fromkeys([*known, *LOCAL]))
+
+
+def read_settings() -> Any:
+    """Return the settings of Prefect, of the environment and of its files.
+
+    Raises
+    ------
+    InputError
+        Naming the setting, or the file, that Prefect cannot read; Prefect's own error says neither.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            prefect = import_module("prefect.settings")
+            found = prefect.Settings()
+            prefect.load_profiles()
+            return found
+    except (ValueError, AttributeError, TypeError, KeyError) as error:
+        raise _unreadable(error) from None
+
+
+def _unreadable(error: Exception) -> InputError:
+    home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml").expanduser()
+    for path in (profiles, Path("prefect.toml"), Path("pyproject.toml")):
+        try:
+            tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError:  # there is none
+            pass
+        except ValueError as wrong:
+            expected, remedy = f"a file of TOML ({wrong})", "Correct it, or move it away."
+            return InputError("settings of Prefect", str(path), expected, remedy)
+    files = f"{profiles}, prefect.toml, pyproject.toml or .env"
+    for found in getattr(error, "errors", list)():
+        if not found["loc"] or found["type"] == "default_factory_not_called":  # what follows of another one
+            continue
+        value, key = str(found["input"]), str(found["loc"][-1])
+        expected = str(found["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+        for name, text in os.environ.items():
+            ours = name.startswith("PREFECT_") and name.endswith(f"_{key.upper()}")
+            if ours and text.lower() == value.lower():
+                return InputError(name, text, expected, f"Correct it, or unset it (`unset {name}`).")
+        return InputError(f"{key} of Prefect's settings", value, expected, f"Correct it in {files}.")
+    expected = f"profiles as `prefect profile create` writes them ({type(error).__name__}: {error})"
+    return InputError("settings of Prefect", str(profiles), expected, f"Correct {files}.")
 
 
 def check_prefect(
@@ -75,6 +127,8 @@ def check_prefect(
         )
     folder = Path(home or "~/.prefect").expanduser()
     _check_home(folder)
+    if database and database.startswith("postgresql+"):
+        _check_postgres(database)
     path = _path_of(database) if database else folder / "prefect.db"
     if path is not None:
         _check_database(path)
@@ -150,6 +204,33 @@ def _path_of(database: str) -> Path | None:
         shown = database.partition("://")[0] + "://..." if "://" in database else database
         raise InputError(DATABASE, shown, expected, "Correct it, or unset it.")
     return None
+
+
+def _check_postgres(database: str) -> None:
+    """Log in, as Prefect's server would: where it cannot, a flow waits for it as long as it may."""
+    shown = re.sub("//[^@/]*@", "//...@", database)
+    remedy = "Start the database, or correct the setting; unset it for a database of SQLite."
+    try:
+        where = urlsplit(database)
+        if where.hostname:
+            socket.create_connection((where.hostname, where.port or 5432), ANSWER_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise InputError(DATABASE, shown, f"a database that answers ({error})", remedy) from None
+    if not where.hostname or find_spec("asyncpg") is None:
+        return
+    asyncpg = import_module("asyncpg")
+
+    async def log_in() -> None:
+        address = f"postgresql://{where.netloc}{where.path}"
+        await (await asyncpg.connect(address, timeout=ANSWER_SECONDS)).close()
+
+    try:
+        with ThreadPoolExecutor(1) as pool:  # asynchronous code may be running in this thread
+            pool.submit(asyncio.run, log_in()).result()
+    except asyncpg.PostgresError as error:
+        raise InputError(DATABASE, shown, f"a database that lets Prefect in ({error})", remedy) from None
+    except (OSError, ValueError, asyncpg.InterfaceError):  # of TLS, say, of which the address knows more
+        pass
 
 
 def _check_database(path: Path) -> None:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 
 from factorflow.errors import FactorflowError
 from factorflow.extras import require
-from factorflow.prefect_server import exempt_local_server
+from factorflow.prefect_server import exempt_local_server, read_settings
 
 _DEFAULTS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start makes a database
@@ -36,4 +37,11 @@ def _without_traceback(record: logging.LogRecord) -> bool:
 for _name in ("prefect.flow_runs", "prefect.task_runs"):
     logging.getLogger(_name).addFilter(_without_traceback)
 
-require("prefect", "runs the flows")
+try:
+    require("prefect", "runs the flows")
+    read_settings()
+except FactorflowError as error:
+    command = getattr(sys.modules["__main__"], "__spec__", None)
+    if command is None or not command.name.startswith("flows."):
+        raise
+    raise SystemExit(f"error: {error}") from None  # of `python -m flows.fit`, which has not begun yet

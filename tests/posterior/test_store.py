@@ -81,6 +81,25 @@ def test_a_lost_chunk_is_nan_to_other_readers(given: Any, tmp_path: Path) -> Non
     assert (iterations == np.iinfo(np.int64).min).all()  # and not 0, which may be one
 
 
+def test_a_lost_chunk_of_text_or_truth_values_is_an_error(tmp_path: Path) -> None:
+    """Which other readers take for empty texts, and False; also where the store was opened before."""
+    rng, path = np.random.default_rng(0), tmp_path / "p.zarr"
+    obs = {"sex": ["f", "m"] * 20, "treated": [True, False] * 20}
+    data = factorflow.write_dataset(tmp_path / "d", {"y": rng.standard_normal((40, 6))}, obs=obs)
+    factorflow.fit(data, {"model": "sparse_gfa", "n_factors": 1}, out=path, max_iter=2, progress=False)
+    kept = {name: zarr.open_array(path / "constant_data" / name, mode="r")[:].tolist() for name in obs}
+    assert kept == obs
+    for name in ("constant_data/treated", "constant_data/sex", "variational/feature_y", "optimization/stage"):
+        opened = open_posterior(path)
+        (path / name / "c").rename(tmp_path / "away")
+        with pytest.raises(InputError, match=f"{name}/c/0 = is missing"):
+            open_posterior(path)
+        if name.endswith("treated"):
+            with pytest.raises(InputError, match=f"{name}/c/0 = is missing"):
+                opened.tree[name].load()
+        (tmp_path / "away").rename(path / name / "c")
+
+
 @pytest.mark.parametrize(("dtype", "fill"), [("u1", 255), ("i4", -(2**31)), ("u8", 2**64 - 1), ("?", False)])
 def test_a_lost_chunk_of_integers_is_no_value(tmp_path: Path, dtype: str, fill: int) -> None:
     array = new_array(zarr.open_group(tmp_path, mode="w"), "x", ("a",), (5,), (5,), np.dtype(dtype))

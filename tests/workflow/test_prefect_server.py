@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import sqlite3
+import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +20,8 @@ import pytest
 from factorflow import doctor, prefect_server
 from factorflow.errors import InputError
 from factorflow.prefect_server import check_prefect, exempt_local_server
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -106,7 +112,6 @@ def test_a_database_of_another_version(tmp_path: Path) -> None:
         database.commit()
     with pytest.raises(InputError, match=f"database {path} = one of another version.*ffffffffffff"):
         check_prefect(home=str(tmp_path), database=f"sqlite+aiosqlite:///{path}")
-    check_prefect(home=str(tmp_path), database="postgresql+asyncpg://db/prefect")
 
 
 def test_no_server_and_none_may_be_started(
@@ -129,7 +134,6 @@ def test_databases_that_are_none(tmp_path: Path) -> None:
     home, file = str(tmp_path), tmp_path / "x.db"
     check_prefect(home=home, database=f"sqlite+aiosqlite:///{file}")  # none yet
     check_prefect(home=home, database="sqlite+aiosqlite:///:memory:")
-    check_prefect(home=home, database="postgresql+asyncpg://user:word@db/prefect")
     file.write_text("no database" * 100)
     with pytest.raises(InputError, match=f"database {file} = another: expected a file of SQLite"):
         check_prefect(home=home, database=f"sqlite+aiosqlite:///{file}")
@@ -142,3 +146,80 @@ def test_databases_that_are_none(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=f"CONNECTION_URL = {shown}") as found:
             check_prefect(home=home, database=wrong)
         assert "word" not in str(found.value)
+
+
+def refusing(connection: socket.socket) -> None:
+    """Speak as PostgreSQL does to a wrong password."""
+    fields = (b"SFATAL", b"C28P01", b'Mpassword authentication failed for user "prefect"', b"")
+    answer = b"".join(field + b"\0" for field in fields)
+    with connection:
+        if not connection.recv(8):  # it only looked whether somebody is there
+            return
+        connection.sendall(b"N")  # no TLS
+        connection.recv(1000)
+        connection.sendall(b"E" + struct.pack("!i", 4 + len(answer)) + answer)
+
+
+def test_a_database_that_does_not_answer_or_let_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, without the password."""
+    pytest.importorskip("asyncpg")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        url = f"postgresql+asyncpg://prefect:secret@127.0.0.1:{port}/prefect"
+        answering = threading.Thread(target=lambda: [refusing(server.accept()[0]) for _ in range(2)])
+        answering.start()
+        with pytest.raises(InputError, match="lets Prefect in .*password authentication failed") as caught:
+            check_prefect(home=str(tmp_path), database=url)
+        answering.join(10)
+        assert "secret" not in str(caught.value)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    monkeypatch.setenv("PREFECT_API_DATABASE_CONNECTION_URL", url)
+    found = doctor._prefect()
+    shown = f"PREFECT_API_DATABASE_CONNECTION_URL = postgresql+asyncpg://...@127.0.0.1:{port}/prefect"
+    assert not found.ok
+    assert found.found.startswith(f"{shown}: expected a database that answers ([Errno 111]")
+
+
+PROFILE = "active = 'lab'\n[profiles.lab]\n"
+
+
+def run(home: Path, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    given |= environment | {"PREFECT_HOME": str(home), "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    return subprocess.run([sys.executable, *command], env=given, capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("environment", "profiles", "said"),
+    [
+        (
+            {"PREFECT_API_ENABLE_HTTP2": "maybe"},
+            "",
+            "PREFECT_API_ENABLE_HTTP2 = maybe: expected a valid",
+        ),
+        ({"PREFECT_LOGGING_LEVEL": "loud"}, "", "PREFECT_LOGGING_LEVEL = loud: expected 'DEBUG', 'INFO'"),
+        ({}, "profiles = 3", "settings of Prefect = {home}/profiles.toml: expected profiles as"),
+        ({}, f"{PROFILE}PREFECT_API_URL = 5", "url of Prefect's settings = 5: expected a valid string"),
+        ({}, f"{PROFILE}PREFECT_API_URL = 'http://127.0.0.1:1/api'", "PREFECT_API_URL = http://127.0.0.1:1"),
+    ],
+)
+def test_the_doctor_reads_what_prefect_reads(
+    tmp_path: Path, environment: dict[str, str], profiles: str, said: str
+) -> None:
+    """Profiles, too; of what Prefect cannot read it names setting and file."""
+    pytest.importorskip("prefect")
+    (tmp_path / "profiles.toml").write_text(profiles)
+    looks = "from factorflow.doctor import _prefect; found = _prefect(); print(found.ok, found.found)"
+    assert f"False {said.format(home=tmp_path)}" in run(tmp_path, "-c", looks, **environment).stdout
+
+
+def test_a_flow_names_what_prefect_cannot_read(tmp_path: Path) -> None:
+    """In place of Prefect's traceback."""
+    pytest.importorskip("prefect")
+    (tmp_path / "profiles.toml").write_text("[x")
+    done = run(tmp_path, "-m", "flows.fit", "--help")
+    said = f"error: settings of Prefect = {tmp_path}/profiles.toml: expected a file of TOML (Expected ']'"
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 1
