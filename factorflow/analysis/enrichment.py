@@ -238,7 +238,7 @@ def mean_correlations(
 
     Parameters
     ----------
-    dataset : Dataset or Aligned
+    dataset : Dataset or AlignedDataset
         The data.
     view : str
         Name of the view.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.data import Dataset, open_dataset, write_dataset
 from factorflow.errors import InputError, OptionError
-from factorflow.models import default_model
+from factorflow.models.registry import default_family, registered_models
 from factorflow.storage.checksums import METADATA, SIGNATURE
 from factorflow.storage.location import as_location
 
@@ -61,7 +61,7 @@ def split_options(
     InputError
         For an option that does not exist, or that does nothing here.
     """
-    stored, default = is_stored(data), default_model()
+    stored, default = is_stored(data), registered_models()[default_family()]
     written = tuple(name for name in inspect.signature(write_dataset).parameters if name not in OWN)
     modelled = tuple(name for name in default.model_fields if name != "model")
     of_data: dict[str, Any] = {}

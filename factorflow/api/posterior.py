@@ -15,6 +15,7 @@ from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import watching
 from factorflow.errors import InputError
+from factorflow.lazy_imports import on_first_use
 from factorflow.posterior import (
     diagnostics,
     draws,
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from factorflow.posterior.variance import By
 
 __all__ = ["Posterior", "face", "open_posterior", "told"]
+
+_figures = on_first_use("factorflow.api.posterior", {"Plots": "factorflow.report.accessor"})
 
 FINDINGS = logging.getLogger("factorflow.findings")
 """Where `fit` and `project` say what they found, as warnings."""
@@ -248,6 +251,21 @@ class Posterior(Special):
         if (by, view) not in self._shares_of:
             self._shares_of[by, view] = variance.variance_explained(self, by, view)
         return self._shares_of[by, view]
+
+    @cached_property
+    def plot(self) -> Any:
+        """Figures, each one a method that returns Matplotlib Axes: ``posterior.plot.scores(color="age")``.
+
+        The methods are those of `factorflow.report`: ``plot.NAME(...)`` is ``report.plot_NAME(posterior,
+        ...)``; each takes ``ax=``. They need Matplotlib: ``pip install 'factorflow[report]'``.
+
+        Examples
+        --------
+        >>> ax = posterior.plot.scores([1, 2], color="age")
+        >>> ax.get_xlabel()
+        'Factor1'
+        """
+        return _figures("Plots")(self)
 
     # Prediction
 

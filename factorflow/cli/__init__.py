@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from factorflow.cli import analyses, data, fitting, models, results, tools
+from factorflow.cli import analyses, data, figures, fitting, models, results, tools
 from factorflow.cli.output import serve
 
 __all__ = ["app", "main"]
@@ -22,7 +22,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for module in (data, models, fitting, results, analyses, tools):
+for module in (data, models, fitting, results, figures, analyses, tools):
     module.register(app)
 
 

@@ -65,13 +65,6 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
     return parse_config(known[str(name)], options)
 
 
-def default_model() -> type[ModelConfig]:
-    """Return the configuration that `factorflow.fit` takes where none is given."""
-    from factorflow.models.registry import registered_models
-
-    return registered_models()["sparse_gfa"]
-
-
 def _public() -> dict[str, type[ModelConfig]]:
     from factorflow.models.registry import registered_models
 

@@ -26,7 +26,7 @@ def check_identities(posterior: StoredPosterior) -> None:
             "model",
             posterior.run["config"].get("model"),
             "a model of sequences, whose samples have identities and attributes",
-            "Use scores() and loadings(view).",
+            "Ask for scores() and loadings(view).",
         )
 
 

@@ -11,7 +11,7 @@ from factorflow.analysis.association import run_tests
 from factorflow.errors import InputError
 from factorflow.posterior.active_views import LEAST_INCLUSION, active_views, n_active_features
 from factorflow.posterior.labels import sample_metadata
-from factorflow.report import figures
+from factorflow.report import drawing, factor_plots, sample_plots
 from factorflow.report.svg import draw_figure, render
 
 if TYPE_CHECKING:
@@ -127,15 +127,11 @@ def _figure(posterior: Posterior, factor: str, views: list[str]) -> str:
     """Return the loadings of a factor, the views that it touches side by side; of each what it reaches."""
     n_shown = {view: min(N_FEATURES, n_features(posterior, view, factor)) for view in views}
     n = max(n_shown.values())
-    per_row = min(3, len(views))
-    rows = -(-len(views) // per_row)
+    rows = -(-len(views) // min(3, len(views)))
 
     def draw(figure: Figure) -> None:
-        grid = figure.subplots(rows, per_row, squeeze=False).ravel()
-        for ax, view in zip(grid, views, strict=False):
-            figures.plot_loadings(posterior, view, factor, n_shown[view], ax)
-        for ax in grid[len(views) :]:
-            ax.set_visible(False)
+        for ax, view in zip(drawing.panels(figure.subplots(), len(views)), views, strict=True):
+            factor_plots.plot_loadings(posterior, view, factor, n_shown[view], ax)
 
     return render(draw, rows * (0.9 + 0.2 * n))
 
@@ -176,8 +172,8 @@ def scatters(posterior: Posterior, table: pd.DataFrame | None, of: str = "scores
     else:
         colors: list[str | None] = [*_usable(posterior)[:N_COLUMNS]] or [None]
         pairs = [(names[0], names[1], color) for color in colors]
-    draw = partial(figures.plot_scores, posterior, of=of)
-    return [draw_figure(partial(draw, x, y, color), 3.6, width=6.2) for x, y, color in pairs]
+    draw = partial(sample_plots.plot_scores, posterior, of=of)
+    return [draw_figure(partial(draw, (x, y), color), 3.6, width=6.2) for x, y, color in pairs]
 
 
 def _associated_factors(
@@ -193,7 +189,7 @@ def _associated_factors(
 
 def _usable(posterior: Posterior) -> list[str]:
     """Return the columns of the sample metadata that points can be coloured by."""
-    table = sample_metadata(posterior, figures.some_scores(posterior)[1], typed=False)
+    table = sample_metadata(posterior, drawing.some_scores(posterior)[1], typed=False)
     return [
         str(name)
         for name, column in table.items()

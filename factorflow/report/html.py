@@ -15,7 +15,16 @@ from factorflow.analysis.anomalies import find_anomalies
 from factorflow.errors import InputError
 from factorflow.posterior.active_views import active_views
 from factorflow.posterior.summary import accepted_line, comparison_rows, outcome, start_rows
-from factorflow.report import checks, factors, figures, overview, sequences
+from factorflow.report import (
+    checks,
+    data_plots,
+    drawing,
+    factor_plots,
+    factors,
+    overview,
+    run_plots,
+    sequences,
+)
 from factorflow.report.svg import draw_figure
 from factorflow.storage.location import Location, output_location
 from factorflow.storage.publish import write_file
@@ -97,7 +106,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "name": Path(str(run.get("dataset", ""))).stem or "posterior",
         "run": _run_record(run),
         "config": json.dumps(run["config"], indent=2),
-        "trace": draw_figure(partial(figures.plot_trace, posterior), 3.0)
+        "trace": draw_figure(partial(run_plots.plot_trace, posterior), 3.0)
         if "objective" in posterior.trace
         else "",
         "sampler": _sampler(posterior) if posterior.kind == "monte carlo" else None,
@@ -107,7 +116,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "factors": factors.describe_factors(posterior) if posterior.loaded_views else [],
         "n_drawn": factors.N_DRAWN,
         "scores": factors.scatters(posterior, associated) if scored else [],
-        "points": figures.MAX_POINTS,
+        "points": drawing.MAX_POINTS,
         "inputs": factors.scatters(posterior, None, "inputs") if posterior.has("inputs") else [],
         "comparison": comparison_rows(facts),
         "starts": start_rows(facts),
@@ -154,7 +163,7 @@ def _sampler(posterior: Posterior) -> dict[str, Any]:
     worst = [[str(row[0]), *(f"{value:.3g}" for value in row[1:])] for row in table[:8].itertuples()]
     finite = table["r_hat"].to_numpy()[np.isfinite(table["r_hat"].to_numpy())]
     return {
-        "figure": draw_figure(partial(figures.plot_rhat, posterior), 2.6),
+        "figure": draw_figure(partial(run_plots.plot_rhat, posterior), 2.6),
         "worst": worst,
         "n": len(table),
         "above": int((finite > 1.01).sum()),
@@ -166,14 +175,14 @@ def _variance_heat_maps(posterior: Posterior) -> list[tuple[str, str]]:
     height = 0.9 + 0.34 * len(posterior.views)
     by_group = "group" in posterior.variable("variance_explained").dims
     groups = posterior.meta.groups[:N_GROUPS] if by_group else (None,)
-    draw = partial(figures.plot_variance_explained, posterior)
+    draw = partial(factor_plots.plot_variance_explained, posterior)
     return [(group or "", draw_figure(partial(draw, group=group), height)) for group in groups]
 
 
 def _weights(posterior: Posterior) -> str:
     """Return the figure of the weights of the components."""
     return draw_figure(
-        partial(figures.plot_weights, posterior), 0.9 + 0.22 * len(posterior.factors), width=6.2
+        partial(factor_plots.plot_weights, posterior), 0.9 + 0.22 * len(posterior.factors), width=6.2
     )
 
 
@@ -235,7 +244,7 @@ def _anomalies(posterior: Posterior) -> list[list[str]] | None:
 def _correlation(posterior: Posterior) -> str:
     side = 1.6 + 0.28 * len(posterior.factors)
     return draw_figure(
-        partial(figures.plot_factor_correlation, posterior), min(side, 7.0), width=min(side, 7.0)
+        partial(factor_plots.plot_factor_correlation, posterior), min(side, 7.0), width=min(side, 7.0)
     )
 
 
@@ -251,7 +260,7 @@ def _data(posterior: Posterior, factor: str) -> str | None:
         view = views[int(np.nan_to_num(share.sel(view=views).values, nan=-np.inf).argmax())]
     n = min(20, factors.n_features(posterior, view, factor))
     try:
-        return draw_figure(partial(figures.plot_data, posterior, view, factor, n), 0.8 + 0.16 * n)
+        return draw_figure(partial(data_plots.plot_data, posterior, view, factor, n), 0.8 + 0.16 * n)
     except InputError:  # the dataset has moved
         return None
 

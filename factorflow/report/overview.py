@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
 from factorflow.posterior.summary import likelihood_of
-from factorflow.report import figures
+from factorflow.report import data_plots
 from factorflow.report.svg import draw_figure
 from factorflow.settings import RunOptions
 
@@ -47,7 +47,7 @@ def describe_data(posterior: Posterior) -> dict[str, Any]:
         incomplete |= percent > 0.0
     found["known"] = True
     if incomplete:
-        draw = partial(figures.plot_presence, posterior)
+        draw = partial(data_plots.plot_presence, posterior)
         found["figure"] = draw_figure(draw, 0.7 + 0.26 * len(views))
     return found
 

@@ -53,13 +53,13 @@ DIVERGING = _ramp(
 )
 
 
-def new_axes(ax: Axes | None) -> Axes:
-    """Return the Axes given, or those of a new pyplot figure."""
+def new_axes(ax: Axes | None, size: tuple[float, float] | None = None) -> Axes:
+    """Return the Axes given, or those of a new pyplot figure, of some inches."""
     if ax is not None:
         return ax
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(layout="constrained")
+    figure, axes = plt.subplots(figsize=size, layout="constrained")
     del figure
     return axes
 

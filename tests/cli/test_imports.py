@@ -60,7 +60,7 @@ ONLY_IN = {
     "prefect": {"flows"},
     # run and api name the type of a Client
     "distributed": {"factorflow/engine", "factorflow/run.py", "factorflow/api"},
-    # surface names the type of its objects
+    # api names the type of its objects
     "anndata": {"factorflow/data", "factorflow/analysis", "factorflow/cli", "factorflow/api"},
     "matplotlib": {"factorflow/report", "flows/artifacts.py"},
 }

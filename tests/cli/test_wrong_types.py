@@ -240,12 +240,12 @@ def test_no_figure_is_left(made: dict[str, Any]) -> None:
 
     mine = plt.figure()
     with pytest.raises(InputError, match="CD3D"):
-        factorflow.report.plot_scores(made["posterior"], 1, 2, "CD3D")
+        factorflow.report.plot_scores(made["posterior"], [1, 2], "CD3D")
     with pytest.raises(InputError):
         factorflow.report.plot_loadings(made["posterior"], "no such view")
     assert plt.get_fignums() == [mine.number]
     plt.close(mine)
-    factorflow.report.plot_scores(made["posterior"], 1, 1)
+    factorflow.report.plot_scores(made["posterior"], [1, 1])
     assert len(plt.get_fignums()) == 1
     plt.close("all")
 

@@ -69,7 +69,7 @@ def test_figures_and_exports_take_the_features_of_the_fit(
     from matplotlib.figure import Figure
 
     names = projected.top_features("a", 1, 12).index
-    ax = plot_data(projected, "a", 1, 12, Figure().subplots())
+    ax = plot_data(projected, "a", 1, 12, ax=Figure().subplots())
     drawn = np.ma.filled(ax.images[0].get_array(), np.nan)
     empty = {name for name, row in zip(names, drawn, strict=True) if np.isnan(row).all()}
     assert empty == {"g0", "g1"}

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from factorflow import report
 from factorflow.errors import InputError
-from factorflow.report.figures import _some_rows
+from factorflow.report.drawing import some_rows
 
 
 @pytest.fixture
@@ -29,13 +29,13 @@ def test_trace(given: Any, ax: Any) -> None:
 
 
 def test_variance_explained(given: Any, ax: Any) -> None:
-    report.plot_variance_explained(given.posterior, ax)
+    report.plot_variance_explained(given.posterior, ax=ax)
     share = 100 * given.posterior.variance_explained().values
     np.testing.assert_allclose(ax.images[0].get_array(), np.clip(share, 0, None))
     assert len(ax.texts) == share.size
-    report.plot_variance_explained(given.posterior, Figure().subplots(), group="b")
+    report.plot_variance_explained(given.posterior, ax=Figure().subplots(), group="b")
     with pytest.raises(InputError, match="group"):
-        report.plot_variance_explained(given.posterior, Figure().subplots(), group="c")
+        report.plot_variance_explained(given.posterior, ax=Figure().subplots(), group="c")
 
 
 def test_loadings(given: Any, ax: Any) -> None:
@@ -46,7 +46,7 @@ def test_loadings(given: Any, ax: Any) -> None:
 
 @pytest.mark.parametrize("color", [None, "age", "sex", "group"])
 def test_scores(given: Any, ax: Any, color: str | None) -> None:
-    report.plot_scores(given.posterior, np.int32(1), "Factor3", color, ax)
+    report.plot_scores(given.posterior, [np.int32(1), "Factor3"], color, ax=ax)
     points = np.concatenate([np.asarray(c.get_offsets()) for c in ax.collections])
     expected = given.rows["scores"][:, [0, 2]]
     np.testing.assert_allclose(np.sort(points, axis=0), np.sort(expected, axis=0))
@@ -55,7 +55,7 @@ def test_scores(given: Any, ax: Any, color: str | None) -> None:
 
 def test_scores_by_an_unknown_column(given: Any, ax: Any) -> None:
     with pytest.raises(InputError, match="color"):
-        report.plot_scores(given.posterior, 1, 2, "height", ax)
+        report.plot_scores(given.posterior, [1, 2], "height", ax=ax)
 
 
 def test_factor_correlation(given: Any, ax: Any) -> None:
@@ -66,7 +66,7 @@ def test_factor_correlation(given: Any, ax: Any) -> None:
 
 @pytest.mark.parametrize("factor", [1, 3])
 def test_data(given: Any, ax: Any, factor: int) -> None:
-    report.plot_data(given.posterior, "rna", factor, 5, ax)
+    report.plot_data(given.posterior, "rna", factor, 5, ax=ax)
     shown = np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
     assert shown.shape == (5, 70)
     order = np.argsort(given.rows["scores"][:, factor - 1], kind="stable")
@@ -81,8 +81,8 @@ def test_data(given: Any, ax: Any, factor: int) -> None:
 
 @pytest.mark.thorough
 def test_few_points_of_many_samples(given: Any, ax: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorflow.report.figures.MAX_POINTS", 30)
-    report.plot_scores(given.posterior, 1, 2, "sex", ax)
+    monkeypatch.setattr("factorflow.report.drawing.MAX_POINTS", 30)
+    report.plot_scores(given.posterior, [1, 2], "sex", ax=ax)
     points = np.concatenate([np.asarray(c.get_offsets()) for c in ax.collections])
     assert len(points) == 24
     np.testing.assert_allclose(np.sort(points[:, 0]), np.sort(given.rows["scores"][::3, 0]))
@@ -98,7 +98,7 @@ def test_figures_of_many_samples_read_few_blocks(
     """Spread over all of the data, and no more points than can be seen."""
     n_blocks = -(-n_rows // block_rows)
     known: Any = SimpleNamespace(n_rows=n_rows, n_blocks=n_blocks, block_rows=block_rows)
-    rows = _some_rows(known)
+    rows = some_rows(known)
     assert len(rows) == n_points
     read = np.unique(rows // block_rows)
     assert (len(read), read[0], read[-1]) == (n_read, 0, n_blocks - 1)

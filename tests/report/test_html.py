@@ -18,7 +18,7 @@ from factorflow import report
 from factorflow.data import Dataset
 from factorflow.errors import InputError
 from factorflow.posterior.active_views import active_views
-from factorflow.report import figures, html, write_report
+from factorflow.report import drawing, html, write_report
 from factorflow.report.factors import associations, describe_factors, rank_by_strength, scatters
 from factorflow.report.html import _sampler
 from factorflow.report.overview import describe_data, reproduce
@@ -177,7 +177,8 @@ def test_scores_are_drawn_against_what_they_go_with(given: Any, monkeypatch: pyt
     """The column that was made of the first factor colours it; without associations the strongest factors."""
     drawn: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
-        "factorflow.report.figures.plot_scores", lambda p, x, y, color, of, ax: drawn.append((x, y, color))
+        "factorflow.report.sample_plots.plot_scores",
+        lambda p, factors, color, of, ax: drawn.append((*factors, color)),
     )
     table = associations(given.posterior)
     assert table is not None
@@ -227,7 +228,7 @@ def test_the_data_behind_a_factor_are_those_it_explains_most_of(
 ) -> None:
     drawn: list[tuple[Any, ...]] = []
     monkeypatch.setattr(
-        "factorflow.report.figures.plot_data", lambda p, view, factor, n, ax: drawn.append((view, factor))
+        "factorflow.report.data_plots.plot_data", lambda p, view, factor, n, ax: drawn.append((view, factor))
     )
     share = xr.DataArray([[0.1, 0.3, 0.2], [0.2, 0.1, 0.5]], dims=("view", "factor"))
     node = given.posterior.tree["variational"].to_dataset()
@@ -290,8 +291,8 @@ def test_a_report_does_not_grow_with_the_samples(
     options: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the page nor what is read of the data for it: of ten times the samples no more points."""
-    monkeypatch.setattr(figures, "MAX_POINTS", 200)
-    monkeypatch.setattr(figures, "MOST_BLOCKS", 3)
+    monkeypatch.setattr(drawing, "MAX_POINTS", 200)
+    monkeypatch.setattr(drawing, "MOST_BLOCKS", 3)
     read: list[int] = []
     block = Dataset.block
     monkeypatch.setattr(Dataset, "block", lambda self, n, *rest: (read.append(n), block(self, n, *rest))[1])

@@ -221,7 +221,7 @@ class IdentityAttribute(ModelConfig):
                 f"at most {most or settings.n_features}"
                 + (f" with {each} attributes each" if most else "")
                 + f": of {settings.n_features} features there are as many components",
-                "Request fewer, or use {start}.",
+                "Ask for fewer, or use {start}.",
                 start="random",
             )
         if not meta.n_sequences:
