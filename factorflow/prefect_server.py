@@ -256,7 +256,7 @@ def _check_database(path: Path) -> None:
         if path.is_dir() or "not a database" in str(error):
             expected = f"a file of SQLite ({'a folder' if path.is_dir() else error})"
             raise InputError(
-                f"database {path}", "another", expected, "Move it away, or name another."
+                f"database {path}", "another", expected, "Move it, or choose another path."
             ) from None
         return
     if row and known and (row[0] not in known or not whole):

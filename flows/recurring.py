@@ -184,7 +184,7 @@ def run_steps(
     require("matplotlib", "draws the report")  # before the fit
     if rule.accept is not None:
         if accept is not None:
-            expected = "nothing beside accept, a function"
+            expected = "None with accept, which is a function"
             raise InputError("rule.accept", rule.accept, expected, "Leave one of the two out.")
         accept = import_hook(rule.accept)
     history = History(folder.path)

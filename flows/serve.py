@@ -108,7 +108,7 @@ def schedule_of(cron: str | None, every: str | None, timezone: str | None) -> Sc
         If both are given, one is no schedule or would never run, or the time zone is not known.
     """
     if cron is not None and every is not None:
-        raise InputError("every", every, f"nothing beside cron ({cron})", "Leave one of the two out.")
+        raise InputError("every", every, f"None with cron ({cron})", "Leave one of the two out.")
     zone = _zone("UTC" if timezone is None else timezone)
     if cron is not None:
         fields = len(cron.split())
@@ -132,7 +132,7 @@ def schedule_of(cron: str | None, every: str | None, timezone: str | None) -> Sc
             timedelta(seconds=seconds), anchor_date=datetime(2024, 1, 1, tzinfo=zone), timezone=zone.key
         )
     if timezone is not None:
-        raise InputError("timezone", timezone, "a schedule that it is for", "Give cron or every too.")
+        raise InputError("timezone", timezone, "cron or every", "Give cron or every as well.")
     return None
 
 

@@ -143,7 +143,7 @@ class Special(Analysed):
         """
         for name, value in (("n_draws", n_draws), ("n_repeats", n_repeats)):
             if not isinstance(value, int) or value < 1:
-                raise InputError(name, value, "a whole number, at least 1", "Leave it out.")
+                raise InputError(name, value, "an integer >= 1", "Leave it out.")
         place, where = executor_options(executor)
         options = parse_config(ResumeOptions, {"workers": workers} | where)
         tree: Any = run.project(self, dataset, 1, options, place=place, scored=(n_draws, n_repeats))

@@ -166,7 +166,7 @@ def check_free(out: Location, overwrite: bool) -> None:
     """Refuse a path where something is, unless it may be replaced."""
     if out.exists() and not overwrite:
         raise InputError(
-            "out", str(out), "a path where nothing is yet", "Choose another path or use --overwrite."
+            "out", str(out), "a path that does not exist", "Choose another path or use --overwrite."
         )
 
 
@@ -250,4 +250,4 @@ def _prediction(path: Location) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         known = False
     if not known:
-        raise InputError("out", str(path), "a prediction to overwrite", "It is something else.")
+        raise InputError("out", str(path), "a prediction to overwrite", "Choose another path, or remove it.")

@@ -67,9 +67,7 @@ class Holdout:
             )
 
         if not 0 <= self.seed < 2**64:
-            raise InputError(
-                "holdout seed", self.seed, "a whole number from 0 to 2^64 - 1", "Any of them will do."
-            )
+            raise InputError("holdout seed", self.seed, "an integer from 0 to 2^64 - 1", "For example 0.")
         if self.unit not in UNITS:
             raise InputError("holdout_unit", self.unit, f"one of {', '.join(UNITS)}", "Choose one of them.")
 
@@ -99,7 +97,7 @@ class Holdout:
             raise InputError(
                 "holdout",
                 fraction,
-                "nothing held out of a grid: its cells that count 0 cannot be",
+                "no hold-out for a grid: its cells with count 0 cannot be held out",
                 "Write the table with all its rows, 0 included, and without {grid}.",
                 grid=True,
             )

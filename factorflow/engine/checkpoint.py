@@ -250,7 +250,7 @@ def _dump(value: Any, path: str) -> tuple[str, str]:
     except TypeError as error:
         raise RunError(
             f"the checkpoint {path} cannot be written: {error}. Globals and local state are dataclasses, "
-            "dictionaries by name and tuples of arrays and numbers."
+            "dicts by name and tuples of arrays and numbers."
         ) from error
 
 

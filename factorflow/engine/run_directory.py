@@ -222,10 +222,10 @@ class Output:
         """Refuse a path that this run may not take."""
         exists, begun = self._present
         if exists and not (overwrite or self.resuming):
-            expected, remedy = "a path where nothing is yet", "Use {overwrite} or another path."
+            expected, remedy = "a path that does not exist", "Use {overwrite} or another path."
         elif exists and not is_posterior(self.path) and not _is_empty(self.path):
             expected = "a posterior to overwrite"
-            remedy = "It is something else: choose another path, or remove it yourself."
+            remedy = "It is not a factorflow result: choose another path, or remove it."
         elif begun and not (self.resuming or overwrite):
             at = run.path if run.remote is None or run.is_resumable() else run.remote.location
             expected = f"a path without an interrupted run ({at} holds one)"

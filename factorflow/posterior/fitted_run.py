@@ -122,7 +122,7 @@ class FittedRun:
                 "dataset",
                 str(dataset.path),
                 f"the dataset of the fit, with the fingerprint {self.run['fingerprint']}",
-                "It is another one, or has changed since: fit again, or give the one that was fitted.",
+                "The dataset differs from that of the fit: fit again, or give the original dataset.",
             )
         return dataset
 

@@ -206,7 +206,7 @@ class StoredGlobals:
             raise InputError(
                 "posterior",
                 path or "in memory",
-                "one that holds its globals",
+                "a posterior with stored globals",
                 "It is a projection, or was written by an older version: use that of the fit itself.",
             )
         group = tree[GROUP].to_dataset()

@@ -59,7 +59,7 @@ def rows_of(
     if obs is None:
         for what, row in (("start", start), ("stop", stop)):
             if row is not None and row < 0:
-                raise InputError(what, row, "a row from 0 on", f"There are {posterior.meta.n_rows} of them.")
+                raise InputError(what, row, "an integer >= 0", f"There are {posterior.meta.n_rows} of them.")
         return np.arange(*slice(start, stop).indices(posterior.meta.n_rows))
     names: Any = [obs] if isinstance(obs, str) else list(obs)
     if posterior.is_numbered:
@@ -68,7 +68,7 @@ def rows_of(
         index = pd.Index(posterior.obs_names).get_indexer(names)
     if (index < 0).any():
         missing = names[int(np.argmax(index < 0))]
-        raise InputError("obs", missing, "names of samples of the posterior", "See posterior.obs_names.")
+        raise InputError("obs", missing, "names among posterior.obs_names", "Check the spelling.")
     return np.asarray(index)
 
 

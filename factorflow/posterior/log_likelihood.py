@@ -108,7 +108,7 @@ def _log_likelihood(
             "log_likelihood",
             f"{n_entries:,} entries of {view} under {draws}",
             f"at most {MOST_BYTES >> 30} GiB in all",
-            "Take fewer samples with start and stop.",
+            "Select fewer samples with start and stop.",
         )
     out = np.empty((given.n_chains, given.n_draws, n_entries))
     first = 0

@@ -206,9 +206,9 @@ def generate(posterior: StoredPosterior, n_samples: int, seed: int) -> dict[str,
     import xarray as xr
 
     if not isinstance(n_samples, int | np.integer) or n_samples < 1:
-        raise InputError("n_samples", n_samples, "a whole number, at least 1", "For example 100.")
+        raise InputError("n_samples", n_samples, "an integer >= 1", "For example 100.")
     if not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
-        raise InputError("seed", seed, "a whole number from 0 to 2^64 - 1", "Any of them will do.")
+        raise InputError("seed", seed, "an integer from 0 to 2^64 - 1", "For example 0.")
     model = posterior.model
     record = {v.name: posterior.variable(v.name).values for v in model.table if not v.rows}
     found = {}

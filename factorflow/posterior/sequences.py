@@ -26,7 +26,7 @@ def check_identities(posterior: StoredPosterior) -> None:
             "model",
             posterior.run["config"].get("model"),
             "a model of sequences, whose samples have identities and attributes",
-            "Ask for scores() and loadings(view).",
+            "Use scores() and loadings(view).",
         )
 
 

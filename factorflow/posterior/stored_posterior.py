@@ -525,7 +525,7 @@ class StoredPosterior(FittedRun):
             if name in self.tree[group].data_vars:
                 return group
         names = [str(v) for group in self._groups for v in self.tree[group].data_vars]
-        raise InputError("variable", name, f"one of {', '.join(names)}", "This model has no such variable.")
+        raise InputError("variable", name, f"one of {', '.join(names)}", "Choose one of them.")
 
     def check_draws(self) -> None:
         """Raise an error if a sampler has no draws because it was stopped in its burn-in."""
@@ -540,7 +540,7 @@ class StoredPosterior(FittedRun):
         """Return the name of a view, refusing one that the model has not."""
         if view not in self.views:
             raise InputError(
-                "view", view, f"one of {', '.join(self.views)}", "These are the views of the model."
+                "view", view, f"one of {', '.join(self.views)}", "Choose one of the views of the model."
             )
         return view
 

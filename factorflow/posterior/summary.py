@@ -62,7 +62,7 @@ def top_features(posterior: StoredPosterior, view: str | None, factor: str, n: i
     if view is None:
         parts = [top_features(posterior, name, factor, n) for name in posterior.loaded_views]
         if not parts:
-            raise InputError("view", view, "a family whose views have loadings", "Ask for variable(name).")
+            raise InputError("view", view, "a family whose views have loadings", "Use variable(name).")
         for name, part in zip(posterior.loaded_views, parts, strict=True):
             part.insert(0, "view", name)
         return pd.concat(parts)
@@ -179,7 +179,7 @@ def components(posterior: StoredPosterior, n: int) -> pd.DataFrame:
             "model",
             posterior.run["config"].get("model"),
             "a family whose components have weights",
-            "Ask for variance_explained() and top_features(view, factor).",
+            "Use variance_explained() and top_features(view, factor).",
         )
     columns: dict[str, Any] = {"weight": posterior.variable("weight").values}
     for view in posterior.loaded_views:

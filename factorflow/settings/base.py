@@ -156,14 +156,14 @@ def values_of(field: Mapping[str, Any], known: Mapping[str, Any]) -> str:
         return f"[{', '.join(values_of(part, known) for part in field['prefixItems'])}]"
     kind = str(field.get("type", "any value"))
     if kind == "array":
-        return f"list of: {values_of(field.get('items', {}), known)}"
+        return f"list of {values_of(field.get('items', {}), known)}"
     bounds = [f"{sign} {field[name]}" for name, sign in _SIGNS.items() if name in field]
     return " ".join([_TYPES.get(kind, kind), *([" and ".join(bounds)] if bounds else [])])
 
 
 _SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
-_TYPES = {"integer": "whole number", "string": "text", "boolean": "true or false", "null": "null",
-          "object": "names with values"}  # fmt: skip
+_TYPES = {"integer": "integer", "string": "str", "boolean": "true or false", "null": "null",
+          "object": "mapping"}  # fmt: skip
 
 
 def _refusal(kind: type[Options], error: ValidationError, given: Mapping[str, Any]) -> InputError:
@@ -185,18 +185,18 @@ def _refusal(kind: type[Options], error: ValidationError, given: Mapping[str, An
     return OptionError(key, value, expected, kind.of, known)
 
 
-_BOUNDS = {"greater_than_equal": "from {ge} on", "greater_than": "greater than {gt}",
-           "less_than_equal": "up to {le}", "less_than": "less than {lt}"}  # fmt: skip
-_KINDS = {"int": "a whole number", "float": "a number", "bool": "true or false", "string": "text",
-          "tuple": "a list", "list": "a list", "dict": "names with values",
-          "model": "names with values"}  # fmt: skip
+_BOUNDS = {"greater_than_equal": ">= {ge}", "greater_than": "> {gt}",
+           "less_than_equal": "<= {le}", "less_than": "< {lt}"}  # fmt: skip
+_KINDS = {"int": "an integer", "float": "a number", "bool": "true or false", "string": "text",
+          "tuple": "a list", "list": "a list", "dict": "a mapping",
+          "model": "a mapping"}  # fmt: skip
 
 
 def _list(kind: type[Options], key: str) -> str:
     """Describe the type of a list."""
     schema = kind.model_json_schema()
     values = values_of(schema.get("properties", {}).get(key, {}), schema.get("$defs", {}))
-    return "a list, such as " + ('["a", "b"]' if "text" in values else "[1, 2]")
+    return "a list, such as " + ('["a", "b"]' if "str" in values else "[1, 2]")
 
 
 def _expectation(first: Any, error: ValidationError, key: str) -> str:
@@ -215,11 +215,11 @@ def _describe_bound(error: Any) -> str:
         size = limits.get("min_length", limits.get("max_length"))
         return f"a list of {size} at {'least' if kind == 'too_short' else 'most'}"
     if kind == "int_from_float":
-        return "a whole number"
+        return "an integer"
     if kind == "union_tag_invalid":
         return f"a {error['ctx']['discriminator'].strip(chr(39))} among {error['ctx']['expected_tags']}"
     if kind == "union_tag_not_found":
-        return f"names with values, {error['ctx']['discriminator'].strip(chr(39))} among them"
+        return f"a mapping with {error['ctx']['discriminator'].strip(chr(39))}"
     word = kind.removesuffix("_type").removesuffix("_parsing")
     if word in _KINDS:
         return _KINDS[word]

@@ -155,7 +155,7 @@ class ClusterSetting(Options):
             key = str(value) if name == "kind" else name
             if name in {"kind", "path", "arguments", "tls"}:
                 remedy = f"Use {SUCCESSORS.get(key, EXAMPLE)} instead."
-                raise InputError(f"cluster: {name}", value, "nothing: this setting was removed", remedy)
+                raise InputError(f"cluster: {name}", value, "no value: the option was removed", remedy)
         return values
 
     @model_validator(mode="after")
@@ -167,7 +167,7 @@ class ClusterSetting(Options):
             check_address(self.address)
             for name, value in (("kwargs", self.kwargs), ("adapt", self.adapt)):
                 if value:
-                    raise InputError(name, value, "nothing beside an address", "Leave it out.")
+                    raise InputError(name, value, "None with an address", "Leave it out.")
         if self.wait is not None:
             seconds_of("wait", self.wait)
         if self.adapt is not None:

@@ -117,12 +117,12 @@ class PlaceOptions(Options):
         if self.cluster is None:
             return self
         if self.executor not in {"local", "dask"}:
-            expected = "nothing beside cluster, which says where the run works"
+            expected = "None with cluster, which determines where the run is executed"
             raise InputError("executor", self.executor, expected, "Leave one of the two out.")
         for name in ("workers", "memory_limit"):
             if (value := getattr(self, name)) is not None:
                 remedy = "Put it into the cluster: its workers, adapt or kwargs."
-                raise InputError(name, value, "nothing beside cluster, which says it", remedy)
+                raise InputError(name, value, "None with cluster", remedy)
         return self
 
     def arguments(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class ResumeOptions(PlaceOptions):
         """Check a port, with or without a host."""
         port = (given or "0").rpartition(":")[2]
         if not (port.isascii() and port.isdigit() and int(port) < 2**16):
-            raise InputError("metrics", given, "a port up to 65535, or HOST:PORT", "Choose one that is free.")
+            raise InputError("metrics", given, "a port up to 65535, or HOST:PORT", "Choose a free one.")
         return given
 
 

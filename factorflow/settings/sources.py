@@ -185,7 +185,7 @@ class SourceOptions(TableOptions, MatrixOptions):
     def _kinds(cls, kinds: Any) -> Any:
         """Check the names of likelihoods; errors name the view."""
         if isinstance(kinds, str) and kinds not in {"poisson", "normal", "gaussian"}:
-            expected = "one by view; or, of the response of a long table, poisson, normal or gaussian"
+            expected = "a mapping by view; or, for the response of a long table, poisson, normal or gaussian"
             raise InputError("likelihoods", kinds, expected, "Name the view, or correct it.")
         for view, name in kinds.items() if isinstance(kinds, dict) else ():
             kind_of(str(view), str(name))
@@ -204,7 +204,7 @@ class SourceOptions(TableOptions, MatrixOptions):
             raise InputError(name, given[name], expected, remedy, formula=self.formula or ...)
         kinds = self.likelihoods
         if self.formula is None and isinstance(kinds, str):
-            expected = "one by view: one alone is of the response of a long table"
+            expected = "a mapping by view (a single name is for the response of a long table)"
             raise InputError("likelihoods", kinds, expected, "Name the view.")
         if self.formula is not None and isinstance(kinds, dict) and len(kinds) > 1:
             raise InputError("likelihoods", kinds, "one: a table has one response", "Leave one.")

@@ -33,7 +33,7 @@ CONSOLIDATED = "consolidated_metadata"
 """Key of the root's metadata under which Zarr keeps those of all groups and arrays."""
 CRC_BYTES = 4
 """Every chunk ends with the CRC32C of what comes before: the last codec of all arrays."""
-LOST = OptionText("It was deleted, or the disk lost it: run anew with {overwrite}.", overwrite=True)
+LOST = OptionText("The file was deleted or lost: run again with {overwrite}.", overwrite=True)
 
 _verified: dict[str, bytes] = {}
 """Verified metadata by checksum: object stores are not asked for them again."""

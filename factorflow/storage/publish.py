@@ -159,14 +159,14 @@ def _check_target(path: Location, overwrite: bool, recognise: Callable[[Any], ob
         return
     if not overwrite:
         remedy = "Choose another, or overwrite it: {overwrite}."
-        raise InputError("output", str(path), "a path that does not exist yet", remedy, overwrite=True)
+        raise InputError("output", str(path), "a path that does not exist", remedy, overwrite=True)
     if isinstance(path, Path) and path.is_dir() and not any(path.iterdir()):
         return
     try:
         recognise(path)
     except InputError as error:
         if "schema version" not in error.parameter:
-            remedy = "It is something else; remove it yourself, or choose another path."
+            remedy = "It is not a factorflow result: remove it, or choose another path."
             raise InputError("output", str(path), "an output of the same kind to overwrite", remedy) from None
 
 
@@ -191,7 +191,7 @@ def _build_beside(path: Location, parameter: str = "output", *, suffix: str = "p
                 if os.path.lexists(path) and _has_previous(path) and not (folder / REPLACES).exists():
                     lock.delete_directory()
                     remedy = "It is not what a killed writer left: move it, or choose another path."
-                    raise InputError(parameter, str(_previous(path)), "a path where nothing is", remedy)
+                    raise InputError(parameter, str(_previous(path)), "a path that does not exist", remedy)
                 _settle(path)
             delete(folder / path.name)
             if not _has_previous(path):  # else it could not be deleted
@@ -248,7 +248,7 @@ def upload(folder: Path, location: RemotePath, *, replace: bool) -> None:
     with claim(location, has_objects=True):
         old = location.list_names()
         if old and not replace:
-            raise InputError("output", str(location), "a name where nothing is yet", "Choose another one.")
+            raise InputError("output", str(location), "a name that does not exist", "Choose another one.")
         if old:
             verify_new_store(folder)
         with _delete_on_failure(location, replaced=bool(old)):
@@ -262,7 +262,7 @@ def upload(folder: Path, location: RemotePath, *, replace: bool) -> None:
                 pass
             if location.list_names() != names:
                 remedy = "Another process writes there, or deletes what is there: choose another one."
-                raise InputError("output", str(location), "a name that no other process writes", remedy)
+                raise InputError("output", str(location), "a name without another writer", remedy)
             _put_new(location / METADATA, (folder / METADATA).read_bytes())
 
 
@@ -297,7 +297,7 @@ def claim(location: RemotePath, parameter: str = "output", *, has_objects: bool 
                 raise
             object_.put(content, replaces=version)
     except FileExistsError:
-        expected = f"a name that no other process writes (process {who['process']} on {who['host']} does)"
+        expected = f"a name without another writer (process {who['process']} on {who['host']} does)"
         left = f"the object {object_}" + (f" and all objects in {location}/" if has_objects else "")
         remedy = f"Wait for it. If it was killed (it began at {who['since']}), remove {left}."
         raise InputError(parameter, str(location), expected, remedy) from None

@@ -144,7 +144,7 @@ def plan(
         raise InputError("seeds", (), "at least one seed", "Leave it out for one run of each combination.")
     for name, values in (*grid.items(), ("seeds", seeds)):
         if twice := [value for i, value in enumerate(values) if value in values[:i]]:
-            raise InputError(name, twice[0], "every value once", "It would count twice in the ranking.")
+            raise InputError(name, twice[0], "every value once", "Remove duplicates.")
     for seed in seeds:
         RunOptions(seed=seed)
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]

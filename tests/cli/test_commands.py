@@ -133,10 +133,6 @@ def test_bad_options_exit_with_2(
 
 
 MISTAKES: dict[str, tuple[list[str], str]] = {
-    "a file is no dataset": (
-        ["fit", "a.csv", "--out", "x.zarr"],
-        "It is a file. Make one with factorflow.write_dataset or `factorflow ingest`.",
-    ),
     "a file is no posterior": (
         ["summary", "a.csv"],
         "It is a file. Make one with factorflow.fit or `factorflow fit`.",
@@ -438,4 +434,4 @@ def test_a_cluster_by_one_setting(how: str, tmp_path: Path) -> None:
     run(*options)
     assert open_posterior(out).run["executor"] == "distributed.LocalCluster"
     refused = run_json(*options, "--workers", 2, "--overwrite", code=2)
-    assert "nothing beside cluster" in refused["error"]["expected"]
+    assert "None with cluster" in refused["error"]["expected"]

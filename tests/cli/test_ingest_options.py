@@ -81,14 +81,14 @@ def test_layers_by_view(tmp_path: Path, cells: list[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--likelihood", "foo"], "--likelihood foo: expected one by view; or, of the response of a long"),
-        (["--likelihood", "poisson"], "--likelihood poisson: expected one by view"),
+        (["--likelihood", "foo"], "--likelihood foo: expected a mapping by view; or, for the response of a"),
+        (["--likelihood", "poisson"], "--likelihood poisson: expected a mapping by view"),
         (["--likelihood", "y=foo"], "likelihood of view 'y' = foo: expected one of gaussian"),
         (["--holdout", "0.2"], "--holdout 0.2: expected nothing: it is for long tables"),
         (["--part", "held-out"], "--part held out: expected nothing: it is for long tables"),
         (["--block-rows", "7"], "--block-rows 7: expected a power of two"),
         (["--transpose", "z"], "--transpose z: expected views among y"),
-        (["--transpose", "y", "--layer", "counts"], "--layer counts: expected nothing"),
+        (["--transpose", "y", "--layer", "counts"], "--layer counts: expected None"),
     ],
 )
 def test_wrong_options_are_named_as_they_were_typed(tmp_path: Path, options: list[str], told: str) -> None:

@@ -67,8 +67,8 @@ def test_plan_is_every_combination_and_seed() -> None:
         ({"n_factors": []}, [0], "n_factors"),
         ({"n_factor": [1]}, [0], "n_factor"),
         ({"n_factors": [1]}, [], "seeds"),
-        ({"n_factors": [1]}, [0, -1], "seed = -1: expected a number from 0 on"),
-        ({"n_factors": [1, 0]}, [0], "n_factors = 0: expected a number from 1 on"),
+        ({"n_factors": [1]}, [0, -1], "seed = -1: expected a number >= 0"),
+        ({"n_factors": [1, 0]}, [0], "n_factors = 0: expected a number >= 1"),
     ],
 )
 def test_plan_refuses(grid: dict[str, list[int]], seeds: list[int], named: str) -> None:

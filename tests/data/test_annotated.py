@@ -58,7 +58,7 @@ def test_a_layer_beside_obsm_of_marked_features(adata: Any, tmp_path: Path, back
 def test_what_is_not_there_is_named(adata: Any, tmp_path: Path, options: Any, named: str) -> None:
     with pytest.raises(InputError, match=named):
         write_dataset(tmp_path / "a", adata, **options)
-    with pytest.raises(InputError, match="it is for AnnData"):
+    with pytest.raises(InputError, match="no view is AnnData"):
         write_dataset(tmp_path / "a", {"x": np.ones((4, 2))}, **options)
     del adata.var["highly_variable"]
     with pytest.raises(InputError, match="highly_variable"):

@@ -100,7 +100,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
         FRAME.assign(row=range(8)),
         "count ~ row + site",
         {},
-        "variable 'row' = 8 levels in 8 rows .*It names the rows",
+        "variable 'row' = 8 levels in 8 rows .*It is used as row names",
     ),
     "measurements as levels": (
         FRAME,
@@ -112,7 +112,7 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
         changed("depth", 6, -0.5),
         "count ~ site + linear(1, depth)",
         {},
-        "column 'depth' of the table, row 7 = -0.5: expected a number from 0 on",
+        "column 'depth' of the table, row 7 = -0.5: expected a number >= 0",
     ),
     "text as a response": (changed("count", 2, "many"), "count ~ site", {}, "column 'count' of the table"),
     "dates as a response": (

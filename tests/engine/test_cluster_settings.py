@@ -153,7 +153,7 @@ def test_times(text: str, seconds: int) -> None:
 
 @pytest.mark.parametrize("also", [{"executor": "threads"}, {"workers": 2}, {"memory_limit": "1GB"}])
 def test_two_answers_to_one_question(also: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="nothing beside cluster"):
+    with pytest.raises(InputError, match="None with cluster"):
         ResumeOptions(cluster={"address": "tcp://host:8786"}, **also)
 
 

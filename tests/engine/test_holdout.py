@@ -86,7 +86,7 @@ def test_a_run_is_known_by_its_unit(dataset: Dataset, tmp_path: Path) -> None:
     first = factorflow.fit(dataset, CONFIG, holdout_unit="row", **options)
     again = factorflow.fit(dataset, CONFIG, holdout_unit="row", resume="auto", **options)
     assert again.run["created_at"] == first.run["created_at"]
-    with pytest.raises(InputError, match="a path where nothing is yet"):
+    with pytest.raises(InputError, match="a path that does not exist"):
         factorflow.fit(dataset, CONFIG, holdout_unit="entry", resume="auto", **options)
 
 

@@ -323,7 +323,7 @@ def test_a_previous_version_of_someone_else_is_left_alone(killed: bool, tmp_path
         (tmp_path / "p.partial").mkdir()
         (tmp_path / "p.partial" / "lock").touch()
     for _ in range(2):
-        with pytest.raises(InputError, match=r"p\.previous: expected a path where nothing is"):
+        with pytest.raises(InputError, match=r"p\.previous: expected a path that does not exist"):
             write_folder(tmp_path / "p", "new")
     assert read(tmp_path / "p") == "old"
     assert (tmp_path / "p.previous" / "letter").read_text() == "dear"

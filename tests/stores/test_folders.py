@@ -136,7 +136,7 @@ def test_of_two_that_take_over_one_does(bucket: Any, monkeypatch: pytest.MonkeyP
         put(self, content, **how)
 
     monkeypatch.setattr(RemotePath, "put", late)
-    with pytest.raises(InputError, match="a name that no other process writes"), claim(place):
+    with pytest.raises(InputError, match="a name without another writer"), claim(place):
         pass
     assert json.loads(bucket.get("out.writing"))["host"] == "other"
 

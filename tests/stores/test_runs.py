@@ -247,7 +247,7 @@ def test_what_another_put_there_meanwhile_stays(data: Any, bucket: Any, runs: Pa
             for key in bucket.keys("other.zarr"):
                 bucket.put(key.replace("other", "p"), bucket.get(key))
 
-    with pytest.raises(RunError, match=r"a name where nothing is yet.*finished\.zarr"):
+    with pytest.raises(RunError, match=r"a name that does not exist.*finished\.zarr"):
         fit(data, url, on_event=watch)
     assert factorflow.open_posterior(url).run["seed"] == 5
     bucket.delete(*bucket.keys("p.zarr"))

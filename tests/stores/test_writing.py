@@ -43,7 +43,7 @@ def test_what_is_there_is_kept_unless_it_may_be_replaced(bucket: Any, tmp_path: 
     with pytest.raises(InputError, match="replaced while it was in use"):
         first.block(0)
     bucket.put("mine/notes.txt", b"keep me")
-    with pytest.raises(InputError, match="It is something else"):
+    with pytest.raises(InputError, match="It is not a factorflow result"):
         write(bucket.url("mine"), overwrite=True)
     with pytest.raises(InputError, match="that is not within"):
         write(f"{url}/inner.zarr")
@@ -109,7 +109,7 @@ def test_one_writer(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(RemotePath, "put", second)
         write(bucket.url("d.zarr"))
-    assert "a name that no other process writes" in refused[0]
+    assert "a name without another writer" in refused[0]
     assert f"remove the object {bucket.url('d.zarr.writing')}" in refused[0]
     bucket.put("e.zarr.writing", json.dumps({"host": "h", "process": 7, "since": "then"}).encode())
     with pytest.raises(InputError, match="process 7 on h does"):

@@ -197,7 +197,7 @@ def describe_rows(
         if np.unique(sequence).size < n_sequences:
             raise InputError(
                 "sequences",
-                "labels that come back later",
+                "a sequence label in one run of rows",
                 "all rows of a sequence next to each other",
                 "Sort the rows by sequence and time.",
             )

@@ -101,7 +101,7 @@ class TableFormat:
             value = getattr(self, name)
             wrong = not isinstance(value, str) or len(value) != 1 or (name == "decimal" and value not in ".,")
             if value is not None and wrong:
-                raise InputError(name, value, known, "Leave it out, and it is found.")
+                raise InputError(name, value, known, "Leave it out to have it detected.")
         if self.index_col is True or not isinstance(self.index_col, str | int | None):
             remedy = "Leave it out for a first column of text, or one called 'id' or 'sample'."
             raise InputError(
@@ -275,7 +275,7 @@ def _encoding(path: Path) -> str:
             raise InputError(f"file {path}", what, "a text table", remedy)
     if b"\0" in start:
         remedy = "Name its encoding, for example {encoding}, or save it again as CSV in UTF-8."
-        value, expected = "bytes that are 0", "a text table in UTF-8"
+        value, expected = "bytes that are 0", "a text table encoded as UTF-8"
         raise InputError(f"file {path}", value, expected, remedy, encoding="utf-16-le")
     return "utf-8-sig"
 

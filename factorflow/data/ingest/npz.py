@@ -136,7 +136,7 @@ def sort_arrays(path: Path, arrays: Mapping[str, Any], kinds: KindOf) -> Found:
         absent = [key for key in keys.values() if key not in arrays]
         if absent:
             raise InputError(
-                f"file {path}", ", ".join(absent), "an array for every name in view_names", "It is missing."
+                f"file {path}", ", ".join(absent), "an array for each name in view_names", "It is missing."
             )
     else:
         keys = {

@@ -118,7 +118,10 @@ class Reading:
         for name, value in vars(self.annotated).items():
             if value and not self.seen:
                 raise InputError(
-                    name, value, "nothing: it is for AnnData and MuData, and no view is one", "Leave it out."
+                    name,
+                    value,
+                    "None: no view is AnnData or MuData",
+                    "Leave it out.",
                 )
         layer, marked = self.annotated.layer, self.annotated.highly_variable
         self._check_views("layer", () if layer is None or isinstance(layer, str) else tuple(layer))

@@ -303,7 +303,7 @@ def _from_list(view: str, rows: Any, kind: Kind | None) -> AnyBlock:
             f"view {view!r}",
             "a list of rows of unequal length",
             "samples x features",
-            "Fill up what is missing with NaN.",
+            "Pad short rows with NaN.",
         ) from error
 
 

@@ -154,7 +154,7 @@ def _lines(folder: Path, paths: list[Path], size: int) -> list[list[str]]:
         ):
             lines = [line.rstrip("\r\n").split("\t") for line in stream]
     except (OSError, ValueError, EOFError) as error:
-        raise read_error(path, error, "a text table in UTF-8", "Copy it again.") from error
+        raise read_error(path, error, "a text table encoded as UTF-8", "Copy it again.") from error
     if len(lines) != size:
         raise InputError(
             f"file {path}", f"{len(lines)} lines", f"{size}, as the matrix has", "Copy both again."

@@ -268,7 +268,7 @@ def damaged_files(path: Path) -> Iterator[None]:
         raise InputError(
             f"file {path}",
             str(error),
-            "a text table in UTF-8",
+            "a text table encoded as UTF-8",
             "Name its encoding, for example {encoding}, or save it again as CSV in UTF-8.",
             encoding="cp1252",
         ) from error

@@ -89,7 +89,7 @@ class Simulation:
 def check_count(what: str, value: Any, least: int = 1) -> None:
     """Refuse what is no whole number from ``least`` on."""
     if not isinstance(value, int | np.integer) or value < least:
-        raise InputError(what, value, f"a whole number from {least} on", "Correct it.")
+        raise InputError(what, value, f"an integer >= {least}", "Correct it.")
 
 
 def share_of(what: str, value: float | Mapping[str, float], view: str) -> float:

@@ -96,11 +96,9 @@ def simulate(
     simulator, suited = find_simulator(kind)
     settings = {**suited, **settings}
     if not isinstance(n_samples, int) or n_samples < 2:
-        raise InputError(
-            "n_samples", n_samples, "a whole number from 2 on", "A factor model needs several samples."
-        )
+        raise InputError("n_samples", n_samples, "an integer >= 2", "A factor model needs several samples.")
     if not 0 <= seed < 2**64:
-        raise InputError("seed", seed, "a whole number from 0 to 2^64 - 1", "Any of them will do.")
+        raise InputError("seed", seed, "an integer from 0 to 2^64 - 1", "For example 0.")
     parameters = list(inspect.signature(simulator).parameters)[2:]
     unknown = sorted(set(settings) - set(parameters))
     if unknown:

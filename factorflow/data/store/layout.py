@@ -336,7 +336,7 @@ def choose_block_rows(
                 "block_rows",
                 requested,
                 "a power of two",
-                "Leave it out, and it is chosen from the width of the views.",
+                "Leave it out to choose it from the width of the views.",
             )
         return int(requested)
     least, many = (TABLE_ROW_BYTES, MANY_TABLE_ROWS) if table else (ROW_BYTES, MANY_BLOCK_ROWS)

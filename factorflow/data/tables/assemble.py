@@ -209,7 +209,7 @@ class Table:
                 for name, column in columns.items():
                     append(files[name], column[rows][above])
         if not n_rows:
-            raise InputError(f"column {response!r}", "only 0", "counts", "Nothing was seen anywhere.")
+            raise InputError(f"column {response!r}", "only 0", "counts", "Leave the view out.")
         positive = {name: FileColumn.whole(path, columns[name].dtype) for name, path in paths.items()}
         numbers = {response: positive.pop(response)}
         return replace(self, spooled=replace(spooled, n_rows=n_rows, codes=positive, numbers=numbers))
@@ -290,14 +290,14 @@ class Table:
                     f"variable {column!r}",
                     f"a single level ({levels.names[0]})",
                     "two levels or more",
-                    "It tells no rows apart: leave it out.",
+                    "It has one level: leave it out.",
                 )
             if used >= n_rows:
                 raise InputError(
                     f"variable {column!r}",
                     f"{used} levels in {n_rows} rows ({join_names(levels.names, 3)})",
                     "levels that several rows share",
-                    "It names the rows: leave it out.",
+                    "It is used as row names: leave it out.",
                 )
 
 

@@ -175,7 +175,7 @@ def _exposure(piece: Piece, offset: Offset) -> NDArray[np.float64]:
         raise InputError(
             f"column {offset.column!r} of {piece.where}, row {piece.first + row + 1}",
             float(values[row]),
-            "an exposure from 0 on",
+            "an exposure >= 0",
             "Correct it.",
         )
     return values

@@ -150,7 +150,7 @@ def _response(formula: str, left: list[list[tuple[str, str]]]) -> str:
             "formula",
             formula.partition("~")[0].strip() or "no response",
             "one column as the response",
-            "Make a column of what is to be explained.",
+            "Compute it as a column of the table.",
         )
     return left[0][0][0]
 

@@ -108,7 +108,7 @@ def spool(source: TableSource, terms: Terms, rules: Rules, folder: Path) -> Spoo
             "source",
             f"{out.n_table_rows} rows, {out.n_dropped} of them with something missing",
             "rows with a response",
-            "Check the table and what is to be left out.",
+            "Check the table and the options that leave rows out.",
         )
     if both:
         out.held_out = parts[1].spooled(SpooledTable())
@@ -215,4 +215,4 @@ def _check_numbers(
                 offset.column, numbers[offset.column] <= 0, "a number above 0, whose logarithm it is", remedy
             )
     for column in (c for group in terms.linear for c in group.columns if c is not None):
-        refuse(column, numbers[column] < 0, "a number from 0 on, as in linear(...)", "Shift or rescale it.")
+        refuse(column, numbers[column] < 0, "a number >= 0, as in linear(...)", "Shift or rescale it.")

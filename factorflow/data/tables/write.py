@@ -158,7 +158,7 @@ def _codes(na_values: Any) -> tuple[str, ...]:
 def _write(partial: Path, built: TableViews, block_rows: int | None) -> None:
     if built.n_rows < 2:
         raise InputError(
-            "rows", built.n_rows, "at least 2 that differ", "Check the table and what is to be left out."
+            "rows", built.n_rows, "at least 2 that differ", "Check the table and which rows are left out."
         )
     row_bytes = sum(view.work_bytes for view in built.views)
     check_space(partial, built.n_rows * row_bytes)

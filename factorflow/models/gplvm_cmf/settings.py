@@ -175,7 +175,7 @@ def check_meta(
             )
         views.append(View(view.name, view.likelihood, view.n_features, view.location))
     if not views:
-        raise InputError("views", "none that is explained", "a Gaussian or Bernoulli view", "Add one.")
+        raise InputError("views", "a view of inputs", "a Gaussian or Bernoulli view", "Add one.")
     width = sum(known[name].n_features for name in given)
     if given and n_inputs not in (None, width):
         raise InputError(

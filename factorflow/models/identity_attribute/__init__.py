@@ -221,7 +221,7 @@ class IdentityAttribute(ModelConfig):
                 f"at most {most or settings.n_features}"
                 + (f" with {each} attributes each" if most else "")
                 + f": of {settings.n_features} features there are as many components",
-                "Ask for fewer, or use {start}.",
+                "Request fewer, or use {start}.",
                 start="random",
             )
         if not meta.n_sequences:

@@ -56,7 +56,7 @@ def group_weights(settings: Settings, block: Block) -> dict[str, Float64[np.ndar
             raise InputError(
                 f"view {name!r}, row {block.start + row + 1}, column {column + 1}",
                 float(x[row, column]),
-                "a finite number from 0 on: the weight of a level of a linear group",
+                "a finite number >= 0: the weight of a level of a linear group",
                 "Shift or rescale the column.",
             )
         missing = np.asarray(np.isnan(x).any(axis=1))

@@ -324,6 +324,6 @@ def _view(views: dict[str, ViewMeta], role: str, name: str, kinds: tuple[str, ..
             f"a view of kind {' or '.join(kinds)}",
             "Counts are for molten_poisson, measurements for molten_normal."
             if role == "response"
-            else "Numbers take part as levels: bin them, or write them as text.",
+            else "Numbers become levels: bin them, or write them as text.",
         )
     return views[name]

@@ -181,7 +181,7 @@ class ProbitFactors(ModelConfig):
             raise InputError(
                 "travel_time",
                 self.travel_time,
-                "a time that is no multiple of pi, at which every d_k comes back to -d_k or d_k",
+                "a number that is not a multiple of pi, at which every d_k returns to -d_k or d_k",
                 "2.5 * pi is the default.",
             )
         activity, density, variance = self._check_priors()

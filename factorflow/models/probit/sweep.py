@@ -198,7 +198,7 @@ def _check_rows(view: str, block: Block) -> None:
         raise InputError(
             f"row {row} of view {view}",
             "all entries missing",
-            "at least one observed entry in every row",
+            "at least one observed entry per row",
             f"Leave out {pluralize(int((~seen).sum()), 'such row')} of block {block.number}.",
         )
 

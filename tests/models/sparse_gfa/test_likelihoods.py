@@ -233,7 +233,7 @@ def test_student_t_goes_on_in_parts_and_projects(dataset: Any, truth: dict[str, 
             "poisson for view y, which was written as gaussian: expected one of beta, gamma, gaussian",
         ),
         ({"n": "binomial(n=3)"}, r"binomial\(n=3\): expected binomial\(trials=1\)"),
-        ({"n": "binomial(trials=0)"}, "trials = 0: expected a whole number, at least 1"),
+        ({"n": "binomial(trials=0)"}, "trials = 0: expected an integer >= 1"),
         ({"y": "student_t(nu=-1)"}, "nu = -1.0: expected degrees of freedom above 0"),
         ("posson", "posson: expected one of bernoulli, beta, binomial"),
         (
