@@ -19,8 +19,6 @@ from typing import Any, TypeVar
 
 from factorflow.errors import FactorflowError, InputError
 
-__all__ = ["name_wrong_arguments", "name_wrong_arguments_of_methods", "closing_figures"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 

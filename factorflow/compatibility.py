@@ -17,8 +17,6 @@ from factorflow.storage.checksums import METADATA
 from factorflow.storage.local import LOCK
 from factorflow.storage.location import URL, as_location
 
-__all__ = ["examine_folder"]
-
 RUN = ".run"
 """What the folder of an interrupted run ends with."""
 

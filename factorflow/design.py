@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["EXPOSURE", "OFFSET", "WEIGHT", "WITHIN", "TableDesign"]
-
 EXPOSURE, OFFSET, WEIGHT, WITHIN = "exposure", "offset", "weight", "within"
 """Names of the covariates that a table has for these roles."""
 

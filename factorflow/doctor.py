@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from factorflow.engine.executors.worker_info import WorkerInfo
     from factorflow.settings.clusters import ClusterSetting
 
-__all__ = ["Check", "examine", "memory_checks", "check_shared_path"]
-
 
 @dataclass(frozen=True)
 class Check:

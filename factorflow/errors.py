@@ -6,20 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = [
-    "ExportWarning",
-    "FactorflowError",
-    "InputError",
-    "OptionText",
-    "OptionError",
-    "RUN_ANEW",
-    "RunError",
-    "UnusedWarning",
-    "pluralize",
-    "removed_option",
-    "thread_limit_explained",
-]
-
 
 def pluralize(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun: "1 view", "2,000 views"."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from factorflow.errors import InputError
 
-__all__ = ["EXTRAS", "install", "require"]
-
 EXTRAS = {
     "anndata": "omics",
     "av": "examples",

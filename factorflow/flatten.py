@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["allow_package", "flatten", "unflatten"]
-
 
 def flatten(tree: Any) -> tuple[Any, list[Any]]:
     """Return the structure of a tree as plain values (JSON), and its arrays and numbers in order.

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 
-__all__ = ["INPUTS", "KINDS", "VALUES", "Kind", "ValueSummary", "guess", "kind_of"]
-
 LARGEST_COUNT = 2**32 - 1
 """Largest count that can be stored."""
 

@@ -8,8 +8,6 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
-__all__ = ["names_of", "on_first_use"]
-
 
 def names_of(package: str, public: Sequence[str]) -> Callable[[], list[str]]:
     """Return a module's ``__dir__``: its public names, also those that are imported on first use."""

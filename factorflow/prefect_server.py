@@ -24,8 +24,6 @@ from urllib.request import Request, build_opener, getproxies, proxy_bypass
 
 from factorflow.errors import InputError
 
-__all__ = ["check_prefect", "exempt_local_server", "read_settings"]
-
 LOCAL = ("127.0.0.1", "localhost")
 """Where the server of a flow itself is."""
 

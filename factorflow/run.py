@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from distributed import Client
     from distributed.deploy.cluster import Cluster
 
-__all__ = ["check_warm_start", "fit", "project", "resume"]
-
 
 def fit(
     dataset: Dataset | str | os.PathLike[str],

@@ -31,20 +31,6 @@ HoldoutUnit = Literal["entry", "row", "sequence"]
 CODE_BYTES = 4
 """Bytes of a code in ``Block.columns``."""
 
-__all__ = [
-    "Array",
-    "Block",
-    "HoldoutUnit",
-    "Likelihood",
-    "Memory",
-    "Meta",
-    "Missing",
-    "ViewMeta",
-    "sample_names",
-    "sample_numbers",
-    "without_values",
-]
-
 SAMPLE = "sample"
 """What the names of unnamed samples begin with."""
 

@@ -39,16 +39,6 @@ if TYPE_CHECKING:
 
     from factorflow.api import Posterior
 
-__all__ = [
-    "Label",
-    "RunWatcher",
-    "picture_of",
-    "publish_factors",
-    "publish_objective",
-    "publish_picture",
-    "publish_report",
-]
-
 EVERY_SECONDS = 5.0
 """Between two updates of the progress artifact: one costs about 25 ms."""
 

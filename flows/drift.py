@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from factorflow.posterior.stored_posterior import StoredPosterior
     from flows.history import Moments
 
-__all__ = ["alerts", "compare_data", "compare_factors", "compare_scores"]
-
 LEAST = 0.01
 """Factors with less than this share of all squared loadings cause no alert: chance alone turns them."""
 

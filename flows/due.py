@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from factorflow.models.contract import ModelConfig
     from factorflow.posterior.record import RunRecord
 
-__all__ = [
-    "Due",
-    "Last",
-    "check_rows",
-    "due",
-    "last_fit",
-    "n_latest_rows",
-    "run_asked_for",
-    "other_features",
-]
-
 
 @dataclass(frozen=True)
 class Last:

@@ -40,8 +40,6 @@ from flows.parameters import (
     default_model,
 )
 
-__all__ = ["fit"]
-
 
 @flow(name="fit", log_prints=True)
 def fit(

@@ -29,8 +29,6 @@ from factorflow.storage.remote import RemotePath
 if TYPE_CHECKING:
     from factorflow.data import Dataset
 
-__all__ = ["Entry", "History", "Moments", "moments_of"]
-
 Moments = Mapping[str, Mapping[str, Any]]
 """By view: ``n_observed``, ``mean``, ``variance`` and ``feature``, (D,) each, and ``n_rows``."""
 

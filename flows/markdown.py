@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-__all__ = ["code_block", "plain"]
-
 HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 
 MARKS = re.compile(r"[\\`*_\[\]~|]|(?<=:)/(?=/)|(?<=www)\.|@")

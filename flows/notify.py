@@ -21,8 +21,6 @@ from pydantic import SecretStr
 from factorflow.errors import InputError
 from factorflow.settings import read_yaml
 
-__all__ = ["automations", "notify"]
-
 BLOCK = "factorflow-notify"
 URL = "FACTORFLOW_NOTIFY_URL"
 

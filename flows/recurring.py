@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from factorflow.engine.events import OnEvent
     from factorflow.models.contract import ModelConfig
 
-__all__ = ["RefreshResult", "Steps", "import_hook", "refresh", "run_steps"]
-
 Accept = Callable[[Mapping[str, Any]], bool]
 """A hook that says whether a new posterior becomes the latest, by its comparison with the one before."""
 

@@ -36,8 +36,6 @@ from flows.parameters import (
 )
 from flows.recurring import Check, RefreshResult, Steps, run_steps
 
-__all__ = ["refresh"]
-
 Rule = Annotated[
     RefreshOptions,
     Worded,

@@ -20,8 +20,6 @@ from prefect.exceptions import ObjectNotFound
 
 from factorflow.settings import read_yaml
 
-__all__ = ["read_deployments", "differences"]
-
 EXECUTOR = "{{ $FACTORFLOW_EXECUTOR }}"
 KINDS = ("cron", "interval", "rrule")
 

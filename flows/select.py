@@ -50,8 +50,6 @@ from flows.parameters import (
     default_model,
 )
 
-__all__ = ["select"]
-
 
 @dataclass(frozen=True)
 class Options(FormField):

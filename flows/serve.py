@@ -36,8 +36,6 @@ from factorflow.settings.clusters import seconds_of
 from factorflow.workflow.select import plan
 from flows.fit import check_server, server_named
 
-__all__ = ["ServableFlow", "deployments", "schedule_of"]
-
 LEAST_SECONDS = 60
 """Between two runs of a schedule."""
 

@@ -25,8 +25,6 @@ from factorflow.workflow.pipeline import Folder
 from flows.artifacts import Label, RunWatcher, publish_factors, publish_objective, publish_report
 from flows.parameters import ModelChoice, RunOptions, SourceOptions
 
-__all__ = ["fit", "ingest", "project", "publish", "say", "summarise", "worth_retrying"]
-
 
 def say(findings: Iterable[Mapping[str, str]]) -> None:
     """Log the findings as warnings of the run."""

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.engine.executors.launch import Place
 
-__all__ = ["Special"]
-
 
 @name_wrong_arguments_of_methods
 class Special(Analysed):

@@ -20,8 +20,6 @@ from factorflow.storage.location import as_location
 if TYPE_CHECKING:
     from factorflow.models.contract import ModelConfig
 
-__all__ = ["as_dataset", "cache_folder", "keep", "split_options"]
-
 OWN = {"path", "views", "overwrite", "attributes", "removed"}
 """Parameters of `write_dataset` that `fit` gives itself, or that mean something else there."""
 

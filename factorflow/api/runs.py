@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from factorflow.models.contract import ModelConfig
     from factorflow.shape import HoldoutUnit
 
-__all__ = ["fit", "project", "resume"]
-
 
 @document_options(FitOptions)
 def fit(

@@ -22,8 +22,6 @@ from factorflow.storage.checksums import METADATA, SIGNATURE, ChecksumManifest, 
 from factorflow.storage.location import as_location, is_remote
 from factorflow.storage.remote import RemotePath, map_concurrently
 
-__all__ = ["load"]
-
 EXPECTED = "a posterior: a folder that factorflow.fit wrote, or a .zip file of one"
 SECONDS = 60.0
 """Without an answer of a server after that long a download ends."""

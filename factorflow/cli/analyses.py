@@ -17,8 +17,6 @@ from factorflow.storage.publish import new_file
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["register"]
-
 SHOWN = 40
 """Rows of a table that are printed; a file and ``--json`` have all of them."""
 

@@ -20,8 +20,6 @@ from factorflow.cli.output import DisplayedResult, command
 from factorflow.errors import InputError
 from factorflow.settings import SourceOptions
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands that make and show datasets."""

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from factorflow.api import Posterior
     from factorflow.engine.events import Event
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add the commands that fit."""

@@ -15,8 +15,6 @@ from pydantic.fields import FieldInfo
 from factorflow.cli.options import assignments, completions
 from factorflow.settings import Options, parse_config
 
-__all__ = ["has_group", "options_of", "parse_group"]
-
 
 def has_group(hint: Any) -> bool:
     """Return whether a parameter is a model of options."""

@@ -12,8 +12,6 @@ from factorflow.cli.output import DisplayedResult, command
 from factorflow.errors import InputError
 from factorflow.settings import describe
 
-__all__ = ["register"]
-
 WIDTH = 100
 """Characters of a line of descriptions."""
 

@@ -16,28 +16,6 @@ from factorflow.errors import InputError
 from factorflow.settings import Options, describe, read_yaml
 from factorflow.storage.location import URL
 
-__all__ = [
-    "DEFAULT_FAMILY",
-    "FAMILIES",
-    "SIMULATORS",
-    "Dataset",
-    "ModelOptions",
-    "Overwrite",
-    "Results",
-    "Source",
-    "assignments",
-    "completions",
-    "default_families",
-    "families",
-    "from_config",
-    "names_set",
-    "options_like",
-    "path",
-    "simulators",
-    "value_of",
-    "values_of",
-]
-
 
 def path(text: str) -> Path | str:
     """Return what was typed as a path; a URL stays text, since `pathlib.Path` takes a slash away."""

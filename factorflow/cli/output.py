@@ -38,8 +38,6 @@ from factorflow.cli.options import (
 from factorflow.cli.wording import Flag, Wording
 from factorflow.errors import FactorflowError, InputError
 
-__all__ = ["DisplayedResult", "as_json", "command", "render", "serve", "report_findings", "without_findings"]
-
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 

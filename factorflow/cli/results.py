@@ -22,8 +22,6 @@ from factorflow.storage.publish import new_directory, new_file
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["Moved", "Posterior", "check_free", "opened_with", "register"]
-
 Posterior = Annotated[Path, typer.Argument(help="A posterior, as `factorflow fit` writes it.", parser=path)]
 Moved = Annotated[
     Path | None, typer.Option(help="Where the dataset of the fit is now, if it has moved.", parser=path)

@@ -10,8 +10,6 @@ import typer
 from factorflow.cli.output import command
 from factorflow.settings import ResumeOptions, parse_config
 
-__all__ = ["register"]
-
 
 def register(app: typer.Typer) -> None:
     """Add the command that serves the others."""

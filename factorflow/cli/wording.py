@@ -10,8 +10,6 @@ from typing import Any
 
 from factorflow.errors import FactorflowError, InputError, OptionError, OptionText, python_option
 
-__all__ = ["Flag", "Wording"]
-
 
 @dataclass(frozen=True)
 class Flag:

@@ -18,8 +18,6 @@ from factorflow.errors import InputError
 from factorflow.shape import Block, Meta, ViewMeta
 from factorflow.trees import freeze
 
-__all__ = ["AlignedDataset"]
-
 
 @dataclass(frozen=True)
 class AlignedDataset:

@@ -16,8 +16,6 @@ from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
 from factorflow.kinds import Kind
 from factorflow.shape import HoldoutUnit
 
-__all__ = ["Holdout"]
-
 UNITS: tuple[HoldoutUnit, ...] = get_args(HoldoutUnit)
 
 ROW_SITE, SEQUENCE_SITE = HOLDOUT_UNITS[0], HOLDOUT_UNITS[1]

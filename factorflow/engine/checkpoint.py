@@ -28,8 +28,6 @@ from factorflow.storage.publish import write_file
 from factorflow.storage.serialize import dumps, loads
 from factorflow.trees import freeze
 
-__all__ = ["CHECKPOINT_VERSION", "KEPT", "MANIFEST", "Checkpoints", "read_manifest"]
-
 CHECKPOINT_VERSION = 9
 MANIFEST = "manifest.json"
 TRACE = "trace.json"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["split_rhat"]
-
 
 def split_rhat(values: NDArray[np.float64]) -> float:
     """Return split R-hat of draws (chains, draws); infinite for fewer than four draws.

@@ -14,8 +14,6 @@ from factorflow.engine.plan import Plan, Record, State
 from factorflow.models.contract import Info, Stage, Sweep
 from factorflow.trees import Gather, freeze, map_gathers, replace
 
-__all__ = ["current", "cut_short", "decide", "enter_stage", "evaluating", "first_state", "keeps"]
-
 _RHAT_EVERY = 50
 """Kept draws between two looks at R-hat."""
 _ENTERED: WeakKeyDictionary[State, State] = WeakKeyDictionary()

@@ -9,8 +9,6 @@ from factorflow.engine.plan import Plan, State
 from factorflow.posterior.globals import sets_after, sets_every, write_globals
 from factorflow.posterior.store import write_draws
 
-__all__ = ["DrawStore", "draw_chunk"]
-
 
 class DrawStore:
     """Collects the states that are draws and has them written in whole chunks.

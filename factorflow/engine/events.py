@@ -5,16 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = [
-    "CheckpointWritten",
-    "Event",
-    "IterationDone",
-    "OnEvent",
-    "RunFinished",
-    "RunStarted",
-    "StageEntered",
-]
-
 
 @dataclass(frozen=True)
 class RunStarted:

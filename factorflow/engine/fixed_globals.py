@@ -9,8 +9,6 @@ from factorflow.models.contract import Model, Stage
 from factorflow.posterior.globals import StoredGlobals
 from factorflow.trees import nbytes
 
-__all__ = ["FixedGlobals"]
-
 HELD_BYTES = 64 << 20
 """Of a set of globals that is held until another is asked for. Each task of each iteration asks, and reading
 costs a small set far more than its bytes; of a large one it is a small part, and memory is dear."""

@@ -35,8 +35,6 @@ from factorflow.posterior.draw_store import note_draws
 from factorflow.posterior.globals import sets_after
 from factorflow.storage.local import IncrementalSync, describe
 
-__all__ = ["Budget", "Loop"]
-
 AT_ONCE_SECONDS = 0.25
 """Rounds that take less in all are submitted, and their records read, at once (`Executor.rounds_at_once`).
 

@@ -36,19 +36,6 @@ from factorflow.models.contract import Model, Stage, Sweep
 from factorflow.shape import Block, Meta, ViewMeta
 from factorflow.trees import find_gathers, freeze, map_leaves, multiply, narrow, nbytes, restrict
 
-__all__ = [
-    "Footprint",
-    "REMEDY",
-    "check_memory",
-    "kept_bytes",
-    "local_must_spill",
-    "measure",
-    "merge_bytes",
-    "must_spill",
-    "required_bytes",
-    "trace_scratch",
-]
-
 PROCESS_BYTES = 256 << 20
 """A Python process with its libraries loaded (measured: 180 to 240 MiB)."""
 

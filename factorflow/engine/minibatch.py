@@ -14,8 +14,6 @@ import numpy as np
 from factorflow.kernels.random import Step
 from factorflow.kernels.sites import ENGINE
 
-__all__ = ["part_of"]
-
 PARTS_SITE = ENGINE[0]
 """Noise: one uniform for each block."""
 

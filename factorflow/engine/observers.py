@@ -28,8 +28,6 @@ from factorflow.errors import InputError, OptionText, UnusedWarning
 from factorflow.extras import require
 from factorflow.settings import ResumeOptions
 
-__all__ = ["observers"]
-
 
 @contextmanager
 def observers(

@@ -15,8 +15,6 @@ from factorflow.kernels.random import Step
 from factorflow.models.contract import Info, Model, Stage
 from factorflow.trees import nbytes
 
-__all__ = ["FEATURE_RUN", "Plan", "Record", "State"]
-
 T = TypeVar("T")
 
 FEATURE_RUN = 2048

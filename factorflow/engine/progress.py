@@ -28,8 +28,6 @@ from factorflow.engine.events import (
 )
 from factorflow.errors import thread_limit_explained
 
-__all__ = ["LOGGER", "Silence", "progress_bar", "say", "watching"]
-
 LOGGER = logging.getLogger("factorflow")
 
 LINE_SECONDS = 60.0

@@ -29,8 +29,6 @@ from factorflow.trees import freeze
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["ClosingResult", "publish", "publish_group", "write_posterior"]
-
 
 @dataclass(frozen=True)
 class ClosingResult:

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-__all__ = ["Reading", "announce"]
-
 
 class Reading:
     """Blocks and bytes read since the process started.

@@ -26,8 +26,6 @@ from factorflow.storage.local import LOCK, Lock, check_space, sync
 from factorflow.storage.publish import write_file
 from factorflow.storage.remote import RemotePath, map_concurrently
 
-__all__ = ["DRAWN", "RemoteCheckpoints"]
-
 DRAWN = "posterior.zarr"
 """Directory, in that of a run, of its draws and of the posterior that is being built."""
 

@@ -26,8 +26,6 @@ from factorflow.storage.local import LOCK, Lock, delete, disk_errors, make_direc
 from factorflow.storage.location import Location, as_location, local_path, output_location, real_path
 from factorflow.storage.remote import RemotePath
 
-__all__ = ["RUNS", "Output", "RunDirectory"]
-
 PARTIAL = "partial.zarr"
 """Name, in the directory, of the result of a run that can be resumed."""
 FINISHED, REPLACES = "finished.zarr", "replaces"

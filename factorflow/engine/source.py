@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset, Holdout
     from factorflow.data.aligned_dataset import AlignedDataset
 
-__all__ = ["READING", "READ_AHEAD", "Source"]
-
 Pair = tuple[Block, Mapping[str, Any]]
 """A block, and the values of its held-out entries by view."""
 

@@ -22,17 +22,6 @@ from factorflow.storage.local import atomic_write, describe, sync, sync_director
 from factorflow.storage.serialize import dumps, loads
 from factorflow.trees import freeze
 
-__all__ = [
-    "SUPERSEDED",
-    "OnDisk",
-    "delete_unreferenced",
-    "files_of",
-    "link_into",
-    "load_spilled",
-    "spill",
-    "sync_files",
-]
-
 SUPERSEDED = 4
 """States of a block on disk at once: no task that may yet run reads an older one."""
 

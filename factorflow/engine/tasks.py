@@ -42,22 +42,6 @@ from factorflow.trees import (
     restrict,
 )
 
-__all__ = [
-    "Away",
-    "Group",
-    "Run",
-    "cut_features",
-    "hand_out",
-    "keep",
-    "merge",
-    "merge_nodes",
-    "slice_features",
-    "update_remotely",
-    "update_features",
-    "update_globals",
-    "update_samples",
-]
-
 Nodes = tuple[Node, ...]
 
 

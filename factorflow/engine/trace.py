@@ -8,8 +8,6 @@ from typing import Any
 
 from factorflow.engine.plan import Record
 
-__all__ = ["TRACE_ROWS", "Trace"]
-
 TRACE_ROWS = 10_000
 """Rows of a kind, beyond which every second one goes."""
 

@@ -14,8 +14,6 @@ from typing import Any
 
 from factorflow.trees import add, nbytes
 
-__all__ = ["FAN_IN", "Merge", "Node", "Tree", "alignment", "merge_steps"]
-
 FAN_IN = 4
 """Neighbours whose subtrees one task merges at most."""
 

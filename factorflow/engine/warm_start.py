@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from factorflow.models.contract import ModelConfig
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["Warm", "warm_start"]
-
 
 @dataclass(frozen=True)
 class Warm:

@@ -20,8 +20,6 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Literal, TypeVar
 
-__all__ = ["INNER", "NO_PLACE", "Target", "compile_scalar", "is_scalar", "jit", "options", "stamp", "twin"]
-
 Target = Literal["cpu", "cuda"]
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -15,8 +15,6 @@ from jaxtyping import Float64, Num, Shaped
 
 from factorflow.shape import Array
 
-__all__ = ["move_beside", "namespace", "on_device", "on_host", "product"]
-
 
 def on_device(array: Shaped[Array, "*_"]) -> bool:
     """Return whether an array lies on a device (CuPy's), not in the host's memory (NumPy's)."""

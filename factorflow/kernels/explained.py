@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
-__all__ = ["explained_share", "total_squares"]
-
 ROUNDING = 16 * np.finfo(np.float64).eps
 """A feature's mean square about its mean is rounding where it is below this share of that about 0."""
 

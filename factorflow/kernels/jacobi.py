@@ -29,8 +29,6 @@ from jaxtyping import Float64
 from factorflow.kernels.compile import compile_scalar, options
 from factorflow.kernels.scalar.normal import ndtr, scaled_tail
 
-__all__ = ["FAR", "STEP", "distribution", "quantile", "solve", "table"]
-
 CUT = 0.1
 """Below, the second term of the second series is 3 e^-40 of the first; above, the first series is short."""
 TERMS = 10

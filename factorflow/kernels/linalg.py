@@ -15,22 +15,6 @@ from numpy.typing import DTypeLike
 from factorflow.kernels.device import namespace
 from factorflow.shape import Array
 
-__all__ = [
-    "congruence",
-    "diagonal",
-    "gaussian",
-    "n_pairs",
-    "orthonormal",
-    "pack",
-    "pad_columns",
-    "symmetric_power",
-    "triangle",
-    "unpack",
-    "varimax",
-    "whitening",
-]
-
-
 _MANY, _SMALL = 300, 26
 """Matrices from which on, and rows up to which, T S T' is one product with what takes packed S there: half as
 many numbers move as of unpacked ones (of larger matrices the K^4 products take longer)."""

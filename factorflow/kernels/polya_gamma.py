@@ -31,8 +31,6 @@ from factorflow.kernels.scalar.normal import at_least_zero, fast_exp, ndtri
 from factorflow.kernels.scalar.philox import philox_pair
 from factorflow.shape import Array
 
-__all__ = ["draw_rows", "draw_weights"]
-
 _LAST = int(FAR / STEP) - 1
 
 

@@ -27,8 +27,6 @@ from jaxtyping import Float64, Integer, UInt8, UInt64
 
 from factorflow.shape import Array
 
-__all__ = ["Step", "entry_uniform", "philox4x32"]
-
 _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)

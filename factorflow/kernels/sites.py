@@ -21,18 +21,6 @@ from dataclasses import dataclass
 
 from factorflow.errors import InputError
 
-__all__ = [
-    "DRAWS",
-    "ENGINE",
-    "HOLDOUT_ENTRIES",
-    "HOLDOUT_UNITS",
-    "MODELS",
-    "PATCHES",
-    "SIMULATORS",
-    "TABLE",
-    "Sites",
-]
-
 
 @dataclass(frozen=True)
 class Sites:

@@ -24,8 +24,6 @@ from jaxtyping import Float, Float32
 
 from factorflow.kernels.vectors import compile_loop
 
-__all__ = ["expected_softplus"]
-
 Array = Any
 
 LOWEST, WIDEST = -12.0, 8.0

@@ -12,16 +12,6 @@ from jaxtyping import Float
 from factorflow.kernels.device import namespace, on_device
 from factorflow.shape import Array
 
-__all__ = [
-    "beta_term",
-    "digamma",
-    "expected_log_beta",
-    "gamma_term",
-    "gammaln",
-    "logistic",
-    "softplus",
-]
-
 
 def _special_function(name: str, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     if on_device(x) and is_cupy_array(x):

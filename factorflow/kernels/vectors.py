@@ -19,8 +19,6 @@ from numba.extending import intrinsic
 
 from factorflow.kernels.compile import INNER, jit
 
-__all__ = ["compile_inline", "compile_loop", "exp", "inner", "log"]
-
 Array = Any
 _FAST = {"contract", "reassoc", "nsz"}
 

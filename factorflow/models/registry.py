@@ -8,8 +8,6 @@ from typing import TypeVar
 from factorflow.flatten import allow_package
 from factorflow.models.contract import ModelConfig
 
-__all__ = ["default_family", "register", "registered_models"]
-
 _REGISTRY: dict[str, type[ModelConfig]] = {}
 
 C = TypeVar("C", bound=ModelConfig)

@@ -9,8 +9,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 from factorflow.kernels.random import Step
 from factorflow.shape import Block, Meta
 
-__all__ = ["Info", "Stage", "Sweep"]
-
 G = TypeVar("G")
 L = TypeVar("L")
 S = TypeVar("S")

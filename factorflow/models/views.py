@@ -5,8 +5,6 @@ from __future__ import annotations
 from factorflow.errors import InputError
 from factorflow.shape import Meta
 
-__all__ = ["refuse_inputs"]
-
 
 def refuse_inputs(meta: Meta, model: str) -> None:
     """Refuse categorical variables and covariates, for a model that does not know inputs.

@@ -9,8 +9,6 @@ import numpy as np
 if TYPE_CHECKING:
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["LEAST_INCLUSION", "LEAST_SHARE", "n_active_features", "active_views"]
-
 LEAST_SHARE = 0.001
 """Share of a view's variance below which a factor does not touch it."""
 

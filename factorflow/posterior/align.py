@@ -22,8 +22,6 @@ from jaxtyping import Float64, Int64, Shaped
 
 from factorflow.shape import Array
 
-__all__ = ["Alignment", "Symmetry", "align_draws", "find_alignment"]
-
 Symmetry = Literal["none", "sign", "flip"]
 
 ROUNDS = 4

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from factorflow.data import Dataset
 
-__all__ = ["Labels", "assemble", "labels_of", "stored_dims"]
-
 
 @dataclass(frozen=True)
 class Labels:

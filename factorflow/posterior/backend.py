@@ -9,8 +9,6 @@ import numpy as np
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
-__all__ = ["FunctionArray"]
-
 
 class FunctionArray(BackendArray):
     """An array whose values are got by a function; it is pickled if the function is.

@@ -20,8 +20,6 @@ from factorflow.errors import RUN_ANEW, InputError
 from factorflow.storage.checksums import CRC_BYTES, chunk_damage, crc32c
 from factorflow.storage.local import atomic_write
 
-__all__ = ["new_array", "open_array", "write_part"]
-
 
 def new_array(
     group: Any,

@@ -18,8 +18,6 @@ from factorflow.posterior.labels import as_slice, sample_metadata
 if TYPE_CHECKING:
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["batch", "depth"]
-
 MOST_ROWS = 4096
 """Samples that are looked at: of more, evenly spaced ones."""
 

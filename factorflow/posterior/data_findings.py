@@ -15,8 +15,6 @@ from factorflow.posterior.prediction import Predictor
 if TYPE_CHECKING:
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["LEAST_MANY", "absent_features", "dispersion", "not_described"]
-
 MOST_CHECKED = 200_000
 """Entries of a count view, of its first block, that are held against their predictions."""
 

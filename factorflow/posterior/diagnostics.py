@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["diagnostics"]
-
 
 def diagnostics(posterior: StoredPosterior) -> pd.DataFrame:
     """Return ``r_hat``, ``ess_bulk`` and ``ess_tail`` of every entry of the draws of the global variables.

@@ -16,8 +16,6 @@ from typing import Any
 from factorflow.errors import InputError, OptionText
 from factorflow.storage.checksums import chunk_damage, chunks_of, signature
 
-__all__ = ["check_draws", "note_draws", "make_room", "resize"]
-
 REMEDY = OptionText("The draws before the checkpoint are lost: run anew with {overwrite}.", overwrite=True)
 
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["partner", "with_draws"]
-
 
 def with_draws(posterior: StoredPosterior, n_draws: int, seed: int) -> xr.DataTree:
     """Return the tree of a posterior with a group ``posterior``: draws of all that has a variance beside it.

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.data.aligned_dataset import AlignedDataset
 
-__all__ = ["FittedRun"]
-
 
 @name_wrong_arguments_of_methods
 class FittedRun:

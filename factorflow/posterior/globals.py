@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     import xarray as xr
     from numpy.typing import NDArray
 
-__all__ = ["GROUP", "StoredGlobals", "globals_node", "n_sets", "sets_after", "sets_every", "write_globals"]
-
 GROUP = "globals"
 
 MOST_SETS = 100

@@ -18,17 +18,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = [
-    "CODE",
-    "COLUMN_TYPE",
-    "POSITION",
-    "as_slice",
-    "group_labels",
-    "names_of_rows",
-    "rows_of",
-    "sample_metadata",
-]
-
 CODE = "code"
 """Attribute of a column of the sample metadata: which code of the dataset it is (group, sequence, time)."""
 

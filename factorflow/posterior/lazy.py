@@ -10,8 +10,6 @@ import numpy as np
 
 from factorflow.shape import sample_names
 
-__all__ = ["lazy_array", "numbered_names"]
-
 
 def lazy_array(get: Callable[[tuple[Any, ...]], Any], shape: tuple[int, ...], dtype: Any) -> Any:
     """Return an array for an `xarray.Variable` whose values are got when they are used.

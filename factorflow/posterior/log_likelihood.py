@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["MOST_BYTES", "arviz_tree"]
-
 MOST_BYTES = 4 << 30
 """Largest pointwise log-likelihood that is computed: ArviZ copies it several times."""
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Float64
 
-__all__ = ["effective_sizes", "normal_scores", "rank_rhat"]
-
 Array = np.ndarray
 
 

@@ -20,8 +20,6 @@ from factorflow.storage.remote import RemotePath, map_concurrently
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["LAZY_LABELS", "load_tree", "load_variable", "open_tree"]
-
 LAZY_LABELS = 1_000_000
 """Dimensions longer than this get no index when a posterior is opened: it would take long."""
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from factorflow.data.aligned_dataset import AlignedDataset
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["Predictor", "generate", "impute", "predict"]
-
 PIECE_ENTRIES = 1 << 22
 """Entries predicted at a time: the working memory of a prediction, whatever is asked for."""
 

@@ -16,8 +16,6 @@ from jaxtyping import Float
 from factorflow.design import WEIGHT, WITHIN
 from factorflow.likelihoods import Likelihood, get_likelihood
 
-__all__ = ["interval", "log_count", "log_density", "tails", "two_sided"]
-
 Array = np.ndarray
 
 Method = Callable[[Likelihood, Array, Array], tuple[Array, ...]]

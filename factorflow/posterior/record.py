@@ -13,8 +13,6 @@ from factorflow.settings import ResumeOptions, RunOptions
 from factorflow.settings.runs import PASSING
 from factorflow.shape import HoldoutUnit
 
-__all__ = ["Identity", "RunRecord", "Status", "decode", "encode"]
-
 Status = Literal["running", "partial", "complete", "projected"]
 
 JSON_PARTS = ("config", "environment", "meta")

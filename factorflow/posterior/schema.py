@@ -18,18 +18,6 @@ from factorflow.storage.checksums import CHECKSUM_ATTRIBUTES, ChecksumManifest
 from factorflow.storage.location import as_location
 from factorflow.storage.remote import RemotePath
 
-__all__ = [
-    "NAMED",
-    "SCHEMA",
-    "SCHEMA_VERSION",
-    "attributes",
-    "group_attributes",
-    "is_posterior",
-    "meta_of",
-    "read_attributes",
-    "read_with_checksums",
-]
-
 SCHEMA = "factorflow.posterior"
 SCHEMA_VERSION = 4
 

@@ -32,17 +32,6 @@ if TYPE_CHECKING:
     from factorflow.likelihoods.predictive import Predictive
     from factorflow.shape import Likelihood as KindName
 
-__all__ = [
-    "AUC_BINS",
-    "PROBABILITY_FLOOR",
-    "RARE",
-    "Sums",
-    "entry_scores",
-    "finish_scores",
-    "level_sums",
-    "training_sums",
-]
-
 AUC_BINS = 2**14
 """Bins of equal width in log-odds. Pairs that fall into one bin count one half each, so AUC is off by at most
 half the share of such pairs; that bound is reported as ``auc_error`` (about 1e-4 or less in practice)."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from factorflow.posterior.stored_posterior import StoredPosterior
     from factorflow.shape import Block
 
-__all__ = ["attributes", "check_identities", "one_step"]
-
 
 def check_identities(posterior: StoredPosterior) -> None:
     """Refuse a posterior of a family without identities."""

@@ -33,17 +33,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-__all__ = [
-    "create_draws",
-    "create_rows",
-    "fit_draws",
-    "read_run",
-    "read_variable",
-    "save",
-    "write_draws",
-    "write_rows",
-]
-
 CHUNK_BYTES = 16 << 20
 """Largest chunk of the arrays that one writer writes whole."""
 

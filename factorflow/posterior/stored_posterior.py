@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.data.aligned_dataset import AlignedDataset
 
-__all__ = ["StoredPosterior"]
-
 
 @name_wrong_arguments_of_methods
 class StoredPosterior(FittedRun):

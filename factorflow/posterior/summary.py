@@ -20,18 +20,6 @@ if TYPE_CHECKING:
     from factorflow.posterior.stored_posterior import StoredPosterior
     from factorflow.shape import ViewMeta
 
-__all__ = [
-    "accepted_line",
-    "as_html",
-    "as_text",
-    "comparison_rows",
-    "components",
-    "outcome",
-    "start_rows",
-    "summary",
-    "top_features",
-]
-
 N_TOP = 5
 """Features named per factor and view in a summary."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["predict_table"]
-
 
 def predict_table(posterior: StoredPosterior, source: Any) -> xr.Dataset:
     """Return ``mean`` and ``sd`` of the rows of a table, (obs,), in its order (`Posterior.predict`).

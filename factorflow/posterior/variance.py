@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from factorflow.data.aligned_dataset import AlignedDataset
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["By", "contribution_scores", "variance_explained"]
-
 By = Literal["group", "sample", "feature"]
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from factorflow.api import Posterior
 
-__all__ = ["plot_calibration", "plot_rootogram"]
-
 MAX_ROWS = 20_000
 """Rows looked at, of whole blocks spread evenly over the dataset."""
 

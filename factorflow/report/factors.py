@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 
     from factorflow.api import Posterior
 
-__all__ = [
-    "associations",
-    "association_rows",
-    "rank_by_strength",
-    "describe_factors",
-    "n_features",
-    "scatters",
-]
-
 N_FEATURES = 12
 """Features of a view that are listed for a factor."""
 

@@ -33,8 +33,6 @@ from factorflow.storage.remote import RemotePath
 if TYPE_CHECKING:
     from factorflow.api import Posterior
 
-__all__ = ["write_report"]
-
 N_GROUPS = 6
 """Sample groups whose variance explained is drawn."""
 

@@ -15,8 +15,6 @@ from factorflow.settings import RunOptions
 if TYPE_CHECKING:
     from factorflow.api import Posterior
 
-__all__ = ["describe_data", "reproduce"]
-
 
 def describe_data(posterior: Posterior) -> dict[str, Any]:
     """Return views by size and what is missing of them, and a picture of which samples each view has.

@@ -13,8 +13,6 @@ from factorflow.storage.publish import new_file
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_selection", "write_figure"]
-
 KEYS = {"log_likelihood", "standard_error", "options"}
 """What a row of the table says."""
 

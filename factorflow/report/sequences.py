@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from factorflow.api import Posterior
 
-__all__ = ["find_identity", "plot_attributes", "plot_identities", "first_rows"]
-
 MAX_FRAMES = 400
 """Frames of a sequence that are drawn at most, the first ones."""
 

@@ -13,8 +13,6 @@ from matplotlib.colors import LinearSegmentedColormap  # noqa: E402  after it is
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ACCENT", "CATEGORIES", "DIVERGING", "INK", "MUTED", "SEQUENTIAL", "new_axes", "quiet"]
-
 INK = "#30343b"
 """Numbers and lines that carry meaning; a report gives it the colour of its own text."""
 

@@ -13,8 +13,6 @@ from factorflow.report.style import INK, MUTED
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["WIDTH", "draw_figure", "render"]
-
 SVG = (
     'class="figure" role="img" xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 )

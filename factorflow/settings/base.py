@@ -13,8 +13,6 @@ from pydantic.fields import FieldInfo
 
 from factorflow.errors import InputError, OptionError
 
-__all__ = ["Options", "describe", "document_options", "parse_config", "values_of"]
-
 
 class Options(BaseModel):
     """Base class of options: unknown names and values out of bounds raise an `OptionError`."""

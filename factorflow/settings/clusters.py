@@ -14,8 +14,6 @@ from factorflow.errors import InputError
 from factorflow.settings.base import Options
 from factorflow.settings.reading import read_yaml
 
-__all__ = ["Cluster", "ClusterSetting", "bytes_of", "check_address", "read_cluster", "seconds_of"]
-
 EXAMPLE = json.dumps(
     {
         "class": "dask_jobqueue.SLURMCluster",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["read_yaml"]
-
 
 def read_yaml(text: str) -> Any:
     """Parse a YAML or JSON text.

@@ -13,21 +13,6 @@ from factorflow.settings.base import Options
 from factorflow.settings.clusters import Cluster, bytes_of
 from factorflow.shape import HoldoutUnit
 
-__all__ = [
-    "PASSING",
-    "SELECTION",
-    "FitOptions",
-    "ExecutorName",
-    "OutputOptions",
-    "PlaceOptions",
-    "ProjectOptions",
-    "RefreshOptions",
-    "ResumeOptions",
-    "RunOptions",
-    "TrialOptions",
-]
-
-
 PASSING = ("cluster", "log_json", "metrics", "performance_report")
 """Options that no record keeps: where a run worked in full (arguments may be secrets), and who looked on."""
 

@@ -11,8 +11,6 @@ from factorflow.kinds import kind_of
 from factorflow.settings.base import Options
 from factorflow.shape import Likelihood
 
-__all__ = ["FileOptions", "MatrixOptions", "SourceOptions", "TableOptions"]
-
 
 class FileOptions(Options):
     """Options for the format of text tables and the blocks of the dataset."""

@@ -20,8 +20,6 @@ from factorflow.storage.publish import temporary_directory
 if TYPE_CHECKING:
     from factorflow.data import Dataset
 
-__all__ = ["append_growth", "contents", "growing_tables"]
-
 TEXT, PARQUET = frozenset({".csv", ".tsv", ".txt", ".tab"}), ".parquet"
 PIECE = 1 << 20
 

@@ -12,8 +12,6 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     from factorflow.engine.events import OnEvent
 
-__all__ = ["Stop", "check_parallel", "run_in_parallel"]
-
 T = TypeVar("T")
 R = TypeVar("R")
 

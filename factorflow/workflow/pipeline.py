@@ -29,19 +29,6 @@ if TYPE_CHECKING:
     from factorflow.engine.events import Event, OnEvent
     from factorflow.models.contract import ModelConfig
 
-__all__ = [
-    "Folder",
-    "Outcome",
-    "check_folder",
-    "fingerprint",
-    "fit",
-    "ingest",
-    "project",
-    "publish",
-    "repair",
-    "summarise",
-]
-
 PIECE = 1 << 20
 RUN = RunOptions()
 SOURCE = SourceOptions()

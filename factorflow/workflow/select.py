@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from factorflow.engine.events import OnEvent
     from factorflow.posterior.findings import Finding
 
-__all__ = ["Selection", "Trial", "Verdict", "choose", "plan", "publish", "refit", "run_trial", "select"]
-
 
 @dataclass(frozen=True)
 class Trial:

@@ -15,8 +15,6 @@ from factorflow.data.ingest.spelling import warn_of_names
 from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError
 
-__all__ = ["align", "check_by_view", "check_own_names", "number_names"]
-
 StrArray = NDArray[np.str_]
 Names = Sequence[str]
 

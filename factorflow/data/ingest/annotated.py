@@ -23,8 +23,6 @@ from factorflow.extras import require
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["from_anndata", "from_group", "from_mudata", "is_annotated", "open_h5ad", "open_h5mu"]
-
 READS = "reads files of AnnData and MuData"
 
 

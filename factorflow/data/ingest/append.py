@@ -21,8 +21,6 @@ from factorflow.errors import InputError
 from factorflow.storage.location import as_location
 from factorflow.storage.publish import temporary_directory
 
-__all__ = ["append_rows"]
-
 
 def append_rows(
     path: str | os.PathLike[str],

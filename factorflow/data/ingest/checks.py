@@ -20,22 +20,6 @@ from factorflow.data.store.rows import RowNames
 from factorflow.errors import FactorflowError, InputError, OptionText, pluralize
 from factorflow.kinds import KINDS, LARGEST, Kind
 
-__all__ = [
-    "DataWarning",
-    "check_levels",
-    "check_survey",
-    "check_unique",
-    "check_values",
-    "check_view_names",
-    "readable",
-    "usable_name",
-    "usable_names",
-    "warn",
-    "warn_of_outliers",
-    "warn_of_spelling",
-    "without_blanks",
-]
-
 StrArray = NDArray[np.str_]
 
 _BLANKS = re.compile(r"[\s\u200b\ufeff]+")

@@ -23,8 +23,6 @@ from factorflow.storage.location import source_not_found
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["collect"]
-
 METADATA_STEMS = frozenset({"obs", "samples", "metadata"})
 """Names (without ending) of the table with sample metadata in a folder of views."""
 

@@ -27,8 +27,6 @@ from factorflow.errors import InputError, OptionText, pluralize
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["describe_rows"]
-
 MANY = 10
 """From so many samples on, groups or sequences of one each are a mistake; fewer may be new samples."""
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from factorflow.errors import InputError
 
-__all__ = ["convert", "is_of"]
-
 
 def is_of(library: str, value: Any) -> bool:
     """Whether the class of an object, or one that it is derived from, is of a library."""

@@ -18,22 +18,6 @@ from typing import IO, Any, cast
 
 from factorflow.errors import InputError, pluralize
 
-__all__ = [
-    "COMPRESSED",
-    "FEATURE_HEADERS",
-    "FOUND",
-    "NAME_HEADERS",
-    "TEXT",
-    "Dialect",
-    "TableFormat",
-    "find_dialect",
-    "is_feature_header",
-    "open_binary",
-    "open_text",
-    "read_rows",
-    "table_ending",
-]
-
 TEXT = {".csv": ",", ".tsv": "\t", ".txt": "\t", ".tab": "\t"}
 """Endings of text tables, and the separator that is usual for each."""
 

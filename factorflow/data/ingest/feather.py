@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FEATHER", "FeatherFile"]
-
 FEATHER = frozenset({".feather", ".arrow"})
 
 

@@ -39,8 +39,6 @@ from factorflow.storage.publish import new_directory
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["write_dataset"]
-
 StrArray = NDArray[np.str_]
 
 

@@ -14,8 +14,6 @@ from factorflow.data.ingest.sources import counts_rows, labels
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["join_metadata"]
-
 
 def join_metadata(
     frames: Mapping[str, pd.DataFrame | None], *, prefixed: bool = False

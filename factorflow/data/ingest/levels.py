@@ -17,17 +17,6 @@ from numpy.typing import NDArray
 
 from factorflow.errors import InputError
 
-__all__ = [
-    "DATE",
-    "DURATION",
-    "EncodedLabels",
-    "find_levels",
-    "sort_levels",
-    "reader",
-    "text_of",
-    "typed_labels",
-]
-
 StrArray = NDArray[np.str_]
 
 PIECE_ROWS = 65536

@@ -18,8 +18,6 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["from_long_frame", "from_long_table", "is_long_table"]
-
 REQUIRED = ("sample", "feature", "view", "value")
 GROUP = "group"
 """Optional: the group of the sample."""

@@ -17,8 +17,6 @@ from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
 from factorflow.extras import require
 
-__all__ = ["open_mat"]
-
 HDF5 = b"\x89HDF\r\n\x1a\n"
 
 _TEXTS = ("view_names", "likelihoods", "samples")

@@ -27,13 +27,6 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "keep_integers",
-    "read_metadata",
-    "with_exact_integers",
-    "without_codes",
-]
-
 _IDENTIFIER = re.compile(r"[-+]?0\d+")
 _WHOLE = re.compile(r"[-+]?\d{1,15}")
 _OTHER_MARK = re.compile(r"[-+]?\d+([.,]\d+)+")

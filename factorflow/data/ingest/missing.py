@@ -14,17 +14,6 @@ from factorflow.data.store.moments import Survey
 from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError, pluralize
 
-__all__ = [
-    "CODES",
-    "MISSING_NUMBERS",
-    "MISSING_TEXTS",
-    "NO_CODES",
-    "MissingCodes",
-    "is_number",
-    "warn_of_codes",
-    "warn_of_negatives",
-]
-
 MISSING_TEXTS = ("", "NA", "N/A", "NaN", "nan", "null", "NULL", "<NA>")
 """What is missing in a column of text. "None" is a label there."""
 

@@ -20,8 +20,6 @@ from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 
-__all__ = ["sort_arrays", "open_npy", "open_npz"]
-
 SPARSE = {"format", "shape", "data"}
 """Members of an .npz that `scipy.sparse.save_npz` wrote, of any format."""
 

@@ -20,8 +20,6 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["has_parts", "join_parts", "names_of_parts"]
-
 FILE = "file"
 """Column of the metadata that says where a sample comes from."""
 

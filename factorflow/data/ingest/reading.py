@@ -16,8 +16,6 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["AnnDataOptions", "Found", "Reader", "Reading"]
-
 Found = tuple[dict[str, Source], "pd.DataFrame | None"]
 """The views of a container by name, and the sample metadata in it."""
 

@@ -28,8 +28,6 @@ from factorflow.data.ingest.xarray_zarr import find_variable
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 
-__all__ = ["KindOf", "Source", "as_block", "counts_rows", "from_object", "labels", "read_type"]
-
 _CONVERT = "Convert the values; NaN where an entry is missing. Labels need the likelihood 'categorical'."
 COMPLEX = "Give the real and the imaginary part, or modulus and phase, as features or views of their own."
 

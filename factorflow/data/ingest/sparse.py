@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from factorflow.data.ingest.checks import warn
 from factorflow.errors import InputError
 
-__all__ = ["SparseRows", "from_parts", "from_scipy"]
-
 
 @dataclass
 class SparseRows:

@@ -13,8 +13,6 @@ from factorflow.data.ingest.checks import warn, without_blanks
 from factorflow.data.ingest.sources import Source
 from factorflow.errors import pluralize
 
-__all__ = ["spelling_examples", "warn_of_names"]
-
 StrArray = NDArray[np.str_]
 
 _SIGNS = re.compile(r"[-_.]")

@@ -34,8 +34,6 @@ from factorflow.kinds import Kind
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ArrowTable", "find_names", "is_table", "open_table", "read_table", "table_stem"]
-
 PARQUET = frozenset({".parquet", ".pq"})
 
 PIECE_VALUES = 4 * 2**20

@@ -18,8 +18,6 @@ from factorflow.data.ingest.sparse import SparseRows, from_parts, from_scipy
 from factorflow.errors import InputError
 from factorflow.extras import require
 
-__all__ = ["companion_files", "is_10x_folder", "open_10x_folder", "open_10x_h5"]
-
 MODALITIES = {"Gene Expression": "rna", "Antibody Capture": "prot", "Peaks": "atac"}
 """Views of the types of features, named as muon names them."""
 

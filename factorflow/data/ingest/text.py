@@ -24,8 +24,6 @@ from factorflow.data.ingest.dialect import (
 from factorflow.data.ingest.missing import MISSING_NUMBERS
 from factorflow.errors import InputError, pluralize
 
-__all__ = ["TextTable", "damaged_files"]
-
 BLOCK_BYTES = 2**20
 """Bytes of text parsed at a time; more where lines are long, since a block holds whole ones. Arrow reads up
 to 32 blocks ahead."""

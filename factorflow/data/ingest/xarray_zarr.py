@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["find_variable", "is_written_by_xarray", "open_stored"]
-
 
 def is_written_by_xarray(group: Any) -> bool:
     """Whether all arrays of a Zarr group name their dimensions: only xarray decodes them."""

@@ -11,8 +11,6 @@ from factorflow.data.ingest.sources import KindOf, from_dataarray, labels
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS
 
-__all__ = ["from_xarray", "open_netcdf"]
-
 
 def from_xarray(dataset: Any, kinds: KindOf) -> Found:
     """Return the variables of an xarray Dataset: those of two dimensions and inputs are views.

@@ -14,8 +14,6 @@ from factorflow.data.ingest.sources import from_object
 from factorflow.data.ingest.xarray_zarr import is_written_by_xarray, open_stored
 from factorflow.errors import InputError
 
-__all__ = ["is_zarr", "open_zarr", "open_zarr_zip"]
-
 _ROOTS = ("zarr.json", ".zgroup", ".zarray")
 
 

@@ -18,8 +18,6 @@ from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
 from factorflow.kinds import KINDS, VALUES, kind_of
 
-__all__ = ["binary", "sparse_gfa", "specifications"]
-
 SCORES, PARAMETERS, ABSENT = (SIMULATORS[i] for i in range(3))
 FIRST_VIEW = 10
 """Purposes of noise; view ``i`` has site number ``FIRST_VIEW + 2 i`` for values, the next for gaps."""

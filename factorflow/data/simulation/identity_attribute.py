@@ -26,8 +26,6 @@ from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
 from factorflow.kinds import KINDS
 
-__all__ = ["identity_attribute"]
-
 PARAMETERS, PRESENCE = SIMULATORS[1], SIMULATORS[4]
 """Purposes of noise (attributes have that of `autoregressive`)."""
 

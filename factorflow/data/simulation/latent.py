@@ -19,8 +19,6 @@ from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
 from factorflow.kinds import KINDS
 
-__all__ = ["gplvm"]
-
 INPUTS, PARAMETERS, LATENT = (SIMULATORS[i] for i in range(3))
 FIRST_VIEW = 10
 """Purposes of noise; view ``i`` has site number ``FIRST_VIEW + 2 i`` for values, the next for gaps."""

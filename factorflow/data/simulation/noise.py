@@ -18,8 +18,6 @@ from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import Truth
 from factorflow.errors import InputError
 
-__all__ = ["TILE_ROWS", "Noise", "Simulation", "check_count", "share_of"]
-
 TILE_ROWS = 32
 """Rows drawn from one generator; the smallest block ingest chooses, so that none is drawn twice."""
 

@@ -16,8 +16,6 @@ from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
 from factorflow.kinds import KINDS
 
-__all__ = ["WINDOW", "Cuts", "autoregressive", "evenly_spaced", "random_cuts", "sequence", "windows_before"]
-
 SCORES, PARAMETERS, VALUES, GAPS = (SIMULATORS[i] for i in range(4))
 """Purposes of noise."""
 

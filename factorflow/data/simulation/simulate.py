@@ -24,8 +24,6 @@ from factorflow.storage.local import check_space
 from factorflow.storage.location import as_location
 from factorflow.storage.publish import new_directory
 
-__all__ = ["FAMILIES", "SIMULATORS", "find_simulator", "simulate"]
-
 SIMULATORS: dict[str, Callable[..., Simulation]] = {
     "sparse_gfa": sparse_gfa,
     "binary": binary,

@@ -19,8 +19,6 @@ from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
 from factorflow.kinds import KINDS
 
-__all__ = ["table"]
-
 CODES, PARAMETERS, CODE_GAPS, EXPOSURE, RESPONSE, GAPS, WEIGHTS = (SIMULATORS[i] for i in range(7))
 """Purposes of noise."""
 

@@ -24,8 +24,6 @@ from factorflow.storage.remote import RemotePath, map_concurrently
 if TYPE_CHECKING:
     from factorflow.data.store.layout import Manifest, ViewEntry
 
-__all__ = ["ChunkedArray", "chunked_arrays", "tile_checksums"]
-
 
 @cache
 def _zstd() -> Any:

@@ -20,8 +20,6 @@ from factorflow.data.ingest.levels import text_of
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["LARGEST_EXACT", "decode", "encode", "without_arrow"]
-
 LARGEST_EXACT = 1 << 53
 """Whole numbers up to here are float64 numbers, all of them."""
 

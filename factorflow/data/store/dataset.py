@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from factorflow.data.holdout import Holdout
 
-__all__ = ["Dataset", "open_dataset"]
-
 MOMENTS = ("n_observed", "mean", "variance", "min", "max")
 COUNTED = ("n_observed",)
 """What lies beside the values of a view, for every feature; and beside codes, for every level."""

@@ -14,8 +14,6 @@ from factorflow.data.store.layout import Manifest
 from factorflow.errors import pluralize
 from factorflow.storage.location import Location
 
-__all__ = ["as_html", "as_text", "describe"]
-
 _COLUMNS = ("view", "likelihood", "features", "missing", "absent samples", "on disk")
 
 

@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Extremes", "Outlier"]
-
 FloatArray = NDArray[np.float64]
 
 FAR = 300.0

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from factorflow.data.store.layout import ViewEntry
 from factorflow.design import TableDesign
 
-__all__ = ["Digest", "combine", "digest_column", "digest_names"]
-
 
 class Digest:
     """Collects the chunk checksums of one array, in order."""

@@ -24,17 +24,6 @@ from factorflow.storage.location import Location
 if TYPE_CHECKING:
     from factorflow.data.holdout import Holdout
 
-__all__ = [
-    "SCHEMA",
-    "SCHEMA_VERSION",
-    "Manifest",
-    "ViewEntry",
-    "choose_block_rows",
-    "choose_tile",
-    "read_manifest",
-    "read_root",
-]
-
 SCHEMA = "factorflow.dataset"
 SCHEMA_VERSION = 4
 READ_VERSIONS = (3, 4)

@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from factorflow.data.store.extremes import Extremes
 
-__all__ = ["LevelCounts", "Survey"]
-
 FloatArray = NDArray[np.float64]
 
 MOST_ROUNDED = 1e-3

@@ -5,8 +5,6 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 
-__all__ = ["free_name", "node_names"]
-
 MOST_BYTES = 200
 """Of a name: file systems take 255, and some add endings of their own."""
 

@@ -21,8 +21,6 @@ from factorflow.storage.remote import RemotePath
 if TYPE_CHECKING:
     import xarray as xr
 
-__all__ = ["OpenedStore"]
-
 
 @name_wrong_arguments_of_methods
 class OpenedStore:

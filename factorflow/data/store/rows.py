@@ -22,18 +22,6 @@ from factorflow.storage.checksums import crc32c
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "CODES",
-    "LABEL_CHUNK",
-    "Columns",
-    "ReadCodes",
-    "RowNames",
-    "WrittenCodes",
-    "code_array",
-    "joins",
-    "write_codes",
-]
-
 CODES = ("group", "sequence", "time")
 """Codes a row may have, int32; the names of their arrays."""
 

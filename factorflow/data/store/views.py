@@ -23,8 +23,6 @@ from factorflow.kinds import guess as guess_kind
 from factorflow.storage.checksums import ChecksumManifest
 from factorflow.storage.location import Location
 
-__all__ = ["ReadBlock", "ViewSource", "ViewWriter", "is_long_table", "prepare", "read_array", "write_array"]
-
 SPARSE_DENSITY = 0.1
 """Views with at most this share of non-zeros are compressed."""
 

@@ -21,8 +21,6 @@ from factorflow.design import TableDesign
 from factorflow.errors import InputError, pluralize
 from factorflow.storage.checksums import write_manifest
 
-__all__ = ["RowTruth", "Truth", "write_store"]
-
 SHOWN = 5
 """Samples that a warning names."""
 

@@ -23,8 +23,6 @@ from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN, TableDesign
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 
-__all__ = ["Table", "TableViews"]
-
 PIECE_ROWS = 2**20
 """Rows looked at together."""
 

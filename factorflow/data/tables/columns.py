@@ -14,8 +14,6 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FileColumn", "append", "write_columns"]
-
 
 @dataclass(frozen=True)
 class FileColumn:

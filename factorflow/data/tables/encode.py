@@ -23,8 +23,6 @@ from factorflow.errors import InputError
 from factorflow.kinds import KINDS
 from factorflow.shape import Block
 
-__all__ = ["BLOCK_ROWS", "encode_blocks"]
-
 BLOCK_ROWS = 65536
 """Rows of a block."""
 

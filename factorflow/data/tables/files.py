@@ -18,8 +18,6 @@ from factorflow.data.tables.pieces import PIECE_ROWS, Piece, TableSource, arrow_
 from factorflow.errors import InputError
 from factorflow.storage.location import source_not_found
 
-__all__ = ["listed_files", "open_files"]
-
 _PARQUET = (".parquet", ".pq")
 _ARROW = (".arrow", ".feather", ".ipc")
 _ENDINGS = ".csv, .tsv, .txt (also .gz, .bz2, .xz, .zip, .zst), .parquet, .arrow, .feather"

@@ -23,8 +23,6 @@ from typing import Any
 
 from factorflow.errors import InputError
 
-__all__ = ["Linear", "Offset", "Terms", "parse"]
-
 _UNDERSTOOD = "columns, C(column), linear(1, column, ...), offset(column) and offset(log(column)), added up"
 
 

@@ -19,8 +19,6 @@ from factorflow.data.ingest.checks import join_names, warn, warn_of_spelling
 from factorflow.data.ingest.levels import sort_levels, text_of, typed_labels
 from factorflow.errors import InputError, pluralize
 
-__all__ = ["MISSING_LEVEL", "Labels", "Levels", "as_text", "resolve_levels", "tidy", "warn_unknown"]
-
 MISSING_LEVEL = "missing"
 """The level of rows whose label is missing."""
 

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from factorflow.data.tables.columns import FileColumn, append, write_columns
 
-__all__ = ["CellCodes", "Cells", "merge"]
-
 RUN_ROWS = 2**21
 """Rows that are sorted in memory."""
 

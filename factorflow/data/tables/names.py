@@ -8,8 +8,6 @@ from factorflow.data.ingest.checks import usable_name, warn
 from factorflow.data.tables.formula import Linear, Terms
 from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
 
-__all__ = ["Names", "name_views"]
-
 
 @dataclass(frozen=True)
 class Names:

@@ -14,16 +14,6 @@ from factorflow.data.ingest.levels import text_of
 from factorflow.data.ingest.missing import is_number
 from factorflow.errors import InputError
 
-__all__ = [
-    "PIECE_ROWS",
-    "Piece",
-    "TableSource",
-    "arrow_pieces",
-    "has_declared_order",
-    "not_numeric_error",
-    "without_codes",
-]
-
 PIECE_ROWS = 2**18
 """Rows of a piece at most, where they can be counted beforehand."""
 

@@ -29,8 +29,6 @@ from factorflow.data.tables.pieces import (
 )
 from factorflow.errors import InputError
 
-__all__ = ["open_table"]
-
 
 def open_table(source: Any, table_format: TableFormat = FOUND) -> TableSource:
     """Return a source of any kind; no rows are read.

@@ -19,8 +19,6 @@ from factorflow.data.tables.pieces import Piece, TableSource
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, LARGEST_COUNT, Kind
 
-__all__ = ["Part", "Rules", "SpooledTable", "spool"]
-
 Part = Literal["both", "kept", "held out"]
 
 

@@ -35,8 +35,6 @@ from factorflow.storage.local import check_space
 from factorflow.storage.location import as_location
 from factorflow.storage.publish import new_directory
 
-__all__ = ["write_table"]
-
 PIECE_ROWS = 2**20
 """Rows looked at together once they are on disk."""
 

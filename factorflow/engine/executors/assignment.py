@@ -9,8 +9,6 @@ from functools import lru_cache
 
 from factorflow.engine.tree import merge_steps, n_nodes
 
-__all__ = ["assign_groups", "cut_aligned", "most_merged"]
-
 LONGER = 1 / 32
 """By this share of a mean group the longest may be longer, so that groups send fewer subtrees."""
 

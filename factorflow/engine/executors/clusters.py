@@ -21,8 +21,6 @@ from factorflow.errors import InputError
 from factorflow.extras import EXTRAS, install
 from factorflow.settings.clusters import EXAMPLE, ClusterSetting, check_address, seconds_of
 
-__all__ = ["connect", "open_cluster", "open_running", "shared_security"]
-
 CONNECT_SECONDS = 10
 """Time that a scheduler has to answer before its address counts as wrong."""
 

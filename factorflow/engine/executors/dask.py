@@ -42,8 +42,6 @@ from factorflow.engine.executors.worker_info import (
 from factorflow.engine.executors.worker_tasks import call, identity, leave_pool, reference
 from factorflow.errors import FactorflowError, InputError, RunError
 
-__all__ = ["WAIT_SECONDS", "DaskExecutor"]
-
 CACHE_SHARE = 0.2
 """Share of a worker's memory limit that is spent on keeping blocks."""
 

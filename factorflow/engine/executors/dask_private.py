@@ -19,8 +19,6 @@ from distributed import SchedulerPlugin, WorkerPlugin
 if TYPE_CHECKING:
     from distributed import Client, Scheduler, Worker
 
-__all__ = ["disable_batching"]
-
 
 def disable_batching(client: Client) -> None:
     """Disable the batching of messages in a cluster that this process started."""

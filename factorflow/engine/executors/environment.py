@@ -18,17 +18,6 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = [
-    "ONE_THREAD",
-    "Environment",
-    "check_device",
-    "check_environment",
-    "compare_environments",
-    "digest_of_modules",
-    "environment",
-    "one_thread",
-]
-
 Environment = tuple[tuple[str, str], ...]
 """Versions and processor type, by name: as a task carries them."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     Place = str | Client | Cluster | Executor | ClusterSetting | Mapping[str, Any]
     """What may be given as ``executor``."""
 
-__all__ = ["executor_options", "open_executor", "shared_cluster"]
-
 T = TypeVar("T", bound="TrialOptions")
 
 

@@ -31,8 +31,6 @@ from factorflow.errors import RunError
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Watch"]
-
 LOOK_SECONDS = 5.0
 """A result that takes longer makes the client look what is going on."""
 

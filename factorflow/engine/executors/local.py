@@ -11,8 +11,6 @@ from typing import Any, Protocol
 from factorflow.engine.executors.environment import one_thread
 from factorflow.errors import InputError
 
-__all__ = ["Executor", "LocalExecutor", "StalledError", "available_memory", "cut_evenly", "n_cores"]
-
 Handle = Any
 """What `Executor.submit` returns: stands for a result that may not be there yet."""
 

@@ -19,8 +19,6 @@ from factorflow.engine.executors.dask_private import disable_batching
 from factorflow.engine.executors.environment import ONE_THREAD
 from factorflow.errors import InputError, RunError
 
-__all__ = ["local_cluster"]
-
 START_SECONDS = 120.0
 """Time that workers have to start: an import from a cold network disk takes half a minute."""
 

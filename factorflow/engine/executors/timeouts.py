@@ -12,8 +12,6 @@ from factorflow.errors import RunError
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["ANSWER_SECONDS", "address_of", "scheduler_lost_error", "within"]
-
 ANSWER_SECONDS = 60.0
 """A scheduler and its workers that are there answer a call in less."""
 

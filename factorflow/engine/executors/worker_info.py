@@ -13,8 +13,6 @@ from factorflow.errors import FactorflowError
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["WorkerInfo", "job_lines", "missing_paths", "usable_share", "worker_info"]
-
 JOB_NUMBERS = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 """Variables in which SLURM, PBS, LSF and SGE tell a job its number."""
 

@@ -14,8 +14,6 @@ from factorflow.engine.executors.environment import Environment, check_environme
 from factorflow.errors import InputError
 from factorflow.trees import align_arrays
 
-__all__ = ["call", "identity", "leave_pool", "reference", "refuse_coroutines"]
-
 
 def reference(value: Any) -> Any:
     """Return a value, or a list, as a graph has it: with the keys of futures in it."""

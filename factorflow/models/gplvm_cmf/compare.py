@@ -27,8 +27,6 @@ from factorflow.models.gplvm_cmf.state import Globals, Local, Values
 from factorflow.models.gplvm_cmf.steps import fit_local, pass_inputs, rest_of_bound
 from factorflow.shape import Array
 
-__all__ = ["FAMILIES", "Compare", "RowScores", "ScoreRows", "moments"]
-
 IMPORTANCE = MODELS[10]
 
 FAMILIES: tuple[Family, ...] = ("gp", "mean_field", "full")

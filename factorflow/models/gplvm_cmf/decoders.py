@@ -14,8 +14,6 @@ from jaxtyping import Float64
 from factorflow.models.gplvm_cmf.settings import Settings, View, decoder
 from factorflow.shape import Array
 
-__all__ = ["observe", "outputs", "start"]
-
 PARTS = ("hidden", "hidden_bias", "mean", "mean_bias", "log_variance", "log_variance_bias")
 """Parameters of a decoder; the last two of Gaussian views only."""
 

@@ -15,8 +15,6 @@ from jaxtyping import Float64
 from factorflow.models.gplvm_cmf.settings import Settings
 from factorflow.models.gplvm_cmf.state import Arrays
 
-__all__ = ["expected_products", "expected_rbf", "inducing_factor", "moments_of_z", "negative_kl"]
-
 PIECE = 1 << 21
 """Numbers of Psi2 that are made at a time."""
 

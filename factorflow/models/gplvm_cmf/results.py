@@ -17,8 +17,6 @@ from factorflow.models.gplvm_cmf.settings import Settings, View, decoder
 from factorflow.models.gplvm_cmf.state import Globals
 from factorflow.shape import Array
 
-__all__ = ["Row", "coords", "generate", "predict", "variables"]
-
 NODES, PRIOR, OBSERVED = MODELS[11], MODELS[12], MODELS[13]
 
 N_NODES = 32

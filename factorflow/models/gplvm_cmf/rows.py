@@ -15,23 +15,6 @@ from factorflow.models.gplvm_cmf.settings import Family, Settings
 from factorflow.models.gplvm_cmf.state import Arrays, Globals, Local, Standardisation, initial_moments
 from factorflow.shape import Array, Block
 
-__all__ = [
-    "EVALUATION",
-    "FITTING",
-    "covariance_of_inputs",
-    "standardised_inputs",
-    "convert_rows",
-    "new_local",
-    "noise_of",
-    "noise_of_inducing",
-    "pack_factors",
-    "pack_diagonal",
-    "standardise",
-    "initialize_rows",
-    "step_at",
-    "unpack_cholesky",
-]
-
 START, SPREAD = MODELS[0], MODELS[1]
 SCORES, INPUTS = MODELS[2], MODELS[3]
 INDUCING, AGAIN = MODELS[4], MODELS[5]

@@ -10,8 +10,6 @@ from factorflow.errors import InputError
 from factorflow.extras import install
 from factorflow.shape import Meta
 
-__all__ = ["Family", "Settings", "View", "check_meta", "check_torch", "decoder"]
-
 Family = Literal["gp", "mean_field", "full"]
 """How q(z) is held: coupled by the Gaussian process, or row by row, diagonal or with full covariance."""
 

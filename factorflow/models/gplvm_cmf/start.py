@@ -26,8 +26,6 @@ from factorflow.models.gplvm_cmf.settings import Settings
 from factorflow.models.gplvm_cmf.state import Globals, Local, Standardisation, initial_moments, initial_steps
 from factorflow.shape import Array
 
-__all__ = ["CoupleSweep", "DirectionsSweep", "MomentsSweep", "SketchSweep", "empty_globals"]
-
 SKETCH, WEIGHTS, HEADS, REVERSE = MODELS[6], MODELS[7], MODELS[8], MODELS[9]
 OVERSAMPLING = 6
 

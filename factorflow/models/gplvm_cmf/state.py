@@ -11,18 +11,6 @@ from jaxtyping import Float64
 from factorflow.models.contract import wide
 from factorflow.shape import Array
 
-__all__ = [
-    "Arrays",
-    "Cotangents",
-    "Standardisation",
-    "Globals",
-    "Gradients",
-    "Local",
-    "Values",
-    "initial_moments",
-    "initial_steps",
-]
-
 Arrays = Mapping[str, Array]
 """Arrays by name; of rows they lead with the rows."""
 

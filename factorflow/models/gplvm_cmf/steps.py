@@ -25,8 +25,6 @@ from factorflow.models.gplvm_cmf.state import Arrays, Cotangents, Globals, Gradi
 if TYPE_CHECKING:
     from factorflow.models.gplvm_cmf.autodiff.passes import PassInputs
 
-__all__ = ["Descend", "Evaluate", "Project", "Reduce", "fit_local", "pass_inputs", "rest_of_bound"]
-
 LEAST_RATE = 0.02
 """Share of a stage's first step length that its last step has."""
 

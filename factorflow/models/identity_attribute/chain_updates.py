@@ -28,19 +28,6 @@ from factorflow.models.identity_attribute.settings import Runs, Settings, move_t
 from factorflow.models.identity_attribute.state import Chains, Halves, Track
 from factorflow.models.identity_attribute.tables import Tables
 
-__all__ = [
-    "compute_attribute_message",
-    "compute_evidence",
-    "compute_presence_message",
-    "initialize_chains",
-    "place_chains",
-    "product_moments",
-    "rescale_chains",
-    "smooth_all_chains",
-    "smooth_attribute_chain",
-    "smooth_presence_chain",
-]
-
 LoopArguments = tuple[tuple[int, ...], Runs, Float64[Array, "n Q Q"], int]
 
 

@@ -33,8 +33,6 @@ from factorflow.models.identity_attribute.state import Chains, Edge, Globals, Ha
 from factorflow.models.identity_attribute.sums import sums_by_view
 from factorflow.models.identity_attribute.tables import Tables, compute_tables
 
-__all__ = ["AllChains", "AttributeSweep", "ChainEnd", "PresenceSweep"]
-
 State = Chains | Halves
 
 

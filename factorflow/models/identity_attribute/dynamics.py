@@ -20,8 +20,6 @@ from jaxtyping import Float64
 
 Array = np.ndarray
 
-__all__ = ["Dynamics", "density", "expectations", "is_proper", "quantiles", "temper_dynamics"]
-
 REACH = 60.0
 """Largest |u| that is looked at: 1 - |lambda| is 2e-26 there."""
 

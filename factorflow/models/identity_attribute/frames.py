@@ -22,8 +22,6 @@ from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals, Halves, Stats
 from factorflow.models.identity_attribute.tables import Tables, compute_tables
 
-__all__ = ["AllFrames", "EvenFrames", "FirstFrames", "OddFrames"]
-
 
 @dataclass(frozen=True)
 class Edges:

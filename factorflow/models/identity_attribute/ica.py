@@ -11,8 +11,6 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64, Int
 
-__all__ = ["energy_groups", "fast_ica", "separate_in_time", "whiten"]
-
 RANK = 1e-9
 """Components with less than this share of the largest variance are taken for none."""
 

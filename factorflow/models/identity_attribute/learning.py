@@ -22,17 +22,6 @@ from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals, Moments, Stats, ViewStats, Weights
 from factorflow.models.identity_attribute.tables import Tables, compute_tables, expected_log
 
-__all__ = [
-    "Learning",
-    "Sums",
-    "energy_of_columns",
-    "energy_of_states",
-    "loadings",
-    "noise",
-    "shift_statistics",
-    "squared_errors",
-]
-
 L = TypeVar("L")
 LOG_2PI = float(np.log(2.0 * np.pi))
 

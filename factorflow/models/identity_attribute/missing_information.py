@@ -53,8 +53,6 @@ from factorflow.models.identity_attribute.sums import sums_by_view
 from factorflow.models.identity_attribute.tables import Tables
 from factorflow.trees import map_leaves
 
-__all__ = ["missing_information_stage"]
-
 AWAY = 2.0
 """How far lambda is moved, in standard deviations of q(lambda)."""
 

@@ -24,8 +24,6 @@ from factorflow.models.identity_attribute.state import Chains, Globals, Halves
 from factorflow.models.identity_attribute.tables import Tables
 from factorflow.trees import map_leaves
 
-__all__ = ["BOUNDS", "Rows", "compute_rows", "one_step", "predict", "variables"]
-
 BOUNDS = {"lower": 0.025, "upper": 0.975}
 """Labels of the ends of intervals, and the probability below them."""
 

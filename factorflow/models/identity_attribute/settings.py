@@ -13,8 +13,6 @@ from factorflow.kernels import device
 from factorflow.shape import Array, Block, ViewMeta
 from factorflow.trees import map_leaves
 
-__all__ = ["Choices", "ObservedBlock", "Runs", "Settings", "on_host", "move_to_device"]
-
 Pair = tuple[float, float]
 T = TypeVar("T")
 

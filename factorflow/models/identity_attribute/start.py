@@ -16,8 +16,6 @@ from factorflow.models.identity_attribute.ica import energy_groups, fast_ica, se
 from factorflow.models.identity_attribute.settings import Settings, on_host
 from factorflow.models.identity_attribute.state import Globals, Standardisation, Weights
 
-__all__ = ["LocationSweep", "SampleSweep", "empty_globals"]
-
 SITE_SAMPLE, SITE_ROTATION, SITE_LOADINGS = MODELS[0], MODELS[1], MODELS[2]
 
 MOST_ENTRIES = 1 << 23

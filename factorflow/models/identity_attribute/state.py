@@ -15,20 +15,6 @@ from jaxtyping import Float64
 from factorflow.models.contract import Array, Gather, wide
 from factorflow.models.identity_attribute.dynamics import Dynamics
 
-__all__ = [
-    "Chains",
-    "Edge",
-    "Standardisation",
-    "Frames",
-    "Globals",
-    "Halves",
-    "Moments",
-    "Stats",
-    "Track",
-    "ViewStats",
-    "Weights",
-]
-
 
 @dataclass(frozen=True)
 class Standardisation:

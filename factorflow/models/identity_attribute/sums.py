@@ -11,8 +11,6 @@ from factorflow.models.contract import Array
 from factorflow.models.identity_attribute.settings import ObservedBlock, Settings
 from factorflow.models.identity_attribute.state import Moments, ViewStats
 
-__all__ = ["block_diagonal", "state_moments", "sums_by_view", "unpack_bands"]
-
 CHUNK = 512
 """Frames whose packed second moments are in memory at a time."""
 

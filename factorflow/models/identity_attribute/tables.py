@@ -15,8 +15,6 @@ from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals
 from factorflow.trees import arrays
 
-__all__ = ["Tables", "compute_tables", "expected_log"]
-
 FIRST, LAST = 1, 2
 """Bits of the place of a frame (`Settings.place`)."""
 

@@ -47,8 +47,6 @@ from factorflow.models.molten.scales import (
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals, VariableSweep
 
-__all__ = ["CountSweep", "best_dispersion"]
-
 
 @dataclass(frozen=True)
 class LevelSums:

@@ -20,8 +20,6 @@ from jaxtyping import Bool, Float64
 
 from factorflow.models.molten.rows import Rows
 
-__all__ = ["GroupSums", "group_sums", "squares_of_group", "update_group"]
-
 _ENTRIES = 2**20
 """Products of weights and factors held at a time, about."""
 

@@ -11,18 +11,6 @@ from factorflow.models.molten.rows import blank_table
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals
 
-__all__ = [
-    "complete_levels",
-    "update_levels",
-    "lowest_log",
-    "mean_factors",
-    "rows_of_levels",
-    "shift_logs",
-    "table_of_logs",
-    "table_of_means",
-    "sum_weighted_counts",
-]
-
 _LOWEST = -600.0
 """Sum over the variables of the logarithms that one factor of a row may be below the largest."""
 

@@ -24,15 +24,6 @@ from factorflow.errors import InputError
 from factorflow.models.contract import Block
 from factorflow.models.molten.settings import Settings
 
-__all__ = [
-    "sum_by_level",
-    "check_counts_reachable",
-    "distribute_over_levels",
-    "append_group_factors",
-    "append_group_logs",
-    "group_weights",
-]
-
 Weights = Mapping[str, Float64[np.ndarray, "B D"]]
 Table = Float[np.ndarray, "D W"]
 

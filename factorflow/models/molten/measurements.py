@@ -35,8 +35,6 @@ from factorflow.models.molten.scales import (
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals, VariableSweep
 
-__all__ = ["GaussianSweep", "squares"]
-
 
 def squares(levels: Levels) -> Float64[np.ndarray, "D S K"]:
     """Return E mu^2."""

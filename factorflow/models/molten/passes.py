@@ -15,8 +15,6 @@ from factorflow.kernels import device
 from factorflow.models.contract import Block
 from factorflow.models.molten.rows import Rows, allocate, zeros
 
-__all__ = ["moments", "products", "shares", "totals"]
-
 Table = Float[np.ndarray, "A W"]
 TableSource = tuple[int, tuple[tuple[np.ndarray, ...], ...]]
 

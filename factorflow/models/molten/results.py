@@ -17,8 +17,6 @@ from factorflow.models.molten.scales import precision
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, best_start
 
-__all__ = ["row_roles", "component_order", "predict", "products", "variables"]
-
 MOMENTS = {"loadings": 0, "loadings_variance": 1}
 """Variables of the factors of levels, and which of their moments they are."""
 

@@ -19,19 +19,6 @@ from factorflow.models.molten.settings import LANES, MOST_RUNS, Settings
 if TYPE_CHECKING:
     from factorflow.models.molten.kernels.cuda import DeviceRows
 
-__all__ = [
-    "Rows",
-    "Runs",
-    "blank_table",
-    "level_codes",
-    "covariate",
-    "on_host",
-    "stack_tables",
-    "allocate",
-    "prepare_rows",
-    "zeros",
-]
-
 CACHE_LINE = 64
 """Bytes."""
 

@@ -20,16 +20,6 @@ from factorflow.kernels.special import gamma_term
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals
 
-__all__ = [
-    "best_scales",
-    "precision",
-    "prior_bound",
-    "apply_scale_step",
-    "update_scale",
-    "update_shape",
-    "multiply_factors",
-]
-
 SHAPES = (0.01, 1e3)
 """Bounds of the prior shape a, where it is learned."""
 

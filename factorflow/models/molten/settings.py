@@ -13,8 +13,6 @@ from jaxtyping import Bool, Float64
 from factorflow.errors import InputError
 from factorflow.shape import Meta, ViewMeta
 
-__all__ = ["Choices", "Roles", "Settings", "roles_of"]
-
 Pair = tuple[float, float]
 
 LANES = 4

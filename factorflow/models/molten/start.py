@@ -23,8 +23,6 @@ from factorflow.models.molten.scales import update_scale
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Moments, Totals, best_start, select_columns
 
-__all__ = ["StartSweep", "empty_globals", "choose", "prune"]
-
 START = MODELS[0]
 
 _SHAPE = 10.0

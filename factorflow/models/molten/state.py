@@ -16,8 +16,6 @@ from jaxtyping import Float64
 from factorflow.models.contract import Sweep, wide
 from factorflow.models.molten.settings import Settings
 
-__all__ = ["Globals", "Levels", "Moments", "Totals", "VariableSweep", "best_start", "select_columns"]
-
 Stats = TypeVar("Stats")
 
 

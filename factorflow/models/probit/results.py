@@ -15,8 +15,6 @@ from factorflow.models.contract import Array, Block, Variable
 from factorflow.models.probit.kernels.samplers import BINARY
 from factorflow.models.probit.state import Globals, Local, Settings
 
-__all__ = ["Averages", "compute_averages", "predict", "variables"]
-
 
 def variables(settings: Settings, *, store_factors: bool) -> tuple[Variable, ...]:
     """Return the table of variables."""

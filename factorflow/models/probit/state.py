@@ -13,19 +13,6 @@ from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, wide
 from factorflow.models.probit.kernels.samplers import BINARY, NONNEGATIVE
 
-__all__ = [
-    "DrawSums",
-    "FeatureStats",
-    "FeatureSums",
-    "Globals",
-    "Local",
-    "PackedFactors",
-    "Settings",
-    "Stats",
-    "initial_factors",
-    "pack",
-]
-
 START_SITE, LOADINGS_SITE = MODELS[3], MODELS[4]
 """Noise: factors at the first sight of a block; loadings before any data (1 and 2 are the kernels')."""
 

@@ -30,8 +30,6 @@ from factorflow.models.probit.state import (
     pack,
 )
 
-__all__ = ["ProbitSweep", "factor_tables"]
-
 LOADING_SITE, GLOBALS_SITE = MODELS[5], MODELS[6]
 """Noise: per feature c, z and the rescaling of its utilities; and a, b and tau^2 by number."""
 

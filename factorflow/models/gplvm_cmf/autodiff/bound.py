@@ -20,8 +20,6 @@ from factorflow.models.gplvm_cmf.autodiff.likelihood import Data, log_likelihood
 from factorflow.models.gplvm_cmf.autodiff.reverse import guess_inputs, sums_for_inducing
 from factorflow.models.gplvm_cmf.settings import Family, Settings
 
-__all__ = ["Terms", "terms_of_rows"]
-
 
 @dataclass(frozen=True)
 class Terms:

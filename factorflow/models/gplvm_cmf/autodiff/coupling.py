@@ -19,8 +19,6 @@ from torch import Tensor
 from factorflow.models.gplvm_cmf.autodiff.kernel import Inducing, between, features
 from factorflow.models.gplvm_cmf.settings import Family, Settings
 
-__all__ = ["Draw", "draw_coupled", "draw_inducing", "draw_separate", "factor_of_inputs", "unpack_cholesky"]
-
 
 @dataclass(frozen=True)
 class Draw:

@@ -15,8 +15,6 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor
 
-__all__ = ["Inducing", "between", "features", "inducing", "rbf", "slopes"]
-
 
 @dataclass(frozen=True)
 class Inducing:

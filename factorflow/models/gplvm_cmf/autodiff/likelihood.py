@@ -12,8 +12,6 @@ from torch import Tensor
 from factorflow.models.gplvm_cmf.decoders import outputs
 from factorflow.models.gplvm_cmf.settings import Settings, View
 
-__all__ = ["Data", "log_likelihood"]
-
 Data = Mapping[str, tuple[Tensor, Tensor]]
 """Per view values (B, D), standardised where Gaussian, 0 where missing; 1.0 where they are not."""
 

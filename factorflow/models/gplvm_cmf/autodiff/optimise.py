@@ -18,8 +18,6 @@ from factorflow.models.gplvm_cmf.autodiff.tensors import as_array, as_tensor, on
 from factorflow.models.gplvm_cmf.state import Arrays
 from factorflow.shape import Array
 
-__all__ = ["Adam", "ascend"]
-
 FAST, SLOW, TINY = 0.9, 0.999, 1e-8  # decay of the two moments, and what keeps it from dividing by 0
 
 

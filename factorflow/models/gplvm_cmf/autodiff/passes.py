@@ -34,19 +34,6 @@ from factorflow.models.gplvm_cmf.settings import SCRATCH, Family, Settings
 from factorflow.models.gplvm_cmf.state import Arrays, Cotangents, Standardisation
 from factorflow.shape import Array, Block
 
-__all__ = [
-    "Data",
-    "PassInputs",
-    "cotangents",
-    "differentiate",
-    "evaluate",
-    "fit_rows",
-    "importance",
-    "read_block",
-    "regress",
-    "rows_of",
-]
-
 LIBRARY = 192 << 20
 """Bytes that PyTorch takes once it is loaded (measured: 150 to 190 MiB)."""
 

@@ -32,9 +32,6 @@ from factorflow.models.gplvm_cmf.autodiff.coupling import Draw, factor_of_inputs
 from factorflow.models.gplvm_cmf.autodiff.kernel import Inducing, between, features, slopes
 from factorflow.models.gplvm_cmf.settings import Settings
 
-__all__ = ["guess_inducing", "guess_inputs", "linearise", "sums_for_inducing"]
-
-
 LINEARISATIONS = 2
 """Times that the map is linearised to guess X: at phi, then where that guess falls. With a small s_q^2 the z
 of a row tells X to a small part of its spread, and what neglects how the map bends over that spread costs its

@@ -13,8 +13,6 @@ from jaxtyping import Float64
 from factorflow.kernels.device import on_device
 from factorflow.shape import Array, Block
 
-__all__ = ["as_array", "as_tensor", "device_of", "one_thread", "total", "with_gradients"]
-
 HOST = torch.device("cpu")
 
 

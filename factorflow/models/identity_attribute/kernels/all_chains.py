@@ -15,8 +15,6 @@ from factorflow.models.identity_attribute.kernels.chains import smooth_block as 
 from factorflow.models.identity_attribute.kernels.presence import smooth_block as smooth_presence_of
 from factorflow.models.identity_attribute.kernels.small import STEADY
 
-__all__ = ["smooth_all"]
-
 Array = Any
 
 

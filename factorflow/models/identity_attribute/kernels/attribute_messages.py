@@ -19,8 +19,6 @@ from factorflow.models.identity_attribute.kernels.chains import (
 )
 from factorflow.models.identity_attribute.kernels.small import STEADY, invert_small
 
-__all__ = ["attribute_message", "block_message", "scan_attributes"]
-
 Array = Any
 
 

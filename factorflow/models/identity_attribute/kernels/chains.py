@@ -16,16 +16,6 @@ import numpy as np
 from factorflow.kernels.compile import compile_scalar, options
 from factorflow.models.identity_attribute.kernels.small import STEADY, invert_small
 
-__all__ = [
-    "add_evidence",
-    "invert_with_link",
-    "product",
-    "propagate",
-    "smooth_attributes",
-    "smooth_block",
-    "smooth_run",
-]
-
 Array = Any
 LOG_2PI = math.log(2.0 * math.pi)
 

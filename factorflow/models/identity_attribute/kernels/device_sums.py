@@ -10,8 +10,6 @@ import numpy as np
 from factorflow.kernels import device
 from factorflow.shape import Array
 
-__all__ = ["covariances", "write_means", "sum_statistics", "sum_chain_statistics"]
-
 
 def write_means(present: Array, on: Array, off: Array, x: Array, a: Array) -> None:
     """See `kernels.statistics.write_means`."""

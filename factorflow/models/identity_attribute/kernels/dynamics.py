@@ -13,8 +13,6 @@ from typing import Any
 from factorflow.kernels.compile import INNER
 from factorflow.kernels.vectors import compile_loop
 
-__all__ = ["averages", "trapezoid"]
-
 Array = Any
 
 

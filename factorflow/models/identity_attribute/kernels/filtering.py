@@ -15,8 +15,6 @@ import numpy as np
 from factorflow.kernels.compile import options
 from factorflow.models.identity_attribute.kernels.small import FAST, invert, logistic
 
-__all__ = ["filter_frames"]
-
 Array = Any
 
 

@@ -25,8 +25,6 @@ from factorflow.models.identity_attribute.kernels.small import (
     minimum,
 )
 
-__all__ = ["TILE", "update_complete", "update_lanes"]
-
 Array = Any
 
 TILE = 128

@@ -13,8 +13,6 @@ import numpy as np
 from factorflow.kernels.compile import compile_scalar, options
 from factorflow.models.identity_attribute.kernels.small import FAST, logistic
 
-__all__ = ["update_gap", "update_gaps"]
-
 Array = Any
 
 

@@ -1,5 +1,3 @@
 """Where a neighbour of a frame is that is not in its block: in another one, or nowhere."""
 
-__all__ = ["NOBODY", "OUTSIDE"]
-
 OUTSIDE, NOBODY = -1, -2

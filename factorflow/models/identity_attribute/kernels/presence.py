@@ -20,16 +20,6 @@ from factorflow.models.identity_attribute.kernels.small import (
     minimum,
 )
 
-__all__ = [
-    "block_message",
-    "odds_of_run",
-    "presence_message",
-    "scan_presence",
-    "smooth_block",
-    "smooth_presence",
-    "smooth_run",
-]
-
 Array = Any
 
 

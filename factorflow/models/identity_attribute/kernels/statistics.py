@@ -14,8 +14,6 @@ from factorflow.kernels.vectors import compile_loop
 from factorflow.models.identity_attribute.kernels import frames
 from factorflow.models.identity_attribute.kernels.small import STEADY
 
-__all__ = ["covariances", "write_means", "sum_statistics", "sum_chain_statistics"]
-
 Array = Any
 
 

@@ -15,18 +15,6 @@ import numpy as np
 
 from factorflow.kernels.vectors import compile_inline, compile_loop, exp, inner, log
 
-__all__ = [
-    "add_levels",
-    "subtract_largest",
-    "complete_levels",
-    "update_levels",
-    "logs_and_entropies",
-    "multiply_levels",
-    "sum_weighted_counts",
-    "write_logs",
-    "write_means",
-]
-
 Array = Any
 _HALF_LOG_2_PI = 0.5 * math.log(2.0 * math.pi)
 

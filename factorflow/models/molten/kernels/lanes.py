@@ -20,33 +20,6 @@ from numba.extending import models, register_model
 
 from factorflow.kernels.compile import jit
 
-__all__ = [
-    "INDEX",
-    "PART",
-    "ROWS",
-    "ROW_SCALARS",
-    "add",
-    "add_to",
-    "broadcast",
-    "compile_ordered",
-    "constant",
-    "fold",
-    "intrinsic",
-    "load",
-    "load_number",
-    "load_products",
-    "load_vector",
-    "multiply",
-    "multiply_by_row",
-    "multiply_by_shared",
-    "scale",
-    "store",
-    "sum_in_order",
-    "sum_lanes",
-    "sum_rows",
-    "vector_type",
-]
-
 Array = Any
 PART = 4
 """Rows of tables are padded to a multiple of so many numbers."""

@@ -47,15 +47,6 @@ from factorflow.models.molten.kernels.row_scalars import (
 CHUNK_ROWS = 512
 """Rows of a run whose ratios are held at once, in the cache."""
 
-__all__ = [
-    "add_moments",
-    "add_products_of_rows",
-    "add_products_of_runs",
-    "add_shares",
-    "write_sums_of_runs",
-    "write_totals",
-]
-
 Array = Any
 
 

@@ -14,8 +14,6 @@ import numpy as np
 from factorflow.kernels.vectors import inner
 from factorflow.models.molten.kernels.gammas import compile_ordered, digamma_and_gammaln
 
-__all__ = ["add_prior_terms", "best_scales", "expected_logs", "inverse_digamma", "write_scale"]
-
 Array = Any
 _STEPS = 64
 

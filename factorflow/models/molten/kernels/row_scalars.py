@@ -23,8 +23,6 @@ from factorflow.models.molten.kernels.lanes import (
     vector_type,
 )
 
-__all__ = ["add_weighted_logs", "divide", "load_first", "store_scalars", "sum_scalars", "zeros"]
-
 _WORD = ir.IntType(64)
 _LOG = (
     0.14616585424888623, 0.15331710618210773, 0.18182889455674947, 0.22222211130259878, 0.2857142862600327,

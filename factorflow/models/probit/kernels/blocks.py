@@ -13,8 +13,6 @@ from factorflow.models.probit.kernels.samplers import N_COUNTS, sweep_rows
 from factorflow.models.probit.kernels.tables import BlockSums, FactorTables
 from factorflow.shape import Array
 
-__all__ = ["draw_loadings", "sweep_block"]
-
 
 def sweep_block(
     x: Int8[Array, "B N"],

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
-__all__ = ["BlockSums", "FactorTables"]
-
 
 @dataclass(frozen=True)
 class FactorTables:
