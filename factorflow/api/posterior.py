@@ -405,7 +405,7 @@ class Posterior(Special):
         place, where = executor_options(executor)
         options = {"workers": workers, "memory_limit": memory_limit} | where
         parse_config(ProjectOptions, {"iterations": iterations, **options})
-        with watching(progress, on_event) as watch:
+        with watching(progress, on_event, "preparing the projection") as watch:
             found = run.project(
                 self,
                 dataset,

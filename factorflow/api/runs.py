@@ -113,7 +113,7 @@ def fit(
     settings = parse_config(RunOptions, given | where)
     model, of_data = split_options(data, model, options, _OWN)
     shown = on_event is None if progress is None else progress
-    with watching(progress, on_event) as watch:
+    with watching(progress, on_event, _preparing(executor)) as watch:
         found = run.fit(
             as_dataset(data, of_data, say if shown else partial(LOGGER.info, "%s")),
             model,
@@ -126,6 +126,11 @@ def fit(
             on_event=watch,
         )
     return told(face(found))
+
+
+def _preparing(executor: Place) -> str:
+    """Return what is done before a run begins, in words."""
+    return "preparing" if executor in ("local", "threads") else "preparing, starting workers"
 
 
 _OWN = tuple(name for name in inspect.signature(fit).parameters if name != "options")
@@ -173,7 +178,7 @@ def resume(
     'complete'
     """
     place, where = executor_options(executor)
-    with watching(progress, on_event) as watch:
+    with watching(progress, on_event, _preparing(executor)) as watch:
         found = run.resume(out, parse_config(ResumeOptions, options | where), place=place, on_event=watch)
     return told(face(found))
 

@@ -9,6 +9,7 @@ go; without any handler they go to stderr.
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
 import time
@@ -33,9 +34,44 @@ LOGGER = logging.getLogger("factorflow")
 LINE_SECONDS = 60.0
 """Seconds from one line to the next where there is no bar."""
 
+CLOCK_SECONDS = 1.0
+"""Seconds from one look at the clock of a bar to the next."""
+
+FIRST_PASS = "compiling kernels"
+"""What is said besides until the first pass over the data is done."""
+
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, at most {remaining} left{postfix}]"
+
+WORDS = {
+    "moments": "reading the data",
+    "components": "counting factors",
+    "warm-up": "finding factors",
+    "dense": "finding factors",
+    "sparse": "refining",
+    "starts": "trying starts",
+    "pruned": "refining",
+    "closing": "summing up",
+}
+"""What stages do, in words, by their name; others are called by it."""
+
+
+def stage_words(name: str) -> str:
+    """Return what a stage does in words: ``warm-up 2`` is "finding factors (start 2)".
+
+    Parameters
+    ----------
+    name : str
+        Of the stage.
+    """
+    found = re.fullmatch(r"(best )?(.+?)(?: (\d+))?", name)
+    if found is None or found[2] not in WORDS:
+        return name
+    start = " (best start)" if found[1] else f" (start {found[3]})" if found[3] else ""
+    return f"{WORDS[found[2]]}{start}"
+
 
 @contextmanager
-def watching(progress: bool | None, on_event: OnEvent | None) -> Iterator[OnEvent]:
+def watching(progress: bool | None, on_event: OnEvent | None, doing: str = "preparing") -> Iterator[OnEvent]:
     """Yield the event listener of a run: the user's callback and the progress display.
 
     Parameters
@@ -44,12 +80,14 @@ def watching(progress: bool | None, on_event: OnEvent | None) -> Iterator[OnEven
         Whether anything is shown; by default where the user listens to nothing.
     on_event : callable, optional
         The user's.
+    doing : str
+        What is done before the run begins.
     """
     shown = on_event is None if progress is None else progress
     if not shown:
         yield on_event or _ignore
         return
-    with progress_bar() as bar:
+    with progress_bar(doing=doing) as bar:
 
         def both(event: Event) -> None:
             bar(event)
@@ -60,13 +98,15 @@ def watching(progress: bool | None, on_event: OnEvent | None) -> Iterator[OnEven
 
 
 @contextmanager
-def progress_bar(bar: bool | None = None) -> Iterator[OnEvent]:
+def progress_bar(bar: bool | None = None, doing: str = "preparing") -> Iterator[OnEvent]:
     """Give a listener for `factorflow.fit` that shows how far a run is.
 
     Parameters
     ----------
     bar : bool, optional
         Whether it is a bar on stderr, or lines; by default a bar in a terminal and in a notebook.
+    doing : str
+        What is done before the run begins.
     """
     if not (_is_terminal() or _is_notebook() if bar is None else bar):
         lines = _Lines()
@@ -78,7 +118,7 @@ def progress_bar(bar: bool | None = None) -> Iterator[OnEvent]:
 
             yield told
         return
-    drawn = _Bar()
+    drawn = _Bar(doing)
     try:
         yield drawn
     finally:
@@ -110,17 +150,33 @@ def say(message: str) -> None:
 
 
 class _Bar:
-    def __init__(self) -> None:
+    """A bar that is there from the first second, its clock running while nothing iterates."""
+
+    def __init__(self, doing: str) -> None:
         self._bar: Any = None
         self._lost = False
+        self._passed = False
+        self._ended = threading.Event()
+        self._attempt(lambda: self._wait(doing))
+        self._clock = threading.Thread(target=self._tick, name="factorflow-clock", daemon=True)
+        with thread_limit_explained():
+            self._clock.start()
 
     def __call__(self, event: Event) -> None:
         if not self._lost:
             self._attempt(lambda: self._draw(event))
 
     def close(self) -> None:
+        self._ended.set()
+        self._clock.join()
         if self._bar is not None and not self._lost:
             self._attempt(self._bar.close)
+
+    def _tick(self) -> None:
+        while not self._ended.wait(CLOCK_SECONDS):
+            bar = self._bar
+            if bar is not None and not self._lost:
+                self._attempt(bar.refresh)
 
     def _attempt(self, draw: Callable[[], None]) -> None:
         """Draw, and never again once the terminal is gone: that is no reason to end a run."""
@@ -131,6 +187,11 @@ class _Bar:
             if self._bar is not None:
                 self._bar.disable = True
 
+    def _wait(self, doing: str) -> None:
+        from tqdm.auto import tqdm
+
+        self._bar = tqdm(desc=doing, bar_format="{desc} [{elapsed}]", leave=False, file=sys.stderr)
+
     def _draw(self, event: Event) -> None:
         match event:
             case RunStarted():
@@ -139,13 +200,22 @@ class _Bar:
                 if event.dashboard:
                     tqdm.write(f"Dask dashboard: {event.dashboard}", file=sys.stderr)
                 done = event.resumed_from or 0
-                self.close()
+                self._bar.close()
+                self._passed = False
                 self._bar = tqdm(
-                    total=event.max_iter, initial=done, unit="it", dynamic_ncols=True, file=sys.stderr
+                    total=event.max_iter,
+                    initial=done,
+                    desc=FIRST_PASS,
+                    bar_format=BAR,
+                    dynamic_ncols=True,
+                    file=sys.stderr,
                 )
             case StageEntered():
-                self._bar.set_description(event.stage)
+                words = stage_words(event.stage)
+                self._bar.set_description(words if self._passed else f"{words}, {FIRST_PASS}")
+                self._passed = True
             case IterationDone():
+                self._bar.set_description(stage_words(event.stage), refresh=False)
                 self._bar.set_postfix_str(_format_bound(event), refresh=False)
                 self._bar.update(event.iteration - self._bar.n)
             case RunFinished():
@@ -181,9 +251,9 @@ class Silence:
             case RunStarted():
                 self._running, self._last = True, "the run began"
             case StageEntered():
-                self._last = f"stage {event.stage} began"
+                self._last = f"it began {stage_words(event.stage)}"
             case IterationDone():
-                self._last = f"iteration {event.iteration} of stage {event.stage}"
+                self._last = f"iteration {event.iteration}, {stage_words(event.stage)}"
             case CheckpointWritten():
                 self._last = f"the checkpoint after iteration {event.iteration}"
             case RunFinished():

@@ -6,6 +6,7 @@ import io
 import logging
 import re
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,6 +52,43 @@ def test_the_bar_shows_bound_and_iteration(capsys: pytest.CaptureFixture[str]) -
     end = shown.split("converged")[-1]
     assert "100%" in end
     assert "4/4" in end
+
+
+def test_the_bar_is_there_before_the_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what is done, and its clock runs: also while the first pass compiles kernels."""
+    monkeypatch.setattr(progress, "CLOCK_SECONDS", 0.01)
+    with progress_bar(True, "starting workers") as on_event:
+        time.sleep(1.1)
+        shown = capsys.readouterr().err
+        assert "starting workers [00:00]" in shown
+        assert "starting workers [00:01]" in shown
+        on_event(EVENTS[0])
+        on_event(StageEntered("moments", 0.0))
+        time.sleep(1.1)
+        shown = capsys.readouterr().err
+        assert "reading the data, compiling kernels" in shown
+        assert "[00:01" in shown
+        on_event(StageEntered("warm-up", 2.0))
+        on_event(IterationDone("warm-up", 1, -5.0, None, 3.0))
+        shown = capsys.readouterr().err
+        assert re.search(r"finding factors: .*1/20 \[.*at most .* left, bound -5\]", shown)
+        assert "compiling" not in shown.split("finding factors: ")[-1]
+        on_event(EVENTS[-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("warm-up", "finding factors"),
+        ("sparse 3", "refining (start 3)"),
+        ("best sparse", "refining (best start)"),
+        ("burn-in", "burn-in"),
+    ],
+)
+def test_stages_are_named_in_words(name: str, words: str) -> None:
+    assert progress.stage_words(name) == words
 
 
 def test_without_a_terminal_there_is_a_line_a_minute(
