@@ -28,6 +28,9 @@ Missing = Literal["none", "samples", "scattered"]
 HoldoutUnit = Literal["entry", "row", "sequence"]
 """What is held out together."""
 
+AUX_DTYPES = {"censored": "int8", "trials": "uint32"}
+"""Types of what lies beside the values of a view (`ViewMeta.aux`)."""
+
 CODE_BYTES = 4
 """Bytes of a code in ``Block.columns``."""
 
@@ -136,6 +139,12 @@ class ViewMeta:
         empty where there are none.
     largest : float
         Of counts and levels, the largest; 0: not known.
+    default_likelihood : str
+        Likelihood of fits that name none, as the dataset was written with; empty: that of the kind.
+    aux : {"", "censored", "trials"}
+        What lies beside the values with a number for each entry (`AUX_DTYPES`), in ``Block.data`` under
+        `aux_key`: -1 or 1 where a value is a limit that the entry lies below or above, else 0; numbers of
+        trials, 0 where the entry is missing.
     """
 
     name: str
@@ -144,6 +153,13 @@ class ViewMeta:
     missing: Missing
     location: tuple[float, ...] = field(default=(), compare=False, repr=False)
     largest: float = field(default=0.0, compare=False, repr=False)
+    default_likelihood: str = ""
+    aux: str = ""
+
+    @property
+    def aux_key(self) -> str:
+        """Key of ``Block.data`` that `aux` has."""
+        return f"{self.name}/{self.aux}"
 
     def about(self) -> Float64[np.ndarray, " D"] | float:
         """Return the location to subtract from entries before summing squares.
@@ -228,12 +244,13 @@ class Meta:
     def row_bytes(self) -> int:
         """Bytes of a row of a block: entries of all views, and the codes that travel along."""
         codes = CODE_BYTES * (bool(self.groups) + 2 * bool(self.n_sequences))
-        return codes + sum(view.kind.row_bytes(view.n_features) for view in self.views)
+        aux = sum(np.dtype(AUX_DTYPES[v.aux]).itemsize * v.n_features for v in self.views if v.aux)
+        return codes + aux + sum(view.kind.row_bytes(view.n_features) for view in self.views)
 
 
 def without_values(block: Block, meta: Meta) -> Block:
     """Return a block with only the inputs of predictions: codes and covariates."""
-    inputs = {view.name for view in meta.input_views}
+    inputs = {view.name for view in meta.input_views} | {view.aux_key for view in meta.views if view.aux}
     return replace(block, data={name: array for name, array in block.data.items() if name in inputs})
 
 

@@ -15,7 +15,7 @@ from factorflow.data.holdout import Holdout
 from factorflow.data.store.dataset import Dataset
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
-from factorflow.shape import Block, Meta, ViewMeta
+from factorflow.shape import AUX_DTYPES, Block, Meta, ViewMeta
 from factorflow.trees import freeze
 
 
@@ -116,6 +116,15 @@ class AlignedDataset:
                     "Write the new samples with {likelihoods}.",
                     likelihoods={view.name: view.likelihood},
                 )
+            of_new = self.dataset.views[view.name].aux if view.name in shared else view.aux
+            if of_new != view.aux and "trials" in (of_new, view.aux):
+                found = "numbers of trials" if of_new else "no numbers of trials"
+                raise InputError(
+                    f"view {view.name}",
+                    found,
+                    "as in the fitted model",
+                    "Write the new samples alike: trials.",
+                )
             views.append(replace(view, missing=kind))
         groups, sizes = self.fitted.groups, self.fitted.group_sizes  # a new sample may be alone in its group
         return replace(new, views=tuple(views), groups=groups, group_sizes=sizes)
@@ -140,6 +149,12 @@ class AlignedDataset:
                 data[view.name] = view.kind.reindex(block.data[view.name], ours, theirs, view.n_features)
             else:
                 data[view.name] = view.kind.blank(block.n_rows, view.n_features)
+            if view.aux:
+                aux = np.zeros((block.n_rows, view.n_features), AUX_DTYPES[view.aux])
+                if view.aux_key in block.data:  # else nothing of the new samples is beyond a limit
+                    ours, theirs = self._where[view.name]
+                    aux[:, ours] = block.data[view.aux_key][:, theirs]
+                data[view.aux_key] = aux
         return replace(block, data=freeze(data), columns=freeze(columns)), {}
 
     def block(self, number: int, views: Sequence[str] | None = None, holdout: Holdout | None = None) -> Block:

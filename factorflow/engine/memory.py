@@ -33,7 +33,7 @@ from factorflow.engine.tasks import Run, cut_features, update_globals
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Stage, Sweep
-from factorflow.shape import Block, Meta, ViewMeta
+from factorflow.shape import AUX_DTYPES, Block, Meta, ViewMeta
 from factorflow.trees import find_gathers, freeze, map_leaves, multiply, narrow, nbytes, restrict
 
 PROCESS_BYTES = 256 << 20
@@ -374,6 +374,8 @@ def _made_up(meta: Meta, n_rows: int, memory: _CountingCache) -> Block:
                 missing[np.arange(n_rows), np.arange(n_rows) % shape[1]] = False
             values[missing] = kind.missing
         data[view.name] = values
+        if view.aux:
+            data[view.aux_key] = np.full(shape, view.aux == "trials", AUX_DTYPES[view.aux])
     columns: dict[str, Any] = {"group": np.zeros(n_rows, np.int32)} if meta.groups else {}
     if meta.n_sequences:
         columns |= {"sequence": np.zeros(n_rows, np.int32), "time": np.arange(n_rows, dtype=np.int32)}

@@ -38,6 +38,11 @@ def gammaln(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return _special_function("gammaln", x)
 
 
+def log_ndtr(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Return the logarithm of the standard normal distribution function, element by element."""
+    return _special_function("log_ndtr", x)
+
+
 def softplus(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return log(1 + e^x) without overflow."""
     xp = namespace(x)

@@ -95,6 +95,8 @@ class Likelihood(ABC):
     smallest: ClassVar[float] = -float("inf")
     largest: ClassVar[float] = float("inf")
     """Where entries end: these values are allowed where y is a whole number, else they are not."""
+    aux: ClassVar[str] = ""
+    """What entries may have beside their values (`ViewMeta.aux`): "trials", "censored"."""
     levels: ClassVar[int] = 0
     """Of entries that are levels, how many there are: held-out scores count the right ones."""
     remedy: ClassVar[str] = "Correct the entry, or choose another likelihood for the view."
@@ -141,8 +143,8 @@ class Likelihood(ABC):
     def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         """Return the smallest y with P(Y <= y) >= uniform: a draw, given uniforms of the counters."""
 
-    def for_entries(self, largest: float) -> Likelihood:
-        """Return the likelihood with what was left open and entries tell: the largest of them."""
+    def for_entries(self, largest: float, aux: str = "") -> Likelihood:
+        """Return the likelihood with what was left open and entries tell: the largest, what lies beside."""
         return self
 
     @property
@@ -150,7 +152,7 @@ class Likelihood(ABC):
         """Whether entries are 0 and 1 alone."""
         return self.discrete and self.largest == 1.0
 
-    def start(self, y: Array) -> Array:
+    def start(self, y: Array, aux: Array | None = None) -> Array:
         """Return entries of about one noise variance, as the first components see them."""
         return y
 

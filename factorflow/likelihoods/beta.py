@@ -53,7 +53,7 @@ class Beta(Likelihood):
         found = betaincinv(*self.shapes(x, phi), uniform)
         return np.clip(found, np.finfo(float).tiny, 1.0 - np.finfo(float).epsneg)
 
-    def start(self, y: Array) -> Array:
+    def start(self, y: Array, aux: Array | None = None) -> Array:
         return namespace(y).log(y) - namespace(y).log1p(-y)
 
     def start_moments(self, mean: Array, variance: Array) -> tuple[Array, Array]:

@@ -18,25 +18,33 @@ __all__ = ["Bernoulli", "Binomial"]
 
 @dataclass(frozen=True)
 class Binomial(Likelihood):
-    """Successes of as many trials as ``aux`` says, else of ``trials``."""
+    """Successes of as many trials as ``aux`` says, else of ``trials``; 0: all entries have their own."""
 
     trials: int = 1
 
-    name, kinds, discrete, limited, smallest = "binomial", ("poisson",), True, True, 0.0
+    name, kinds, discrete, limited, smallest, aux = "binomial", ("poisson",), True, True, 0.0, "trials"
     tight_bound, loading_size, shared_alpha_prior = True, 1.0, (10.0, 10.0)
     remedy = "Correct the entry, or say how many trials there are: binomial(trials=N)."
 
     def __post_init__(self) -> None:
-        if self.trials < 1:
+        if self.trials < 0:
             raise InputError("trials", self.trials, "a whole number, at least 1", "Say the number of trials.")
+
+    def for_entries(self, largest: float, aux: str = "") -> Likelihood:
+        if aux == "trials":
+            return type(self)(trials=0)
+        if not self.trials:
+            remedy = "Say the number of trials, or write the dataset with the numbers of all entries: trials."
+            raise InputError("trials", 0, "a whole number, at least 1", remedy)
+        return self
 
     @property
     def largest(self) -> float:  # type: ignore[override]
-        return self.trials
+        return self.trials or float("inf")
 
     def n(self, aux: Array | None) -> Array:
         """Return the number of trials."""
-        return float(self.trials) if aux is None else aux
+        return float(max(1, self.trials)) if aux is None else aux
 
     def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         return y * x - self.n(aux) * softplus(x)
@@ -73,15 +81,20 @@ class Binomial(Likelihood):
 
         return binom.ppf(uniform, self.n(aux), logistic(x))
 
-    def start(self, y: Array) -> Array:
-        """Return successes by the root of the trials: of variance p (1 - p)."""
+    def start(self, y: Array, aux: Array | None = None) -> Array:
+        """Return successes by the root of the trials, of variance p (1 - p); log odds where trials differ."""
+        if aux is not None:
+            xp, n = namespace(y), aux.astype(y.dtype)
+            return xp.log((y + 0.5) / (n - y + 0.5))
         return y if self.trials == 1 else y / np.float32(self.trials**0.5)
 
     def start_moments(self, mean: Array, variance: Array) -> tuple[Array, Array]:
+        if not self.trials:
+            return logistic(mean), logistic(mean) * logistic(-mean)
         return mean * self.trials**0.5, variance * self.trials
 
     def intercept(self, n: Array, total: Array) -> Array:
-        n = self.trials * n
+        n = max(1, self.trials) * n
         return np.clip(np.log((total + 0.5) / (n - total + 0.5)), -LARGEST, LARGEST)
 
 
@@ -91,7 +104,10 @@ class Bernoulli(Binomial):
 
     trials: int = field(default=1, init=False)
 
-    name, kinds = "bernoulli", ("bernoulli",)
+    name, kinds, aux = "bernoulli", ("bernoulli",), ""
+
+    def for_entries(self, largest: float, aux: str = "") -> Likelihood:
+        return self
 
     def log_factor(self, y: Array, phi: Array, aux: Array | None = None) -> Array:
         return 0.0 * y

@@ -47,7 +47,7 @@ class Gamma(Likelihood):
 
         return gammaincinv(np.exp(phi[0]), uniform) * rate_of(x - phi[0])
 
-    def start(self, y: Array) -> Array:
+    def start(self, y: Array, aux: Array | None = None) -> Array:
         return namespace(y).log(y)
 
     def start_moments(self, mean: Array, variance: Array) -> tuple[Array, Array]:

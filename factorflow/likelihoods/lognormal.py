@@ -27,7 +27,7 @@ class Lognormal(Gaussian):
     name, is_location, smallest = "lognormal", False, 0.0
     phi_variables = {"noise_scale": "Standard deviation of the noise of what is normal."}
 
-    def start(self, y: Array) -> Array:
+    def start(self, y: Array, aux: Array | None = None) -> Array:
         return namespace(y).log(y)
 
     def log_factor(self, y: Array, phi: Array, aux: Array | None = None) -> Array:
@@ -57,7 +57,7 @@ class LogitNormal(Lognormal):
 
     name, largest, remedy = "logit_normal", 1.0, Beta.remedy
 
-    def start(self, y: Array) -> Array:
+    def start(self, y: Array, aux: Array | None = None) -> Array:
         return namespace(y).log(y) - namespace(y).log1p(-y)
 
     def log_factor(self, y: Array, phi: Array, aux: Array | None = None) -> Array:

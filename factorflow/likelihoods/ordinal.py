@@ -39,7 +39,7 @@ class Ordinal(Likelihood):
         if self.levels and self.levels < 2:
             raise InputError("levels", self.levels, "at least 2", "Leave it out for those of the data.")
 
-    def for_entries(self, largest: float) -> Likelihood:
+    def for_entries(self, largest: float, aux: str = "") -> Likelihood:
         return self if self.levels else replace(self, levels=max(2, int(largest) + 1))
 
     @property

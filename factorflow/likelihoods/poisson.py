@@ -58,7 +58,7 @@ class Poisson(Likelihood):
 
         return poisson.ppf(uniform, rate_of(x))
 
-    def start(self, y: Array) -> Array:
+    def start(self, y: Array, aux: Array | None = None) -> Array:
         """Twice the root of y + 3/8 (Anscombe 1948)."""
         return np.float32(2.0) * (y + np.float32(0.375)) ** np.float32(0.5)
 

@@ -41,22 +41,26 @@ class Predictive:
         Of x, any shape.
     phi : array
         Nuisance parameters, (P, ...).
+    aux : array or None
+        What entries have beside their values (`Likelihood.aux`).
     """
 
     likelihood: Likelihood
     mean: Float[Array, ...]
     variance: Float[Array, ...]
     phi: Float[Array, "P ..."]
+    aux: Float[Array, ...] | None = None
 
     def at(self, entries: Any) -> Predictive:
         """Return the distribution of some entries, as an index of (B, D) arrays names them."""
         phi = [np.broadcast_to(row, np.shape(self.mean))[entries] for row in self.phi]
         picked = np.stack(phi) if phi else np.empty((0, 1))
-        return Predictive(self.likelihood, self.mean[entries], self.variance[entries], picked)
+        aux = None if self.aux is None else self.aux[entries]
+        return Predictive(self.likelihood, self.mean[entries], self.variance[entries], picked, aux)
 
     def mean_and_sd(self) -> tuple[Float[Array, ...], Float[Array, ...]]:
         """Return mean and standard deviation of y."""
-        mean, square = self.likelihood.predict(self.mean, self.variance, self.phi)
+        mean, square = self.likelihood.predict(self.mean, self.variance, self.phi, self.aux)
         return mean, np.sqrt(square)
 
     def log_density(self, y: Float[Array, ...]) -> Float[Array, ...]:
@@ -64,14 +68,16 @@ class Predictive:
         total: Array = -np.inf
         with np.errstate(divide="ignore"):  # of nodes that other entries have
             for x, weight in self._places():
-                total = np.logaddexp(total, np.log(weight) + self.likelihood.log_kernel(y, x, self.phi))
-        return np.asarray(total + self.likelihood.log_factor(y, self.phi))
+                total = np.logaddexp(
+                    total, np.log(weight) + self.likelihood.log_kernel(y, x, self.phi, self.aux)
+                )
+        return np.asarray(total + self.likelihood.log_factor(y, self.phi, self.aux))
 
     def tails(self, y: Float[Array, ...]) -> tuple[Float[Array, ...], Float[Array, ...]]:
         """Return P(Y < y) and P(Y > y)."""
         low, high = 0.0, 0.0
         for x, weight in self._places():
-            below, above = self.likelihood.tails(y, x, self.phi)
+            below, above = self.likelihood.tails(y, x, self.phi, self.aux)
             low, high = low + weight * below, high + weight * above
         return np.asarray(low), np.asarray(high)
 
@@ -83,7 +89,9 @@ class Predictive:
     def _places(self) -> list[tuple[Array, Array]]:
         """Return nodes and weights; those of an entry do not depend on the other entries."""
         sd = np.sqrt(self.variance)
-        near_and_far = [self.likelihood.information(self.mean + t * sd, self.phi) for t in (-4.0, 0.0, 4.0)]
+        near_and_far = [
+            self.likelihood.information(self.mean + t * sd, self.phi, self.aux) for t in (-4.0, 0.0, 4.0)
+        ]
         information = np.maximum.reduce(np.broadcast_arrays(*near_and_far))
         step = np.maximum((1.0 + self.variance * information) ** -0.5, SHORTEST)
         n_steps = np.rint(REACH / step)
@@ -104,7 +112,7 @@ class Predictive:
 
         discrete, reach = self.likelihood.discrete, REACH * np.sqrt(self.variance)
         ends = (self.mean - reach, self.mean + reach)
-        low, high = (self.likelihood.draw(share, x, self.phi) for x in ends)
+        low, high = (self.likelihood.draw(share, x, self.phi, self.aux) for x in ends)
         mean, sd = self.mean_and_sd()
         y = np.clip(mean + ndtri(share) * sd, low, high)
         for _ in range(NEWTON):

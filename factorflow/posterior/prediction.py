@@ -135,6 +135,9 @@ class Predictor:
         meta, data = self.posterior.meta, {}
         for view in meta.input_views:
             data[view.name] = _values(self.posterior.data, view.name, rows)
+        for view in meta.views:
+            if view.aux and view.name == self.view:
+                data[view.aux_key] = _values(self.posterior.data, view.name, rows, view.aux_key)
         return Block(0, int(rows[0]) if len(rows) else 0, len(rows), meta.n_blocks, data)
 
     def _read(self, variable: Any, rows: NDArray[np.intp] | None) -> NDArray[Any]:
@@ -286,11 +289,13 @@ def _observed_values(predictor: Predictor, rows: NDArray[np.intp]) -> tuple[NDAr
     return values, np.asarray(dataset.views[predictor.view].kind.observed(values))
 
 
-def _values(dataset: Dataset | AlignedDataset, view: str, rows: NDArray[np.intp]) -> NDArray[Any]:
-    """Return some rows of a view, reading each block once."""
+def _values(
+    dataset: Dataset | AlignedDataset, view: str, rows: NDArray[np.intp], key: str = ""
+) -> NDArray[Any]:
+    """Return some rows of a view, or of what lies beside it (a key of `Block.data`), reading blocks once."""
     number = rows // dataset.block_rows
     parts = [(np.flatnonzero(number == block), int(block)) for block in np.unique(number)]
-    values = {block: dataset.block(block, [view]).data[view] for _, block in parts}
+    values = {block: dataset.block(block, [view]).data[key or view] for _, block in parts}
     meta = dataset.views[view]
     dtype = next((array.dtype for array in values.values()), np.dtype(meta.kind.dtype))
     out = np.empty(meta.kind.shape(len(rows), meta.n_features), dtype)

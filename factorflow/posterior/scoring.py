@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float64, Integer, Real, Shaped
+from jaxtyping import Bool, Float64, Integer, Real, Shaped
 from numpy.typing import ArrayLike
 
 from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
@@ -219,8 +219,8 @@ def entry_scores(
         log_likelihood = _log_likelihood(density, y, mean, np.asarray(sd, float))
     else:
         log_likelihood = predictive.log_density(y)
-    log_factor = saturated = 0.0
-    if density.discrete and not density.is_binary and not density.levels:
+    log_factor, saturated, aux = 0.0, 0.0, None if predictive is None else predictive.aux
+    if density.discrete and not density.is_binary and not density.levels and aux is None:
         plain = density if np.isfinite(density.largest) else get_likelihood("poisson")
         log_factor = float(plain.log_factor(y, np.empty((0, 1))).sum())
         best = y * np.log(np.maximum(y, 1.0)) - y
@@ -232,25 +232,38 @@ def entry_scores(
         n=np.bincount(features, minlength=n_features).astype(float),
         y=total(y),
         yy=total(y * y),
-        squared_error=total((y - mean) ** 2),
+        squared_error=total((y - mean) ** 2 * ~_beyond(density, aux, y, mean)),
         log_likelihood=total(log_likelihood),
         log_factor=log_factor,
         saturated=saturated,
-        alone=None if alone is None else total(_log_alone(density, y, features, *alone)),
+        alone=None if alone is None else total(_log_alone(density, y, features, aux, *alone)),
         histogram=_histogram(y, mean) if density.is_binary else None,
         exposed=_exposure_sums(total, y, given[EXPOSURE]) if EXPOSURE in given else None,
     )
+
+
+def _beyond(
+    density: Likelihood,
+    aux: Float64[np.ndarray, " H"] | None,
+    y: Float64[np.ndarray, " H"],
+    mean: Float64[np.ndarray, " H"],
+) -> Bool[np.ndarray, " H"]:
+    """Return which entries are known to lie beyond a limit, as they are predicted to."""
+    if aux is None or density.aux != "censored":
+        return np.zeros(len(y), bool)
+    return np.asarray(((aux < 0) & (mean < y)) | ((aux > 0) & (mean > y)))
 
 
 def _log_alone(
     density: Likelihood,
     y: Float64[np.ndarray, " H"],
     features: Integer[np.ndarray, " H"],
+    aux: Float64[np.ndarray, " H"] | None,
     x: Float64[np.ndarray, " D"],
     phi: Float64[np.ndarray, "P D"],
 ) -> Float64[np.ndarray, " H"]:
     """Return log p(y) by the likelihood fitted to each feature alone."""
-    return np.asarray(density.log_density(y, x[features], phi[:, features]))
+    return np.asarray(density.log_density(y, x[features], phi[:, features], aux))
 
 
 Total = Callable[[Float64[np.ndarray, " H"]], Float64[np.ndarray, " D"]]
@@ -339,7 +352,7 @@ def _finish(
         most = sums.levels.shown.argmax(axis=0)
         scores["accuracy"] = sums.levels.hits / n
         scores["baseline_accuracy"] = float(sums.levels.held_out[most, np.arange(len(most))].sum() / n)
-    elif likelihood.discrete:
+    elif likelihood.discrete and sums.saturated:
         scores["deviance"] = 2 * (sums.saturated - float(sums.log_likelihood.sum())) / n
         scores["baseline_deviance"] = 2 * (sums.saturated - float(baseline.sum())) / n
         scores["deviance_explained"] = _ratio(

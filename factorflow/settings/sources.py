@@ -7,9 +7,7 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from factorflow.errors import InputError, removed_option
-from factorflow.kinds import kind_of
 from factorflow.settings.base import Options
-from factorflow.shape import Likelihood
 
 
 class FileOptions(Options):
@@ -88,6 +86,17 @@ class MatrixOptions(FileOptions):
         default="outer",
         description="Of a view of several files: the features of any of them (outer; missing in the others) "
         "or of all (inner).",
+    )
+    limits: dict[str, Any] | None = Field(
+        default=None,
+        description="Limits of detection by view: LOWER,UPPER (either may be empty), or a table by feature "
+        "with columns lower and upper. Values at or beyond a limit are known to lie there, no more; fits "
+        "take censored.",
+    )
+    trials: dict[str, Any] | None = Field(
+        default=None,
+        description="Numbers of trials by view, of which values are successes: an integer, a file like that "
+        "of the view, or a layer of it. Fits take binomial.",
     )
     drop_empty_features: bool = Field(
         default=False,
@@ -168,10 +177,11 @@ class SourceOptions(TableOptions, MatrixOptions):
 
     of = "factorflow.settings.SourceOptions"
 
-    likelihoods: Literal["poisson", "normal", "gaussian"] | dict[str, Likelihood] | None = Field(
+    likelihoods: Literal["poisson", "normal", "gaussian"] | dict[str, str] | None = Field(
         default=None,
         description="By view: gaussian, bernoulli or poisson values, a categorical variable, or covariates; "
-        "what is left out is taken from the file or guessed. One alone is of the response of a long table.",
+        "or a likelihood of values, which fits then take by default (gamma, ordinal, ...). What is left out "
+        "is taken from the file or guessed. One alone is of the response of a long table.",
         json_schema_extra={"flag": "likelihood"},
     )
     formula: str | None = Field(  # type: ignore[assignment]  # needed of a long table alone
@@ -185,8 +195,6 @@ class SourceOptions(TableOptions, MatrixOptions):
         if isinstance(kinds, str) and kinds not in {"poisson", "normal", "gaussian"}:
             expected = "a mapping by view; or, for the response of a long table, poisson, normal or gaussian"
             raise InputError("likelihoods", kinds, expected, "Name the view, or correct it.")
-        for view, name in kinds.items() if isinstance(kinds, dict) else ():
-            kind_of(str(view), str(name))
         return kinds
 
     @model_validator(mode="after")

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "settings": set(),
     "kernels": set(),
     "likelihoods": {"kernels"},
-    "data": {"kernels", "settings"},
+    "data": {"likelihoods", "kernels", "settings"},
     "models": {"likelihoods", "kernels", "settings"},
     "posterior": {"data", "models", "likelihoods", "kernels", "settings"},
     "engine": {"data", "models", "kernels", "posterior", "settings"},

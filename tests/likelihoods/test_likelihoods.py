@@ -98,6 +98,21 @@ def test_ordinal_messages_of_another_implementation() -> None:
     np.testing.assert_allclose(variance[0], case["predicted_variance"], rtol=1e-5)
 
 
+def test_censored_messages_of_another_implementation() -> None:
+    case = ENTRIES["censored"]
+    y, phi, side = arrays(case)
+    density = get_likelihood("censored")
+    found = density.terms(y, M, V, phi, side)
+    for name in Message._fields:
+        np.testing.assert_allclose(getattr(found, name)[0], case[name], rtol=1e-10, atol=1e-10)
+    mean, variance = density.predict(M, V, phi, side)
+    np.testing.assert_allclose(mean[0], case["predicted_mean"], rtol=1e-10)
+    np.testing.assert_allclose(variance[0], case["predicted_variance"], rtol=1e-10)
+    for s in (-1.0, 1.0):  # the probability of an entry on its side
+        log_p = density.log_density(y, M, phi, np.full_like(y, s))
+        np.testing.assert_allclose(np.exp(log_p), density.tails(y, M, phi)[int(s > 0)], rtol=1e-12)
+
+
 def test_two_levels_are_a_binary_entry() -> None:
     y, m, v, phi = np.array([0.0, 1.0]), np.array([-1.0, 0.4]), np.array([0.3, 2.0]), np.zeros((0, 2))
     two, binary = Ordinal(levels=2), get_likelihood("bernoulli")

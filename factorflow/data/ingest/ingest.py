@@ -20,16 +20,19 @@ from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.columns import describe_rows
 from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.dialect import TableFormat
+from factorflow.data.ingest.entry_arrays import Limits, Trials, limits_of, trials_of
 from factorflow.data.ingest.levels import find_levels, reader
 from factorflow.data.ingest.missing import MissingCodes, warn_of_codes
 from factorflow.data.ingest.reading import AnnDataOptions, Reading
 from factorflow.data.ingest.sources import KindOf, Source, labels
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
+from factorflow.data.store.rows import RowNames
 from factorflow.data.store.views import ViewSource, is_long_table
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError, OptionError, removed_option
-from factorflow.kinds import Kind, kind_of
+from factorflow.kinds import KINDS, Kind, kind_of
+from factorflow.likelihoods import get_likelihood, likelihood_names
 from factorflow.settings import MatrixOptions, document_options, parse_config
 from factorflow.storage.download import as_local_source
 from factorflow.storage.local import check_space
@@ -55,6 +58,8 @@ def write_dataset(
     block_rows: int | None = None,
     overwrite: bool = False,
     drop_empty_features: bool = False,
+    limits: Mapping[str, Any] | None = None,
+    trials: Mapping[str, Any] | None = None,
     index_col: str | int | bool | None = None,
     transpose: bool | str | Sequence[str] = False,
     sep: str | None = None,
@@ -72,7 +77,9 @@ def write_dataset(
 
     Nothing appears at ``path`` before the whole dataset is written and checked. ``groups`` and ``sequences``
     may be a label for every sample; of ``obs`` a DataFrame is matched by its index, a mapping by position;
-    ``na_values`` may be a mapping by view, with the key ``obs`` for sample metadata.
+    ``na_values`` may be a mapping by view, with the key ``obs`` for sample metadata. ``limits`` by view are
+    pairs (lower, upper), each None, a number, a Series by feature, or an array or DataFrame of all entries;
+    ``trials`` integers, arrays, DataFrames, files, or layers.
 
     Parameters
     ----------
@@ -89,7 +96,8 @@ def write_dataset(
         By view: "gaussian", "bernoulli" or "poisson" values, or inputs that a model is given: "categorical"
         (one label a sample, text or numbers) or "covariate" (numbers). What is left out is taken from the
         file, else guessed: values 0 and 1 are bernoulli, other whole numbers from 0 on poisson, all else
-        gaussian. ``Dataset.describe()`` tells which it was.
+        gaussian. ``Dataset.describe()`` tells which it was. A likelihood of `factorflow.models.SparseGFA`
+        ("gamma", "ordinal", ...) is that of its fits by default.
     samples : sequence of str, or mapping of view to sequence of str, optional
         Names of the rows of views that bring none; given once for all views they also set the order.
     features : mapping of str to sequence of str, optional
@@ -157,6 +165,10 @@ def write_dataset(
         described = _view_sources(
             sources, positions, said, features or {}, codes, drop_empty=drop_empty_features
         )
+        for what, by_view in (("limits", limits or {}), ("trials", trials or {})):
+            check_by_view(what, by_view, sources)
+        of_views = _entry_arrays(described, limits or {}, trials or {}, views, names, reading)
+        described = _with_defaults(described, likelihoods or {}, of_views)
         row_bytes = sum(view.work_bytes for view in described)
         check_space(partial, names.n_rows * row_bytes)
         own: Any = groups
@@ -240,11 +252,24 @@ def _warn_of_codes(obs: pd.DataFrame | None) -> None:
         )
 
 
+def kind_name(name: str) -> str:
+    """Return the name of the kind of view whose entries a likelihood explains; that of a kind is its own."""
+    return name if name in KINDS else get_likelihood(name).kinds[0]
+
+
 def _requested_kinds(likelihoods: Mapping[str, str] | None) -> dict[str, Kind]:
     """Return the kinds of views given by `likelihoods` and `inputs`."""
     if likelihoods is not None and not isinstance(likelihoods, Mapping):
         raise InputError("likelihoods", likelihoods, "a mapping by view", "For example {'rna': 'gaussian'}.")
-    return {str(view): kind_of(view, name) for view, name in (likelihoods or {}).items()}
+    found = {}
+    for view, name in (likelihoods or {}).items():
+        if name not in KINDS and str(name).partition("(")[0].strip() not in likelihood_names():
+            expected = f"one of {', '.join(dict.fromkeys([*KINDS, *likelihood_names()]))}"
+            raise InputError(
+                f"likelihood of view {view!r}", name, expected, "Leave it out to have it guessed."
+            )
+        found[str(view)] = kind_of(view, kind_name(name))
+    return found
 
 
 def _view_sources(
@@ -281,6 +306,50 @@ def _view_sources(
             "at least one view of values beside categorical variables and covariates",
             "Add the view that is to be modelled.",
         )
+    return found
+
+
+def _entry_arrays(
+    described: Sequence[ViewSource],
+    limits: Mapping[str, Any],
+    trials: Mapping[str, Any],
+    views: Any,
+    names: RowNames,
+    reading: Reading,
+) -> dict[str, Limits | Trials]:
+    """Return the limits or numbers of trials of the views that have some."""
+    found: dict[str, Limits | Trials] = {}
+    for view in described:
+        if view.name in limits:
+            found[view.name] = limits_of(limits[view.name], view.name, names, view.features, reading)
+        if view.name in trials:
+            if view.name in limits:
+                raise InputError("trials", view.name, "a view without limits", "Leave one of the two out.")
+            value = views.get(view.name) if isinstance(views, Mapping) else views
+            given = trials[view.name]
+            found[view.name] = trials_of(given, view.name, value, names, view.features, reading)
+    return found
+
+
+def _with_defaults(
+    described: Sequence[ViewSource], likelihoods: Mapping[str, str], arrays: Mapping[str, Limits | Trials]
+) -> list[ViewSource]:
+    """Return the views with the likelihoods that fits of them have by default."""
+    found = []
+    for view in described:
+        name, split = str(likelihoods.get(view.name, "")), arrays.get(view.name)
+        default = "" if name in KINDS else name
+        if split is not None:
+            default, kind = default or split.likelihood, KINDS[kind_name(split.likelihood)]
+            if view.kind not in (None, kind):
+                raise InputError(
+                    f"likelihood of view {view.name!r}",
+                    name or view.kind.name,
+                    f"{split.likelihood}, for a view with {split.aux}",
+                    "Leave it out.",
+                )
+            view = replace(view, kind=kind, split=split)
+        found.append(replace(view, default_likelihood=default))
     return found
 
 

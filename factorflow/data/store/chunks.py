@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
+from factorflow.shape import AUX_DTYPES
 from factorflow.storage.checksums import CRC_BYTES, chunk_damage, crc32c
 from factorflow.storage.location import is_remote
 from factorflow.storage.remote import RemotePath, map_concurrently
@@ -176,3 +177,11 @@ def chunked_arrays(
         return values, None
     file = os.path.join(path, entry.name, "observed")
     return values, ChunkedArray(file, entry.name, "bool", shape, chunk, entry.compressed)
+
+
+def aux_array(path: str, manifest: Manifest, entry: ViewEntry) -> ChunkedArray:
+    """Return what lies beside the values of a view with a number for each entry (`ViewMeta.aux`)."""
+    shape = entry.kind.shape(manifest.n_rows, entry.n_features)
+    chunk = entry.kind.shape(manifest.block_rows, entry.tile)
+    file = os.path.join(path, entry.name, entry.aux)
+    return ChunkedArray(file, entry.name, AUX_DTYPES[entry.aux], shape, chunk, entry.compressed)

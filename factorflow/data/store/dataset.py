@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.arguments import name_wrong_arguments_of_methods
-from factorflow.data.store.chunks import ChunkedArray, chunked_arrays
+from factorflow.data.store.chunks import ChunkedArray, aux_array, chunked_arrays
 from factorflow.data.store.column_types import decode
 from factorflow.data.store.layout import ATTRIBUTES, ViewEntry
 from factorflow.data.store.names import free_name
@@ -357,6 +357,8 @@ class Dataset(OpenedStore):
                 values[where] = entry.kind.missing
                 _set_read_only(*where, truth[entry.name])
             data[entry.name] = values
+            if entry.aux:
+                data[entry.meta.aux_key] = self._aux_arrays[entry.name].block(number)
         _set_read_only(*data.values(), *codes.values())
         joins_before, joins_after = (
             bool(self.joined[number]),
@@ -489,6 +491,10 @@ class Dataset(OpenedStore):
     @cached_property
     def _arrays(self) -> dict[str, tuple[ChunkedArray, ChunkedArray | None]]:
         return {v.name: chunked_arrays(str(self.path), self.manifest, v) for v in self.manifest.views}
+
+    @cached_property
+    def _aux_arrays(self) -> dict[str, ChunkedArray]:
+        return {v.name: aux_array(str(self.path), self.manifest, v) for v in self.manifest.views if v.aux}
 
     @cached_property
     def _index(self) -> Mapping[str, int]:

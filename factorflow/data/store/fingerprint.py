@@ -89,6 +89,7 @@ def combine(
         "joined": hashlib.sha256(joined.tobytes()).hexdigest(),
         "views": [
             [entry.name, entry.likelihood, entry.n_features, entry.dtype, features, values, mask]
+            + [entry.default_likelihood] * bool(entry.default_likelihood)
             for entry, features, values, mask in views
         ],
     }

@@ -88,7 +88,7 @@ class ViewEntry:
         Single entries far from all others of their feature; some of them, where there are many.
     read_as : str
         What was decided of the file it comes from (separator, decimal mark, sample names), in words.
-    location, largest
+    location, largest, default_likelihood, aux
         As in `ViewMeta`.
     """
 
@@ -108,6 +108,8 @@ class ViewEntry:
     read_as: str = ""
     location: tuple[float, ...] = ()
     largest: float = 0.0
+    default_likelihood: str = ""
+    aux: str = ""
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> ViewEntry:
@@ -125,7 +127,14 @@ class ViewEntry:
     def meta(self) -> ViewMeta:
         """The part of it that models see."""
         return ViewMeta(
-            self.name, self.likelihood, self.n_features, self.missing, self.location, self.largest
+            self.name,
+            self.likelihood,
+            self.n_features,
+            self.missing,
+            self.location,
+            self.largest,
+            self.default_likelihood,
+            self.aux,
         )
 
 

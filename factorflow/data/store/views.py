@@ -20,6 +20,7 @@ from factorflow.data.store.rows import LABEL_CHUNK, RowNames
 from factorflow.errors import FactorflowError, InputError, pluralize
 from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
+from factorflow.shape import AUX_DTYPES
 from factorflow.storage.checksums import ChecksumManifest
 from factorflow.storage.location import Location
 
@@ -51,6 +52,10 @@ class ViewSource:
         "given", "file" or "guessed".
     read_as : str
         What was decided of the file it comes from, in words.
+    default_likelihood : str
+        As in `ViewMeta`.
+    split : Limits or Trials, optional
+        Makes rows as they are stored, and what lies beside them, of raw rows.
     """
 
     name: str
@@ -59,6 +64,8 @@ class ViewSource:
     kind: Kind | None = None
     likelihood_from: str = "given"
     read_as: str = ""
+    default_likelihood: str = ""
+    split: Any = None
 
     @property
     def work_bytes(self) -> int:
@@ -140,6 +147,9 @@ class ViewWriter:
         self.values = self._create("values", self.dtype, 0 if self.kind.masked else self.kind.missing)
         self.observed: Any = None
         self.digests = {"values": Digest(), "observed": Digest()}
+        if self.source.split is not None:
+            aux = self.source.split.aux
+            self.aux, self.digests[aux] = self._create(aux, AUX_DTYPES[aux], 0), Digest()
 
     def _probe(self) -> Survey:
         """Return statistics of the first, middle and last block."""
@@ -170,6 +180,9 @@ class ViewWriter:
     def write(self, number: int, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Write one raw block; return which of its rows have an observed entry, (B,)."""
         source, start = self.source, number * self.block_rows
+        if source.split is not None:
+            values, aux = source.split(values, start, self.names, source.features, source.name)
+            self._store(source.split.aux, self.aux, number, aux)
         checks.check_values(source.name, self.kind, values, start, self.names, source.features)
         if isinstance(self.survey, Survey) and self.kind.rounded and values.dtype != self.dtype:
             self.survey.note_rounding(values)
@@ -227,6 +240,8 @@ class ViewWriter:
         if isinstance(self.survey, Survey) and self.dtype == np.float32 and self.survey.needs_double:
             self._write_in_double()
         source, survey, recoded = self.source, self.survey, dict[str, int]()
+        if source.split is not None:
+            source.split.check(source.name, source.features)
         outliers, location, largest = list[Outlier](), tuple[float, ...](), 0.0
         if isinstance(survey, LevelCounts):
             checks.check_levels(source.name, survey, source.features)
@@ -266,8 +281,11 @@ class ViewWriter:
             read_as=source.read_as,
             location=location,
             largest=largest,
+            default_likelihood=source.default_likelihood,
+            aux="" if source.split is None else source.split.aux,
         )
         mask = self.digests["observed"].hex() if entry.masked else ""
+        mask += self.digests[entry.aux].hex() if entry.aux else ""
         return entry, digest_names(source.features), self.digests["values"].hex(), mask
 
 

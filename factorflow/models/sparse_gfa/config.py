@@ -320,7 +320,7 @@ class SparseGFA(ModelConfig):
         self._check_views("likelihoods", given, meta)
         found = []
         for view in meta.views:
-            likelihood = given.get(view.name, view.likelihood)
+            likelihood = given.get(view.name, view.default_likelihood or view.likelihood)
             if view.likelihood not in get_likelihood(likelihood).kinds:
                 suited = [
                     name for name in likelihood_names() if view.likelihood in get_likelihood(name).kinds
@@ -331,7 +331,7 @@ class SparseGFA(ModelConfig):
                     f"one of {', '.join(suited)}",
                     "Choose one of them, or write the dataset with another likelihood for the view.",
                 )
-            found.append((view, str(get_likelihood(likelihood).for_entries(view.largest))))
+            found.append((view, _for_view(likelihood, view)))
         if not isinstance(self.likelihoods, str):
             return found
         kinds = get_likelihood(self.likelihoods).kinds
@@ -343,9 +343,8 @@ class SparseGFA(ModelConfig):
                 f"one that explains entries of a view: {stored}",
                 "Leave it out, or write the dataset with another likelihood for the view.",
             )
-        one = get_likelihood(self.likelihoods)
         return [
-            (view, str(one.for_entries(view.largest)) if view.likelihood in kinds else likelihood)
+            (view, _for_view(self.likelihoods, view) if view.likelihood in kinds else likelihood)
             for view, likelihood in found
         ]
 
@@ -377,4 +376,24 @@ class SparseGFA(ModelConfig):
             alpha_prior=prior,
             loadings=loadings,
             location=view.location if density.is_location else (),
+            aux_key=view.aux_key if view.aux and density.aux == view.aux else "",
         )
+
+
+def _for_view(likelihood: str, view: ViewMeta) -> str:
+    """Return a likelihood with what the entries of a view say of it.
+
+    Raises
+    ------
+    InputError
+        For a view of which the likelihood would take limits for measurements.
+    """
+    found = get_likelihood(likelihood).for_entries(view.largest, view.aux)
+    if view.aux == "censored" and found.aux != view.aux:
+        raise InputError(
+            "likelihoods",
+            f"{likelihood} for view {view.name}, which was written with limits",
+            "censored: others take limits for measurements",
+            "Leave it out, or write the dataset without limits.",
+        )
+    return str(found)

@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Shaped
 
+from factorflow.kernels import device
 from factorflow.likelihoods.predictive import Predictive
-from factorflow.models.contract import Array
+from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import fit_alone
 from factorflow.models.sparse_gfa.state import Fixed
 
-__all__ = ["alone", "degrees_of_freedom", "predict", "predictive"]
+__all__ = ["alone", "aux_of_new", "degrees_of_freedom", "predict", "predictive"]
 
 
 def predict(
-    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
+    settings: Settings,
+    rows: Mapping[str, Array],
+    record: Mapping[str, Array],
+    name: str,
+    aux: Shaped[Array, "B D"] | None = None,
 ) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
     """Return mean and standard deviation of new observations, on the data scale.
 
     The variance of x = b + w'z has the parts of b, of z (as if scores were independent), and of w. The noise
     adds E[1 / tau] = b / (a - 1) of q(tau) = Ga(a, b), other views have the variance of their likelihood.
     """
-    found = predictive(settings, rows, record, name)
+    found = predictive(settings, rows, record, name, aux)
     if found is not None:
         return found.mean_and_sd()
     x, variance = _predictor(rows, record, name)
@@ -32,14 +37,28 @@ def predict(
 
 
 def predictive(
-    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
+    settings: Settings,
+    rows: Mapping[str, Array],
+    record: Mapping[str, Array],
+    name: str,
+    aux: Shaped[Array, "B D"] | None = None,
 ) -> Predictive | None:
     """Return the distribution of new observations on the data scale; None of Gaussian views."""
     view = settings.view(name)
     if view.is_gaussian:
         return None
     report = {key: record[f"{key}_{name}"] for key in view.density.phi_variables}
-    return Predictive(view.density, *_predictor(rows, record, name), view.density.phi_from_report(report))
+    x = _predictor(rows, record, name)
+    return Predictive(view.density, *x, view.density.phi_from_report(report), aux)
+
+
+def aux_of_new(settings: Settings, block: Block, name: str) -> Float64[Array, "B D"] | None:
+    """Return what predictions know beside entries; of those that are missing one trial is taken."""
+    view = settings.view(name)
+    if not view.aux_key or view.aux_key not in block.data:
+        return None
+    aux = device.on_host(block.data[view.aux_key]).astype(np.float64)
+    return np.maximum(aux, 1.0) if view.density.aux == "trials" else aux
 
 
 def alone(

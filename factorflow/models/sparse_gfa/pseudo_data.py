@@ -36,6 +36,7 @@ __all__ = [
     "Evidence",
     "PreparedGlobals",
     "Pseudo",
+    "aux_of",
     "centred",
     "entries_of",
     "evidence_of",
@@ -271,11 +272,18 @@ def pseudo_data(
     weights = globals_.weights[name]
     mean = _mean(weights, scores, values, settings.dtype)
     variance = variance_of_predictor(scores, spread, table.spread, full=settings.full_scores)
-    return message_data(view, globals_.fixed[name], values, mean, variance, weights.phi.T, table.low_noise)
+    aux = aux_of(view, block)
+    given = view, globals_.fixed[name], values, mean, variance, weights.phi.T, table.low_noise
+    return message_data(*given, aux=aux)
 
 
 TILE = 16384
 """Entries whose messages are taken together: what they need stays in a core's cache."""
+
+
+def aux_of(view: ViewSettings, block: Block) -> Shaped[Array, "B D"] | None:
+    """Return what the entries of a view have beside their values; None: nothing that the likelihood reads."""
+    return block.data[view.aux_key] if view.aux_key else None
 
 
 def entries_of(
@@ -300,6 +308,7 @@ def message_data(
     variance: Float[Array, "B D"],
     phi: Float64[Array, "P D"],
     low_noise: Integer[Array, " J"],
+    aux: Shaped[Array, "B D"] | None = None,
 ) -> Pseudo:
     """Return the pseudo-data of entries: tangents of their expected log-likelihood at x ~ N(mean, variance).
 
@@ -315,16 +324,17 @@ def message_data(
     for begin in range(0, len(values), rows_at_once):
         rows = slice(begin, begin + rows_at_once)
         m, v, y = mean[rows], variance[rows], entries_of(view, fixed, values[rows], mean.dtype)
-        e, g, u = density.message(y, m, v, phi, bounded=view.bounded)
+        a = None if aux is None else aux[rows].astype(mean.dtype)
+        e, g, u = density.message(y, m, v, phi, a, bounded=view.bounded)
         weight[rows] = u
         response[rows] = u * m + g
         value += float(e.sum(dtype=np.float64))
         rest += float((u * v - m * (response[rows] + g)).sum(dtype=np.float64))
         if density.n_phi:
             seen = y == y
-            factor = density.log_factor(y, phi)
+            factor = density.log_factor(y, phi, a)
             value += float(xp.where(seen, factor, 0.0).sum(dtype=np.float64))
-            found = density.phi_derivatives(y, m, v, phi, bounded=view.bounded)
+            found = density.phi_derivatives(y, m, v, phi, a, bounded=view.bounded)
             found = xp.where(seen, found, 0.0)
             derivatives = derivatives + device.on_host(found.sum(axis=1, dtype=np.float64))
     of_phi = np.ascontiguousarray(derivatives.T) if density.n_phi else None

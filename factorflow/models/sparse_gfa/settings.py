@@ -57,6 +57,8 @@ class ViewSettings:
         Name of the prior of the loadings (`loadings`).
     location : tuple of float
         Of features far from 0, where they lie (`ViewMeta.location`): 0 in the model.
+    aux_key : str
+        Key of ``Block.data`` of what the likelihood reads beside each entry; empty: nothing.
     """
 
     name: str
@@ -68,6 +70,7 @@ class ViewSettings:
     alpha_prior: tuple[float, float]
     loadings: str = "spike_slab"
     location: tuple[float, ...] = ()
+    aux_key: str = ""
 
     @property
     def density(self) -> Likelihood:

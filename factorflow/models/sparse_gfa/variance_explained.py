@@ -13,7 +13,7 @@ from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.kernels.gaps import lowest
-from factorflow.models.sparse_gfa.pseudo_data import TILE
+from factorflow.models.sparse_gfa.pseudo_data import TILE, aux_of
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
 from factorflow.models.sparse_gfa.summaries import Explained
@@ -50,7 +50,9 @@ def squares_of_block(
             if settings.n_groups > 1:
                 values = values[device.move_beside(mine, values)]
             parts.append(_moments(settings, view.name, values, globals_))
-            residual[g, m] = _residuals(settings, view.name, values, scores[mine], globals_)
+            aux = aux_of(view, block)
+            aux = None if aux is None else device.on_host(aux)[mine]
+            residual[g, m] = _residuals(settings, view.name, values, scores[mine], globals_, aux)
         moments.append(list(np.concatenate(parts, axis=1)))
     count, total, squares = (np.stack(column) for column in zip(*moments, strict=True))
     return Squares(count, total, squares, residual)
@@ -95,6 +97,7 @@ def _residuals(
     values: Shaped[Array, "B D"],
     scores: Float64[Array, "B K"],
     globals_: Globals,
+    aux: Shaped[Array, "B D"] | None = None,
 ) -> Float64[Array, " K+2"]:
     """Return residual sums of squares about predictions by all factors, by each alone, by none."""
     view, fixed, weights = settings.view(name), globals_.fixed[name], globals_.weights[name]
@@ -108,7 +111,8 @@ def _residuals(
         if view.is_gaussian:
             out += _gaussian_residuals(y, z, loadings, intercept)
         else:
-            out += _mean_residuals(view.density, y, z, loadings, intercept, phi, settings.dtype)
+            a = None if aux is None else aux[rows]
+            out += _mean_residuals(view.density, y, z, loadings, intercept, phi, settings.dtype, a)
     return out
 
 
@@ -120,12 +124,13 @@ def _mean_residuals(
     intercept: Float64[Array, " D"],
     phi: Float64[Array, "P D"],
     dtype: np.dtype[np.floating],
+    aux: Shaped[Array, "B D"] | None,
 ) -> Float64[Array, " K+2"]:
     """Return sums of squares of y - E[y | x]."""
     y, z, w, b, p = (device.on_host(a).astype(dtype) for a in (values, scores, loadings, intercept, phi))
     seen, alone = y >= lowest(values), z.T[:, :, None] * w.T[:, None, :]
     x = np.concatenate([(z @ w.T)[None], alone, np.zeros((1, *y.shape), dtype)])
-    squares = [(y - density.moments(one + b, p)[0]) ** 2 for one in x]
+    squares = [(y - density.moments(one + b, p, aux)[0]) ** 2 for one in x]
     return np.array([s.sum(where=seen, dtype=np.float64) for s in squares])
 
 

@@ -29,6 +29,7 @@ from factorflow.models.sparse_gfa.pseudo_data import (
     PreparedGlobals,
     Pseudo,
     Table,
+    aux_of,
     entries_of,
     evidence_of,
     expected_scores,
@@ -137,9 +138,11 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
             else:
                 mine, fit = drawn.weights[name], drawn.reference[name]
                 y = entries_of(view, drawn.fixed[name], values, np.dtype(np.float64))
-                u, r = stand_ins(settings, view.density, y, predictor(reference, fit.loadings, y), fit.phi)
+                x, aux = predictor(reference, fit.loadings, y), aux_of(view, block)
+                aux = None if aux is None else aux.astype(np.float64)
+                u, r = stand_ins(settings, view.density, y, x, fit.phi, aux)
                 pseudo[name] = Pseudo(r, u, None, table.low_noise)
-                corrected.append(Entries(view.density, y, u, r, mine.loadings, mine.phi))
+                corrected.append(Entries(view.density, y, u, r, mine.loadings, mine.phi, aux))
         return pseudo, corrected
 
     def _added(
@@ -199,7 +202,9 @@ class ChoiceSweep(Sweep[Drawn, DrawnScores, TryStats]):
             y = entries_of(view, globals_.fixed[view.name], block.data[view.name], np.dtype(np.float64))
             tries = globals_.weights[view.name].tries
             assert tries is not None
-            found[view.name] = try_sums(view.density, y, scores, tries)
+            aux = aux_of(view, block)
+            aux = None if aux is None else aux.astype(np.float64)
+            found[view.name] = try_sums(view.density, y, scores, tries, aux)
         return local, TryStats(found)
 
     def axes(self) -> Mapping[str, int]:

@@ -83,9 +83,10 @@ def stand_ins(
     y: Float64[Array, "B D"],
     x: Float64[Array, "B D"],
     phi: Float64[Array, "D P"],
+    aux: Float64[Array, "B D"] | None,
 ) -> tuple[Float[Array, "B D"], Float[Array, "B D"]]:
     """Return u and r of the stand-in of every entry, its tangent taken at x."""
-    _, slope, curvature = density.message(y, x, 0.0 * x, device.move_beside(phi.T, y))
+    _, slope, curvature = density.message(y, x, 0.0 * x, device.move_beside(phi.T, y), aux)
     u = WEIGHT * curvature
     r = u * x + WEIGHT * slope
     return u.astype(settings.dtype), r.astype(settings.dtype)
@@ -101,12 +102,14 @@ class Entries:
     linear: Float[Array, "B D"]
     loadings: Float64[Array, "D K1"]
     phi: Float64[Array, "D P"]
+    aux: Float64[Array, "B D"] | None = None
 
     def log_ratio(self, x: Float64[Array, "P D"], rows: Integer[Array, " P"]) -> Float64[Array, " P"]:
         """Return log R of some rows at the predictors x."""
         xp = device.namespace(x)
         y, u, r = self.y[rows], self.precision[rows], self.linear[rows]
-        log_density = self.density.log_kernel(y, x, device.move_beside(self.phi.T, x))
+        aux = None if self.aux is None else self.aux[rows]
+        log_density = self.density.log_kernel(y, x, device.move_beside(self.phi.T, x), aux)
         found = xp.where(y == y, log_density - x * (r - 0.5 * u * x), 0.0)
         return device.on_host(found.sum(axis=1))
 
@@ -253,6 +256,7 @@ def try_sums(
     y: Float64[Array, "B D"],
     scores: Float64[Array, "B K"],
     tries: Float64[Array, "D J C"],
+    aux: Float64[Array, "B D"] | None = None,
 ) -> Float64[Array, "D J"]:
     """Return the log-likelihood of a block's entries of each feature at each of its tries."""
     size = scores.shape[1] + 1
@@ -262,15 +266,17 @@ def try_sums(
     of_moving = [device.move_beside(np.ascontiguousarray(of_try[:, moving]), y) for of_try in phi]
     columns, out = device.move_beside(moving, y), np.zeros(tries.shape[:2])
     for rows in tiles(len(y), y):
-        part = y[rows]
-        out += _sum_seen(density.log_factor(part, phis[0]), part)[:, None]
-        some = part[:, columns]
-        of_first = _sum_seen(density.log_factor(some, of_moving[0]), some)
+        part, beside = y[rows], None if aux is None else aux[rows]
+        out += _sum_seen(density.log_factor(part, phis[0], beside), part)[:, None]
+        some, beside_some = part[:, columns], None if beside is None else beside[:, columns]
+        of_first = _sum_seen(density.log_factor(some, of_moving[0], beside_some), some)
         for j, of_try in enumerate(phis):
             if j and len(moving):
-                out[moving, j] += _sum_seen(density.log_factor(some, of_moving[j]), some) - of_first
+                out[moving, j] += (
+                    _sum_seen(density.log_factor(some, of_moving[j], beside_some), some) - of_first
+                )
             x = predictor(scores[rows], tries[:, j, :size], y)
-            out[:, j] += _sum_seen(density.log_kernel(part, x, of_try), part)
+            out[:, j] += _sum_seen(density.log_kernel(part, x, of_try, beside), part)
     return out
 
 

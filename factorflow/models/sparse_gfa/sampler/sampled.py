@@ -164,13 +164,15 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
         """Return mean and standard deviation of new observations over all draws, on the data scale."""
-        return _predict(self.settings, rows, record, view)
+        aux = prediction.aux_of_new(self.settings, block, view)
+        return _predict(self.settings, rows, record, view, aux)
 
     def predictive(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> Predictive | None:
         """Return the distribution of new observations of a view that is not Gaussian."""
-        return _predictive(self.settings, rows, record, view)
+        aux = prediction.aux_of_new(self.settings, block, view)
+        return _predictive(self.settings, rows, record, view, aux)
 
     def alone(self, globals_: Globals | Drawn, view: str) -> tuple[Array, Array] | None:
         """Return the likelihood fitted to each feature of a view alone."""
@@ -282,7 +284,11 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
 
 
 def _predict(
-    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Shaped[Array, "C M ..."]], name: str
+    settings: Settings,
+    rows: Mapping[str, Array],
+    record: Mapping[str, Shaped[Array, "C M ..."]],
+    name: str,
+    aux: Float64[Array, "B D"] | None,
 ) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
     """Return mean and standard deviation of new observations over all draws."""
     view, noise = settings.view(name), 0.0
@@ -290,14 +296,18 @@ def _predict(
         noise = (1.0 / np.asarray(record[f"noise_precision_{name}"])).mean(axis=(0, 1))
 
     def moments(x: Float64[Array, "B D"], phi: Float64[Array, "P D"]) -> tuple[Array, Array | float]:
-        return (x, noise) if view.is_gaussian else view.density.moments(x, phi)
+        return (x, noise) if view.is_gaussian else view.density.moments(x, phi, aux)
 
     mean, variance = _over_draws(settings, rows, record, name, moments)
     return mean, np.sqrt(variance)
 
 
 def _predictive(
-    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Shaped[Array, "C M ..."]], name: str
+    settings: Settings,
+    rows: Mapping[str, Array],
+    record: Mapping[str, Shaped[Array, "C M ..."]],
+    name: str,
+    aux: Float64[Array, "B D"] | None,
 ) -> Predictive | None:
     """Return the distribution of new observations, x taken for normal over draws; None of Gaussian views."""
     view = settings.view(name)
@@ -305,7 +315,7 @@ def _predictive(
         return None
     mean, variance = _over_draws(settings, rows, record, name, lambda x, phi: (x, 0.0))
     phi = np.mean([phi for _, _, phi in _draws(settings, record, name)], axis=0)
-    return Predictive(view.density, mean, variance, phi)
+    return Predictive(view.density, mean, variance, phi, aux)
 
 
 def _draws(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float, Float64, Real, Shaped
+from jaxtyping import Bool, Float, Float64, Real, Shaped
 from numpy.typing import DTypeLike
 
 from factorflow.errors import InputError
@@ -21,7 +21,7 @@ from factorflow.kinds import KINDS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.m_step import precision_pairs
-from factorflow.models.sparse_gfa.pseudo_data import centred
+from factorflow.models.sparse_gfa.pseudo_data import aux_of, centred
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 from factorflow.trees import replace
@@ -71,10 +71,11 @@ def moment_passes(settings: Settings) -> int:
     return CLIPPED_PASSES if clips else 1
 
 
-def starting_values(settings: Settings, name: str, values: Shaped[Array, "B D"]) -> Shaped[Array, "B D"]:
+def starting_values(settings: Settings, name: str, block: Block) -> Shaped[Array, "B D"]:
     """Return the entries of a view as the principal components see them: of one noise variance."""
-    view = settings.view(name)
-    return view.density.start(values.astype(np.float64) if view.location else values)
+    view, values = settings.view(name), block.data[name]
+    values, aux = values.astype(np.float64) if view.location else values, aux_of(view, block)
+    return view.density.start(values) if aux is None else view.density.start(values, aux)
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         views, grouped = {}, settings.n_noise_groups > 1
         for view in settings.views:
             raw = block.data[view.name]
-            values = starting_values(settings, view.name, raw)
+            values = starting_values(settings, view.name, block)
             values = _clipped(view, values, globals_.fixed.get(view.name))
             if view.location:  # squares about 0 would lose all digits
                 values = values - device.move_beside(np.array(view.location), values)
@@ -120,7 +121,7 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
             if not view.is_gaussian and not view.density.n_phi:
                 factor = np.stack(
                     [
-                        _log_factor(view, raw[device.move_beside(codes == t, raw)])
+                        _log_factor(view, block, device.move_beside(codes == t, raw))
                         for t in range(settings.n_noise_groups)
                     ],
                     axis=1,
@@ -156,10 +157,12 @@ def _clipped(view: ViewSettings, values: Shaped[Array, "B D"], fixed: Fixed | No
     return xp.where(values < low, low, xp.where(values > high, high, values))
 
 
-def _log_factor(view: ViewSettings, values: Shaped[Array, "B D"]) -> Float64[Array, " D"]:
+def _log_factor(view: ViewSettings, block: Block, rows: Bool[Array, " B"]) -> Float64[Array, " D"]:
+    values, aux = block.data[view.name][rows], aux_of(view, block)
+    aux = None if aux is None else aux[rows].astype(np.float64)
     seen = KINDS[view.kind].observed(values)
     observed = device.namespace(values).where(seen, values, 0.0).astype(np.float64)
-    return device.on_host(view.density.log_factor(observed, np.empty((0, 1))).sum(axis=0))
+    return device.on_host(view.density.log_factor(observed, np.empty((0, 1)), aux).sum(axis=0))
 
 
 def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
@@ -260,7 +263,7 @@ def filled_views(settings: Settings, block: Block, globals_: Globals) -> dict[st
     filled = {}
     for view in settings.views:
         fixed = globals_.fixed[view.name]
-        values = _clipped(view, starting_values(settings, view.name, block.data[view.name]), fixed)
+        values = _clipped(view, starting_values(settings, view.name, block), fixed)
         filled[view.name] = centred(settings, block, view.name, values, fixed.location, fixed.scale)
     return filled
 

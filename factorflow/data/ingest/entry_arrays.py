@@ -1,0 +1,208 @@
+"""What lies beside the values of a view with a number for each entry: sides of limits, numbers of trials."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest import checks
+from factorflow.data.ingest.collect import collect
+from factorflow.data.ingest.reading import AnnDataOptions, Reading
+from factorflow.data.store.rows import RowNames
+from factorflow.errors import InputError
+
+__all__ = ["Limits", "Trials", "limits_of", "trials_of"]
+
+LEAST_MEASURED = 5
+"""Measured values of a feature below which its noise would be that of its prior."""
+
+Rows = Callable[[int, int], Any]
+"""(start, stop) -> a number, (D,) or (stop - start, D) array."""
+
+
+@dataclass
+class Limits:
+    """Entries at or beyond a limit: the values are limits, and -1 (below) or 1 (above) lies beside them.
+
+    Parameters
+    ----------
+    lower, upper : callable
+        Limits of rows; NaN where there is none.
+    """
+
+    lower: Rows
+    upper: Rows
+    aux = "censored"
+    likelihood = "censored"
+
+    def __post_init__(self) -> None:
+        self.measured: NDArray[np.int64] | int = 0
+
+    def __call__(
+        self, values: NDArray[Any], start: int, names: RowNames, features: Any, view: str
+    ) -> tuple[NDArray[Any], NDArray[np.int8]]:
+        """Return rows as they are stored, and the sides."""
+        low, high = (rows(start, start + len(values)) for rows in (self.lower, self.upper))
+        below, above = values <= low, values >= high
+        self.measured = self.measured + (~(below | above | np.isnan(values))).sum(axis=0)
+        clipped = np.where(below, low, np.where(above, high, values)).astype(values.dtype)
+        return clipped, above.astype(np.int8) - below.astype(np.int8)
+
+    def check(self, view: str, features: Any) -> None:
+        """Refuse features of which too little was measured."""
+        few = np.flatnonzero(np.asarray(self.measured) < LEAST_MEASURED)
+        if few.size:
+            found = f"feature {str(features[few[0]])!r} with {int(np.asarray(self.measured)[few[0]])} values"
+            raise InputError(
+                f"limits of view {view!r}",
+                f"{found} within them" + f" (and {few.size - 1} more such features)" * (few.size > 1),
+                f"at least {LEAST_MEASURED} measured values of each feature",
+                "Leave the feature out: nothing tells how much it varies.",
+            )
+
+
+@dataclass
+class Trials:
+    """Successes of numbers of trials, which lie beside them; an entry of no trial is missing."""
+
+    trials: Rows
+    aux = "trials"
+    likelihood = "binomial"
+
+    def __call__(
+        self, values: NDArray[Any], start: int, names: RowNames, features: Any, view: str
+    ) -> tuple[NDArray[Any], NDArray[np.uint32]]:
+        """Return rows as they are stored, and the numbers of trials."""
+        n = np.broadcast_to(np.asarray(self.trials(start, start + len(values)), float), values.shape)
+        n = np.where(np.isnan(n), 0.0, n)
+        wrong = (n < 0) | (n != np.floor(n)) | (n > np.iinfo(np.uint32).max)
+        over = (values > n) & (n > 0)
+        if wrong.any() or over.any():
+            row, column = np.argwhere(wrong if wrong.any() else over)[0]
+            where = f"sample {str(names.part(start + row, start + row + 1)[0])!r}, feature "
+            where += f"{str(features[column])!r} of view {view!r}"
+            if wrong.any():
+                raise InputError(
+                    f"trials of {where}", n[row, column], "a whole number from 0 on", "Correct it."
+                )
+            found = f"{values[row, column]:g} of {n[row, column]:g} trials"
+            raise InputError(f"value of {where}", found, "no more successes than trials", "Correct either.")
+        seen = (n > 0) & ~np.isnan(values)
+        return np.where(seen, values, np.nan), np.where(seen, n, 0.0).astype(np.uint32)
+
+    def check(self, view: str, features: Any) -> None:
+        """Refuse nothing: every entry was checked."""
+
+
+def limits_of(given: Any, view: str, names: RowNames, features: Any, reading: Reading) -> Limits:
+    """Return the limits of a view.
+
+    Parameters
+    ----------
+    given : pair, text or path
+        Lower and upper limit: None, a number, a Series or mapping by feature, or entries as a view has them;
+        "LOWER,UPPER", either may be empty; or a table by feature with columns lower and upper.
+    view : str
+        Name of the view.
+    names, features
+        Of samples and features.
+    reading : Reading
+        How files are read.
+    """
+    if isinstance(given, str | os.PathLike):
+        given = _limits_of_text(os.fspath(given), view, features)
+    if not isinstance(given, tuple | list) or len(given) != 2:
+        expected = "a pair of lower and upper limit; None: there is none"
+        raise InputError(f"limits of view {view!r}", given, expected, "For example (0.5, None).")
+    what = f"limits of view {view!r}"
+    return Limits(*(_rows(what, end, view, names, features, reading) for end in given))
+
+
+def _limits_of_text(text: str, view: str, features: Any) -> tuple[Any, Any]:
+    if not os.path.exists(text):
+        try:
+            low, high = (float(part) if part.strip() else None for part in text.split(","))
+        except ValueError:
+            expected = "LOWER,UPPER, either may be empty; or a table by feature with columns lower and upper"
+            raise InputError(f"limits of view {view!r}", text, expected, "For example '0.5,'.") from None
+        return low, high
+    import pandas as pd
+
+    table = pd.read_csv(text, index_col=0, sep=None, engine="python")
+    table.index = table.index.astype(str)
+    if not set(table.columns) & {"lower", "upper"}:
+        found = ", ".join(map(str, table.columns))
+        raise InputError(f"limits of view {view!r}", found, "columns lower, upper or both", "Name them so.")
+    return table.get("lower"), table.get("upper")
+
+
+def trials_of(given: Any, view: str, value: Any, names: RowNames, features: Any, reading: Reading) -> Trials:
+    """Return the numbers of trials of a view.
+
+    Parameters
+    ----------
+    given : int, path, layer or entries
+        One number for all entries; a file, or entries as a view has them; or a layer of ``value``.
+    view : str
+        Name of the view.
+    value : object
+        What the view is made of.
+    names, features
+        Of samples and features.
+    reading : Reading
+        How files are read.
+    """
+    if isinstance(given, str) and given.isdigit():
+        given = int(given)
+    if isinstance(given, str) and not os.path.exists(given):
+        reading = replace(reading, annotated=AnnDataOptions(layer=given))
+        given = value
+    return Trials(_rows(f"trials of view {view!r}", given, view, names, features, reading))
+
+
+def _rows(what: str, given: Any, view: str, names: RowNames, features: Any, reading: Reading) -> Rows:
+    """Return a function that reads numbers of rows, features in the order of the view."""
+    if given is None or isinstance(given, Real):
+        number = np.nan if given is None else float(given)
+        return lambda start, stop: number
+    given = np.asarray(given, dtype=float) if isinstance(given, list | tuple) else given
+    if isinstance(given, Mapping) or (getattr(given, "ndim", 2) == 1 and hasattr(given, "index")):
+        by_name = {str(name): value for name, value in given.items()}
+        if unknown := sorted(set(by_name) - set(map(str, features))):
+            raise InputError(what, checks.join_names(unknown), "names of its features", "Check the names.")
+        return _constant(np.array([by_name.get(str(name), np.nan) for name in features], dtype=float))
+    if getattr(given, "ndim", 2) == 1:
+        vector = np.asarray(given, dtype=float)
+        if vector.shape != (len(features),):
+            raise InputError(what, f"{vector.size} numbers", f"{len(features)}, one a feature", "Check them.")
+        return _constant(vector)
+    plain = replace(reading, seen={}, tables=[], groups=[], transpose=lambda view: False)
+    source = next(iter(collect({view: given}, plain)[0].values()))
+    columns = None
+    if source.features is not None:
+        where = {name: i for i, name in enumerate(source.features.tolist())}
+        if missing := [str(name) for name in features if str(name) not in where]:
+            raise InputError(what, "none", f"columns for {checks.join_names(missing)}", "Add them.")
+        columns = np.array([where[str(name)] for name in features])
+    if source.samples is None or names.given is None:
+        if source.shape[0] != names.n_rows:
+            found = f"{source.shape[0]} rows"
+            raise InputError(what, found, f"{names.n_rows}, one a sample", "Check their number.")
+        return lambda start, stop: _of_columns(source.read(start, stop), columns)
+    place = {name: i for i, name in enumerate(source.samples.tolist())}
+    rows = np.array([place.get(str(name), -1) for name in names.whole()])
+    return lambda start, stop: _of_columns(source.take(rows[start:stop]), columns)
+
+
+def _constant(vector: NDArray[np.float64]) -> Rows:
+    return lambda start, stop: vector
+
+
+def _of_columns(values: NDArray[Any], columns: NDArray[np.intp] | None) -> NDArray[Any]:
+    return values if columns is None else values[:, columns]

@@ -1,0 +1,135 @@
+"""Limits of detection and numbers of trials at ingest: what lies beside the values of a view."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import factorflow
+from factorflow.cli import app
+from factorflow.errors import InputError
+
+NAN = np.nan
+
+
+@pytest.fixture
+def values() -> np.ndarray:
+    y = np.random.default_rng(0).normal(size=(40, 3))
+    y[3, 1] = NAN
+    return y
+
+
+def beside(data: Any, what: str) -> np.ndarray:
+    return np.concatenate([data.block(i, ["y"]).data[f"y/{what}"] for i in range(data.n_blocks)])
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (-0.5, None),
+        (None, [1.0, NAN, 0.5]),
+        (pd.Series({"a": -0.2, "c": -1.0}), 1.0),
+        (np.linspace(-1.0, -0.2, 40)[:, None] + np.zeros(3), None),
+    ],
+)
+def test_values_at_or_beyond_a_limit_are_told_with_their_side(
+    given: Any, values: np.ndarray, tmp_path: Path
+) -> None:
+    data = factorflow.write_dataset(
+        tmp_path / "d", {"y": values}, features={"y": ["a", "b", "c"]}, limits={"y": given}, block_rows=32
+    )
+    low, high = (
+        np.broadcast_to(
+            NAN if end is None else end.reindex(["a", "b", "c"]) if isinstance(end, pd.Series) else end,
+            (40, 3),
+        )
+        for end in given
+    )
+    side = (values >= high).astype(int) - (values <= low)
+    np.testing.assert_array_equal(beside(data, "censored"), side)
+    expected = np.where(side < 0, low, np.where(side > 0, high, values)).astype(np.float32)
+    np.testing.assert_array_equal(data.values("y"), expected)
+    assert side.any()
+    assert data.meta().views[0].default_likelihood == "censored"
+    data.verify()
+    plain = factorflow.write_dataset(
+        tmp_path / "p", {"y": expected}, features={"y": ["a", "b", "c"]}, block_rows=32
+    )
+    assert plain.fingerprint != data.fingerprint
+
+
+def test_limits_on_the_command_line(
+    values: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame(values, columns=list("abc")).to_csv("y.csv", index=False)
+    pd.DataFrame({"lower": [-0.3, -0.1]}, index=["a", "b"]).to_csv("limits.csv")
+    for text, n in (("-0.5,1", (values <= -0.5).sum() + (values >= 1).sum()), ("limits.csv", None)):
+        said = ["ingest", "y.csv", "--out", "d", "--limits", f"y={text}", "--overwrite"]
+        found = CliRunner().invoke(app, said)
+        assert found.exit_code == 0, found.output
+        side = beside(factorflow.open_dataset("d"), "censored")
+        expected = n if n is not None else (values[:, 0] <= -0.3).sum() + (values[:, 1] <= -0.1).sum()
+        assert np.abs(side).sum() == expected
+
+
+def test_limits_that_are_refused(values: np.ndarray, tmp_path: Path) -> None:
+    for given, message in (
+        ({"y": 3.0}, "a pair of lower and upper limit"),
+        ({"z": (0.0, None)}, "limits = z: expected views among y"),
+        ({"y": ({"q": 1.0}, None)}, "'q': expected names of its features"),
+        ({"y": (5.0, None)}, "feature 'feature0' with 0 values within them .and 2 more"),
+        ({"y": "low"}, "LOWER,UPPER"),
+    ):
+        with pytest.raises(InputError, match=message):
+            factorflow.write_dataset(tmp_path / "d", {"y": values}, limits=given)
+    assert not (tmp_path / "d").exists()
+
+
+def test_trials_of_entries(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    n = rng.integers(0, 9, (40, 3))
+    y = rng.binomial(n, 0.4).astype(float)
+    names = {"samples": [f"s{i}" for i in range(40)], "features": {"y": ["a", "b", "c"]}}
+    frame = pd.DataFrame(n, index=names["samples"], columns=["a", "b", "c"])  # type: ignore[arg-type]
+    shuffled = frame.iloc[::-1, [2, 0, 1]]
+    for given in (n, frame, shuffled):
+        data = factorflow.write_dataset(
+            tmp_path / "d",
+            {"y": y},
+            trials={"y": given},
+            block_rows=32,
+            overwrite=True,
+            **names,  # type: ignore[arg-type]
+        )
+        np.testing.assert_array_equal(beside(data, "trials"), n)
+        np.testing.assert_array_equal(data.values("y"), np.where(n > 0, y, NAN))
+    assert data.meta().views[0].default_likelihood == "binomial"
+    y[7, 2] = n[7, 2] = 3
+    y[7, 2] = 4
+    with pytest.raises(InputError, match=r"sample 's7', feature 'c' of view 'y' = 4 of 3 trials"):
+        factorflow.write_dataset(tmp_path / "e", {"y": y}, trials={"y": n}, **names)  # type: ignore[arg-type]
+
+
+def test_a_layer_has_the_trials(tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata")
+    rng = np.random.default_rng(1)
+    n = rng.integers(1, 9, (40, 3)).astype(float)
+    read = anndata.AnnData(rng.binomial(n.astype(int), 0.4).astype(float))
+    read.layers["coverage"] = n
+    data = factorflow.write_dataset(tmp_path / "d", {"y": read}, trials={"y": "coverage"})
+    np.testing.assert_array_equal(beside(data, "trials"), n)
+
+
+def test_likelihoods_of_fits_are_kept_with_the_data(values: np.ndarray, tmp_path: Path) -> None:
+    data = factorflow.write_dataset(tmp_path / "d", {"y": np.exp(values)}, {"y": "gamma"})
+    assert data.views["y"].likelihood == "gaussian"
+    assert str(factorflow.models.SparseGFA(n_factors=1).build(data.meta()).likelihood("y")) == "gamma"
+    assert data.fingerprint != factorflow.write_dataset(tmp_path / "p", {"y": np.exp(values)}).fingerprint
+    with pytest.raises(InputError, match="likelihood of view 'y' = gama: expected one of gaussian.*gamma"):
+        factorflow.write_dataset(tmp_path / "e", {"y": values}, {"y": "gama"})

@@ -1,0 +1,109 @@
+"""Limits of detection and numbers of trials: what a fit makes of them, and what it would make without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+import factorflow
+from factorflow.errors import InputError
+from factorflow.models import SparseGFA
+
+
+def fitted(data: Any, **options: Any) -> Any:
+    return factorflow.fit(data, SparseGFA(n_factors=6, **options), holdout=0.1, progress=False)
+
+
+@pytest.fixture(scope="module")
+def censored() -> tuple[Any, ...]:
+    """Return scores, loadings, x, and measurements of which 30 % lie below a common limit."""
+    rng = np.random.default_rng(3)
+    z, w = rng.standard_normal((200, 3)), rng.standard_normal((40, 3)) * (rng.random((40, 3)) < 0.4)
+    x = z @ w.T + rng.standard_normal(40)
+    y = x + 0.6 * rng.standard_normal(x.shape)
+    limit = float(np.quantile(y, 0.3))
+    kept = (y < limit).mean(axis=0) < 0.9
+    return z, w[kept], x[:, kept], y[:, kept], limit
+
+
+def slope(posterior: Any, z: Any, w: Any, of: Any) -> float:
+    """Return the slope of the loadings found by the true ones, of some features."""
+    turn = np.linalg.lstsq(z, posterior.scores().to_numpy(), rcond=None)[0]
+    found = posterior.loadings("y").to_numpy() @ turn.T
+    return float((found[of] * w[of]).sum() / (w[of] ** 2).sum())
+
+
+def test_limits_bias_nothing(censored: tuple[Any, ...], tmp_path: Path) -> None:
+    """Loadings, noise, and predictions of what lies below; the same values taken for measured bias all."""
+    z, w, x, y, limit = censored
+    seen, below = np.maximum(y, limit), y < limit
+    data = factorflow.write_dataset(tmp_path / "d", {"y": y}, limits={"y": (limit, None)}, block_rows=64)
+    plain = factorflow.write_dataset(tmp_path / "p", {"y": seen}, {"y": "gaussian"}, block_rows=64)
+    posterior, other = fitted(data), fitted(plain)
+    many = below.mean(axis=0) > 0.4
+    assert slope(posterior, z, w, many) == pytest.approx(1.0, abs=0.1)
+    assert slope(other, z, w, many) < 0.7
+    assert np.median(posterior.tree["variational"]["noise_scale_y"].values) == pytest.approx(0.6, rel=0.1)
+    means, others = (p.predict("y")["mean"].to_numpy() for p in (posterior, other))
+    assert abs((means - x)[below].mean()) < 0.1
+    assert (others - x)[below].mean() > 0.5
+    scores = posterior.holdout_scores().loc["y"]
+    assert scores["log_likelihood"] > scores["baseline_log_likelihood"] + 0.2
+    assert scores["rmse"] < scores["baseline_rmse"]
+    ends = posterior.predict("y", interval=0.9)
+    inside = (ends["lower"].to_numpy() <= y) & (y <= ends["upper"].to_numpy())
+    assert 0.86 < inside.mean() < 0.94  # of what would have been measured
+
+
+def test_limits_in_parts_in_draws_and_of_new_samples(censored: tuple[Any, ...], tmp_path: Path) -> None:
+    z, _, _, y, limit = censored
+    data = factorflow.write_dataset(tmp_path / "d", {"y": y}, limits={"y": (limit, None)}, block_rows=64)
+    posterior = fitted(data)
+    own = posterior.scores().to_numpy()
+    for other in (fitted(data, inference="incremental", batch=0.5), posterior.project(data)):
+        found = other.scores().to_numpy()
+        assert np.abs(np.corrcoef(found.T, own.T)[:3, 3:]).max(axis=0).min() > 0.97
+    drawn = fitted(data, n_draws=10, n_burn_in=10, chains=1)
+    assert (
+        np.abs(np.corrcoef(drawn.scores().to_numpy().T, z.T)[: len(drawn.factors), -3:]).max(axis=0).min()
+        > 0.9
+    )
+    scores = drawn.holdout_scores().loc["y"]
+    assert scores["log_likelihood"] > scores["baseline_log_likelihood"] + 0.2
+    with pytest.raises(
+        InputError, match="gaussian for view y, which was written with limits: expected censored"
+    ):
+        fitted(data, likelihoods="gaussian")
+
+
+def test_numbers_of_trials_that_differ(tmp_path: Path) -> None:
+    """Methylated reads of uneven coverage: better than fractions, and than counts."""
+    rng = np.random.default_rng(4)
+    z, w = rng.standard_normal((200, 3)), rng.standard_normal((40, 3)) * (rng.random((40, 3)) < 0.4)
+    n = rng.poisson(rng.gamma(1.0, 12.0, (200, 40)))
+    y = rng.binomial(n, expit(z @ w.T)).astype(float)
+    data = factorflow.write_dataset(tmp_path / "d", {"y": y}, trials={"y": n}, block_rows=64)
+    posterior, counts = fitted(data), fitted(data, likelihoods="poisson")
+    assert len(posterior.factors) == 3
+    found = posterior.scores().to_numpy()
+    assert np.abs(np.corrcoef(found.T, z.T)[:3, 3:]).max(axis=0).min() > 0.95
+    scores, other = (p.holdout_scores().loc["y"] for p in (posterior, counts))
+    assert scores["log_likelihood"] > other["log_likelihood"] + 0.3
+    assert scores["log_likelihood"] > scores["baseline_log_likelihood"] + 0.1
+    ends = posterior.predict("y", interval=0.9)
+    seen = n > 0
+    assert (ends["upper"].to_numpy() <= np.maximum(n, 1)).all()
+    assert 0.87 < ((ends["lower"].to_numpy() <= y) & (y <= ends["upper"].to_numpy()))[seen].mean() < 0.99
+    projected = posterior.project(data).scores().to_numpy()
+    assert np.corrcoef(projected.T, found.T)[:3, 3:].diagonal().min() > 0.99
+    parts = fitted(data, inference="incremental", batch=0.5).scores().to_numpy()
+    assert np.abs(np.corrcoef(parts.T, z.T)[: parts.shape[1], -3:]).max(axis=0).min() > 0.95
+    drawn = fitted(data, n_draws=10, n_burn_in=10, chains=1)
+    assert drawn.holdout_scores().loc["y"]["log_likelihood"] > other["log_likelihood"] + 0.3
+    plain = factorflow.write_dataset(tmp_path / "p", {"y": y}, {"y": "poisson"})
+    with pytest.raises(InputError, match="view y = no numbers of trials: expected as in the fitted model"):
+        posterior.project(plain)
