@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from factorflow.posterior.stored_posterior import StoredPosterior
 
 
+def check_seed(seed: int) -> None:
+    """Refuse a seed that is no key of the random numbers: others would stand for the same one."""
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
+        raise InputError("seed", seed, "an integer from 0 to 2^64 - 1", "For example 0.")
+
+
 def with_draws(posterior: StoredPosterior, n_draws: int, seed: int) -> xr.DataTree:
     """Return the tree of a posterior with a group ``posterior``: draws of all that has a variance beside it.
 
@@ -34,6 +40,7 @@ def with_draws(posterior: StoredPosterior, n_draws: int, seed: int) -> xr.DataTr
         raise InputError("posterior", posterior.kind, "a variational one", "A sampler has draws of its own.")
     if n_draws < 1:
         raise InputError("n_draws", n_draws, "at least 1", "For example 100.")
+    check_seed(seed)
     group = posterior.tree["variational"]
     names = [str(name) for name in group.data_vars if partner(str(name), "variance") in group.data_vars]
     drawn, positive = {}, {variable.name for variable in posterior.model.table if variable.positive}

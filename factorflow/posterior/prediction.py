@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
+from factorflow.posterior.draws import check_seed
 from factorflow.posterior.labels import as_slice, names_of_rows
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.open import LAZY_LABELS, load_variable
@@ -208,8 +209,7 @@ def generate(posterior: StoredPosterior, n_samples: int, seed: int) -> dict[str,
 
     if not isinstance(n_samples, int | np.integer) or n_samples < 1:
         raise InputError("n_samples", n_samples, "an integer >= 1", "For example 100.")
-    if not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
-        raise InputError("seed", seed, "an integer from 0 to 2^64 - 1", "For example 0.")
+    check_seed(seed)
     model = posterior.model
     record = {v.name: posterior.variable(v.name).values for v in model.table if not v.rows}
     found = {}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import pytest
 import xarray as xr
 
+from factorflow.errors import InputError
 from factorflow.posterior.draws import _draw, _draw_gamma
 
 MEAN, VARIANCE = np.array([[0.2, 1.0], [5.0, 3.0]]), np.array([[0.01, 4.0], [2.0, 0.0]])
@@ -34,3 +38,10 @@ def test_spikes_and_slabs_have_the_moments() -> None:
     np.testing.assert_allclose((drawn != 0.0).mean(axis=0), share, atol=0.04)
     np.testing.assert_allclose(drawn.mean(axis=0), MEAN, atol=5.0 * np.sqrt(variance.max() / N))
     np.testing.assert_allclose(drawn.var(axis=0), variance, rtol=0.25)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5])
+def test_seeds_that_would_stand_for_others_are_refused(given: Any, seed: Any) -> None:
+    """Keys are taken modulo 2^64."""
+    with pytest.raises(InputError, match=f"seed = {seed}: expected an integer from 0"):
+        given.posterior.sample(3, seed)
