@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import bayesian_pca  # noqa: F401  (they register themselves)
+import poisson_nmf  # noqa: F401
 import pytest
 import sequence_model  # noqa: F401
 import stochastic_model  # noqa: F401
