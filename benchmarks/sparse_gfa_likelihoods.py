@@ -21,6 +21,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,28 @@ DATA: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
     "outliers": ("gaussian", ({}, {"likelihoods": "student_t"})),
     "2 trials": ("poisson", ({}, {"likelihoods": "binomial(trials=2)"})),
     "20 trials": ("poisson", ({}, {"likelihoods": "binomial(trials=20)"})),
+    "gamma of shape 2": ("gaussian", ({}, {"likelihoods": "gamma"}, {"likelihoods": "lognormal"})),
+    "lognormal": ("gaussian", ({}, {"likelihoods": "lognormal"}, {"likelihoods": "gamma"})),
+    "beta of precision 10": ("gaussian", ({}, {"likelihoods": "beta"}, {"likelihoods": "logit_normal"})),
+    "logit-normal": ("gaussian", ({}, {"likelihoods": "logit_normal"}, {"likelihoods": "beta"})),
+    "30 % zeros": (
+        "poisson",
+        (
+            {},
+            {"likelihoods": "negative_binomial"},
+            {"likelihoods": "zero_inflated_poisson"},
+            {"likelihoods": "zero_inflated_negative_binomial"},
+        ),
+    ),
+    "5 levels": ("poisson", ({}, {"likelihoods": "ordinal"})),
+    "coverage": ("poisson", ({"likelihoods": "poisson"}, {})),
     "heavy loadings": ("gaussian", ({}, {"loadings": "horseshoe"}, {"loadings": "ard"})),
 }
 """By kind of data, how entries are stored, and the options of the fits; the first is the default."""
 
 
-def simulate(kind: str, n_rows: int, seed: int) -> tuple[Any, Any]:
-    """Return scores (N, 3) and entries (N, 60)."""
+def simulate(kind: str, n_rows: int, seed: int) -> tuple[Any, Any, dict[str, Any]]:
+    """Return scores (N, 3), entries (N, 60), and what else is said of them at ingest."""
     rng = np.random.default_rng(seed)
     scores = rng.standard_normal((n_rows, 3))
     loadings = rng.standard_normal((60, 3)) * (rng.random((60, 3)) < 0.4)
@@ -51,8 +67,27 @@ def simulate(kind: str, n_rows: int, seed: int) -> tuple[Any, Any]:
     noise = 0.7 * (rng.standard_t(4, x.shape) if kind == "t of 4 degrees" else rng.standard_normal(x.shape))
     if kind == "outliers":
         noise = noise + 20.0 * rng.standard_normal(x.shape) * (rng.random(x.shape) < 0.03)
-    y = rng.binomial(int(kind.split()[0]), expit(x)) if kind.endswith("trials") else x + noise
-    return scores, y.astype(np.float32)
+    cuts = np.array([-1.5, -0.5, 0.5, 1.5])[:, None, None]
+    coverage = rng.poisson(rng.gamma(1.0, 12.0, x.shape))
+    small = 0.7 * x  # of logarithms: larger ones are of no assay
+    draws: dict[str, Callable[[], Any]] = {
+        "gamma of shape 2": lambda: rng.gamma(2.0, np.exp(small) / 2.0),
+        "lognormal": lambda: np.exp(small + noise),
+        "beta of precision 10": lambda: rng.beta(10 * expit(x), 10 * expit(-x)).clip(1e-5, 1 - 1e-5),
+        "logit-normal": lambda: expit(x + noise),
+        "30 % zeros": lambda: (
+            rng.poisson(rng.gamma(4.0, np.exp(small + 2.0) / 4.0)) * (rng.random(x.shape) > 0.3)
+        ),
+        "5 levels": lambda: (1.5 * x + rng.logistic(size=x.shape) > cuts).sum(axis=0),
+        "coverage": lambda: rng.binomial(coverage, expit(x)),
+    }
+    if kind in draws:
+        y = draws[kind]()
+    elif kind.endswith("trials"):
+        y = rng.binomial(int(kind.split()[0]), expit(x))
+    else:
+        y = x + noise
+    return scores, y.astype(np.float32), {"trials": {"y": coverage}} if kind == "coverage" else {}
 
 
 def correlations(found: Any, truth: Any) -> float:
@@ -85,10 +120,10 @@ def measure(kind: str, n_rows: int, seeds: range) -> list[dict[str, Any]]:
     stored, fits = DATA[kind]
     found: list[list[tuple[Any, ...]]] = [[] for _ in fits]
     for seed in seeds:
-        scores, y = simulate(kind, n_rows, seed)
+        scores, y, said = simulate(kind, n_rows, seed)
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            data = factorflow.write_dataset(Path(folder) / "d", {"y": y}, {"y": stored})
+            data = factorflow.write_dataset(Path(folder) / "d", {"y": y}, {"y": stored}, **said)
             for results, options in zip(found, fits, strict=True):
                 begun = time.process_time()
                 fit = factorflow.fit(data, SparseGFA(n_factors=10, **options), holdout=0.1, progress=False)
@@ -117,6 +152,57 @@ def measure(kind: str, n_rows: int, seeds: range) -> list[dict[str, Any]]:
     return rows
 
 
+LIMITS = ("limits", "left out", "half a sd below", "at the limit")
+"""What becomes of values below a limit of detection."""
+
+
+def measure_limits(n_rows: int, seeds: range) -> list[dict[str, Any]]:
+    """Return what each treatment of values below a common limit, 30 % of all, makes of loadings and noise."""
+    import factorflow
+    from factorflow.data import Holdout
+    from factorflow.models import SparseGFA
+
+    found: dict[str, list[tuple[float, ...]]] = {how: [] for how in LIMITS}
+    for seed in seeds:
+        rng = np.random.default_rng(seed)
+        z, w = rng.standard_normal((n_rows, 3)), rng.standard_normal((60, 3)) * (rng.random((60, 3)) < 0.35)
+        x = z @ w.T + rng.standard_normal(60)
+        y = x + 0.6 * rng.standard_normal(x.shape)
+        limit = np.quantile(y, 0.3)
+        kept = (y < limit).mean(axis=0) < 0.9
+        x, y, w = x[:, kept], y[:, kept], w[kept]
+        below, sd = y < limit, y.std()
+        for how in LIMITS:
+            instead = {"left out": np.nan, "half a sd below": limit - 0.5 * sd}.get(how, limit)
+            values = np.where(below, instead, y)
+            said = {"limits": {"y": (limit, None)}} if how == "limits" else {"likelihoods": {"y": "gaussian"}}
+            with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                data = factorflow.write_dataset(Path(folder) / "d", {"y": values}, **said)
+                fit = factorflow.fit(data, SparseGFA(n_factors=8), holdout=0.1, progress=False)
+                hidden = np.zeros(y.shape, bool)
+                for number in range(data.n_blocks):
+                    block = data.block(number, ["y"], Holdout.of(fit.run, None))
+                    rows, features = block.hidden["y"]
+                    hidden[block.start + rows, features] = True
+                error = fit.predict("y")["mean"].to_numpy() - x
+                turn = np.linalg.lstsq(z, fit.scores().to_numpy(), rcond=None)[0]
+                loadings, many = fit.loadings("y").to_numpy() @ turn.T, below.mean(axis=0) > 0.4
+                slopes = [(loadings[of] * w[of]).sum() / (w[of] ** 2).sum() for of in (many, ~many)]
+                spread = fit.tree["variational"]
+                noise = spread["noise_scale_y"] if how == "limits" else spread["noise_precision_y"] ** -0.5
+                beyond = error[below & hidden] if how != "left out" else error[below]
+                errors = [(error[hidden] ** 2).mean() ** 0.5, (beyond**2).mean() ** 0.5, beyond.mean()]
+                found[how].append((*slopes, *errors, float(noise.mean())))
+    names = "slope_censored", "slope_others", "rmse_hidden", "rmse_below", "bias_below", "noise_sd"
+    rows = []
+    for how, results in found.items():
+        means = np.mean(results, axis=0).round(3).tolist()
+        rows.append({"values": how, "samples": n_rows, **dict(zip(names, means, strict=True))})
+        print(json.dumps(rows[-1]), flush=True)
+    return rows
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -124,13 +210,17 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=3000, help="first seed")
     parser.add_argument("--sets", type=int, default=10)
     parser.add_argument("--rows", type=int, nargs="+", default=[100, 300])
-    parser.add_argument("--only", nargs="+", choices=DATA, default=list(DATA))
+    parser.add_argument("--only", nargs="+", choices=[*DATA, "limits"], default=[*DATA, "limits"])
     given = parser.parse_args()
     seeds = range(given.first, given.first + given.sets)
-    rows = [row for kind in given.only for n in given.rows for row in measure(kind, n, seeds)]
+    rows = [
+        row for kind in given.only if kind != "limits" for n in given.rows for row in measure(kind, n, seeds)
+    ]
+    limits = measure_limits(200, seeds) if "limits" in given.only else []
     if given.out is not None:
         machine = f"{platform.machine()}, {os.cpu_count()} cores, one thread"
-        given.out.write_text(json.dumps({"machine": machine, "first": given.first, "rows": rows}, indent=1))
+        found = {"machine": machine, "first": given.first, "rows": rows, "limits": limits}
+        given.out.write_text(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

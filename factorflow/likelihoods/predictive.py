@@ -110,22 +110,27 @@ class Predictive:
         """
         from scipy.special import ndtri
 
-        discrete, reach = self.likelihood.discrete, REACH * np.sqrt(self.variance)
+        reach = REACH * np.sqrt(self.variance)
         ends = (self.mean - reach, self.mean + reach)
         low, high = (self.likelihood.draw(share, x, self.phi, self.aux) for x in ends)
         mean, sd = self.mean_and_sd()
-        y = np.clip(mean + ndtri(share) * sd, low, high)
+        low, high, y = map(np.array, np.broadcast_arrays(low, high, mean + ndtri(share) * sd))
+        y, left = y.clip(low, high), np.ones(np.shape(y), bool)
         for _ in range(NEWTON):
-            y = np.floor(0.5 * (low + high)) if discrete else y
-            excess = 1.0 - self.tails(y)[1] - share
-            low = np.where(excess < 0.0, y + discrete, low)
-            high = np.where(excess < 0.0, high, y)
-            if discrete and (low >= high).all():
-                break
-            if not discrete:
+            of_left, below, above = self.at(left), low[left], high[left]
+            here = np.floor(0.5 * (below + above)) if self.likelihood.discrete else y[left]
+            excess = 1.0 - of_left.tails(here)[1] - share
+            below = np.where(excess < 0.0, here + self.likelihood.discrete, below)
+            above = np.where(excess < 0.0, above, here)
+            low[left], high[left] = below, above
+            if self.likelihood.discrete:
+                far = below < above
+            else:
                 far = np.abs(excess) >= CLOSE
-                if not far.any():
-                    break
-                nearer = y - excess / np.exp(self.log_density(y))
-                y = np.where(far, np.where((nearer > low) & (nearer < high), nearer, 0.5 * (low + high)), y)
-        return np.asarray(high if discrete else y)
+                nearer = here - excess / np.exp(of_left.log_density(here))
+                inside = (nearer > below) & (nearer < above)
+                y[left] = np.where(far, np.where(inside, nearer, 0.5 * (below + above)), here)
+            left[left] = far
+            if not far.any():
+                break
+        return high if self.likelihood.discrete else y

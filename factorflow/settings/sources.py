@@ -177,11 +177,12 @@ class SourceOptions(TableOptions, MatrixOptions):
 
     of = "factorflow.settings.SourceOptions"
 
-    likelihoods: Literal["poisson", "normal", "gaussian"] | dict[str, str] | None = Field(
+    likelihoods: Literal["poisson", "normal", "gaussian"] | dict[str, str | dict[str, str]] | None = Field(
         default=None,
-        description="By view: gaussian, bernoulli or poisson values, a categorical variable, or covariates; "
-        "or a likelihood of values, which fits then take by default (gamma, ordinal, ...). What is left out "
-        "is taken from the file or guessed. One alone is of the response of a long table.",
+        description="By view, or VIEW:FEATURE: gaussian, bernoulli or poisson values, a categorical "
+        "variable, or covariates; or a likelihood of values, which fits then take by default (gamma, "
+        "ordinal, ...). What is left out is taken from the file or guessed. One alone is of the response of "
+        "a long table.",
         json_schema_extra={"flag": "likelihood"},
     )
     formula: str | None = Field(  # type: ignore[assignment]  # needed of a long table alone
@@ -195,7 +196,16 @@ class SourceOptions(TableOptions, MatrixOptions):
         if isinstance(kinds, str) and kinds not in {"poisson", "normal", "gaussian"}:
             expected = "a mapping by view; or, for the response of a long table, poisson, normal or gaussian"
             raise InputError("likelihoods", kinds, expected, "Name the view, or correct it.")
-        return kinds
+        if not isinstance(kinds, dict):
+            return kinds
+        found: dict[str, Any] = {}
+        for name, likelihood in kinds.items():
+            view, colon, feature = str(name).partition(":")
+            if not colon:
+                found[view] = likelihood
+            elif isinstance(by_feature := found.setdefault(view, {}), dict):
+                by_feature[feature] = likelihood
+        return found
 
     @model_validator(mode="after")
     def _check_table_options(self) -> SourceOptions:

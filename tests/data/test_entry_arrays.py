@@ -133,3 +133,30 @@ def test_likelihoods_of_fits_are_kept_with_the_data(values: np.ndarray, tmp_path
     assert data.fingerprint != factorflow.write_dataset(tmp_path / "p", {"y": np.exp(values)}).fingerprint
     with pytest.raises(InputError, match="likelihood of view 'y' = gama: expected one of gaussian.*gamma"):
         factorflow.write_dataset(tmp_path / "e", {"y": values}, {"y": "gama"})
+
+
+def test_likelihoods_by_feature_cut_a_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts have the features, names and samples of the view; what is left stays in it."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    y = np.exp(rng.normal(size=(40, 4)))
+    y[5, 0] = -9.0
+    frame = pd.DataFrame(y, index=[f"s{i}" for i in range(40)], columns=["glucose", "crp", "age", "iron"])
+    chosen = {"glucose": "gamma", "crp": "lognormal", "iron": "gamma"}
+    data = factorflow.write_dataset("d", {"lab": frame}, {"lab": chosen}, na_values={"lab": [-9]})
+    assert list(data.views) == ["lab", "lab_gamma", "lab_lognormal"]
+    assert data.features("lab_gamma").tolist() == ["glucose", "iron"]
+    assert np.isnan(data.values("lab_gamma")[5, 0])
+    np.testing.assert_allclose(data.values("lab_lognormal")[:, 0], y[:, 1], rtol=1e-6)
+    assert data.obs_names[3] == "s3"
+    model = factorflow.models.SparseGFA(n_factors=1).build(data.meta())
+    assert [str(model.likelihood(view)) for view in data.views] == ["gaussian", "gamma", "lognormal"]
+    frame.to_csv("lab.csv")
+    said = [text for name, of in chosen.items() for text in ("--likelihood", f"lab:{name}={of}")]
+    found = CliRunner().invoke(app, ["ingest", "lab.csv", "--out", "e", *said, "--na-values", "-9"])
+    assert found.exit_code == 0, found.output
+    assert factorflow.open_dataset("e").fingerprint == data.fingerprint
+    with pytest.raises(InputError, match="'zinc': expected names of its features"):
+        factorflow.write_dataset("f", {"lab": frame}, {"lab": {"zinc": "gamma"}})
+    with pytest.raises(InputError, match="Write the dataset with likelihoods by feature"):
+        factorflow.models.SparseGFA(likelihoods={"lab": chosen})

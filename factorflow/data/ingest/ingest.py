@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import Names, align, check_by_view, check_own_names, number_names
+from factorflow.data.ingest.by_feature import of_parts, split_by_likelihood
 from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.columns import describe_rows
 from factorflow.data.ingest.conversions import is_of
@@ -49,7 +50,7 @@ StrArray = NDArray[np.str_]
 def write_dataset(
     path: str | os.PathLike[str],
     views: Any,
-    likelihoods: Mapping[str, str] | None = None,
+    likelihoods: Mapping[str, str | Mapping[str, str]] | None = None,
     samples: Names | Mapping[str, Names] | None = None,
     features: Mapping[str, Names] | None = None,
     groups: str | Sequence[Any] | None = None,
@@ -92,12 +93,13 @@ def write_dataset(
         (.csv, .tsv, .parquet, .npy); or a DataFrame in long form, with columns sample, feature, view, value
         (and group). What is at a URL is downloaded first, beside the dataset.
         ``docs/ingest.md`` has the details.
-    likelihoods : mapping of str to str, optional
+    likelihoods : mapping of str to str or to mapping, optional
         By view: "gaussian", "bernoulli" or "poisson" values, or inputs that a model is given: "categorical"
         (one label a sample, text or numbers) or "covariate" (numbers). What is left out is taken from the
         file, else guessed: values 0 and 1 are bernoulli, other whole numbers from 0 on poisson, all else
         gaussian. ``Dataset.describe()`` tells which it was. A likelihood of `factorflow.models.SparseGFA`
-        ("gamma", "ordinal", ...) is that of its fits by default.
+        ("gamma", "ordinal", ...) is that of its fits by default. A mapping by feature cuts
+        the view: `lab` into `lab_gamma`, ... and what is left.
     samples : sequence of str, or mapping of view to sequence of str, optional
         Names of the rows of views that bring none; given once for all views they also set the order.
     features : mapping of str to sequence of str, optional
@@ -161,14 +163,18 @@ def write_dataset(
         _check_named_views(transpose, codes, sources)
         for source in sources.values():
             opened.callback(source.close)
-        names, positions = align(sources, samples)
+        sources, chosen, parts = split_by_likelihood(sources, likelihoods or {}, features or {})
+        if parts:
+            said, codes = _requested_kinds(chosen), MissingCodes(of_parts(na_values, parts))
+            features = {name: given for name, given in (features or {}).items() if name not in parts.values()}
+        names, positions = align(sources, of_parts(samples, parts))
         described = _view_sources(
             sources, positions, said, features or {}, codes, drop_empty=drop_empty_features
         )
         for what, by_view in (("limits", limits or {}), ("trials", trials or {})):
             check_by_view(what, by_view, sources)
         of_views = _entry_arrays(described, limits or {}, trials or {}, views, names, reading)
-        described = _with_defaults(described, likelihoods or {}, of_views)
+        described = _with_defaults(described, chosen, of_views)
         row_bytes = sum(view.work_bytes for view in described)
         check_space(partial, names.n_rows * row_bytes)
         own: Any = groups
@@ -257,12 +263,15 @@ def kind_name(name: str) -> str:
     return name if name in KINDS else get_likelihood(name).kinds[0]
 
 
-def _requested_kinds(likelihoods: Mapping[str, str] | None) -> dict[str, Kind]:
+def _requested_kinds(likelihoods: Mapping[str, Any] | None) -> dict[str, Kind]:
     """Return the kinds of views given by `likelihoods` and `inputs`."""
     if likelihoods is not None and not isinstance(likelihoods, Mapping):
         raise InputError("likelihoods", likelihoods, "a mapping by view", "For example {'rna': 'gaussian'}.")
     found = {}
     for view, name in (likelihoods or {}).items():
+        if isinstance(name, Mapping):  # by feature: the view is cut first
+            _requested_kinds({f"{view}:{feature}": of_one for feature, of_one in name.items()})
+            continue
         if name not in KINDS and str(name).partition("(")[0].strip() not in likelihood_names():
             expected = f"one of {', '.join(dict.fromkeys([*KINDS, *likelihood_names()]))}"
             raise InputError(

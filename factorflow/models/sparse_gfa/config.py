@@ -157,6 +157,10 @@ class SparseGFA(ModelConfig):
         """Refuse removed options; their defaults, which records of earlier fits have, say nothing."""
         if not isinstance(given, Mapping):
             return given
+        by_feature = given.get("likelihoods")
+        if isinstance(by_feature, Mapping) and any(isinstance(one, Mapping) for one in by_feature.values()):
+            remedy = "Write the dataset with likelihoods by feature: they cut the view, one part each."
+            raise InputError("likelihoods", by_feature, "one likelihood for a view", remedy)
         for name, (default, expected, remedy) in REMOVED.items():
             if given.get(name, default) != default:
                 raise InputError(name, given[name], expected, remedy)

@@ -1,0 +1,99 @@
+"""Views whose features have likelihoods of their own: one view for each likelihood."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from factorflow.data.ingest import checks
+from factorflow.data.ingest.align import number_names
+from factorflow.data.ingest.sources import Columns, Source, labels
+from factorflow.errors import InputError
+
+
+def split_by_likelihood(
+    sources: Mapping[str, Source], likelihoods: Mapping[str, Any], features: Mapping[str, Any]
+) -> tuple[dict[str, Source], dict[str, str], dict[str, str]]:
+    """Cut views by the likelihoods of their features; the others stay in the view.
+
+    A part of the view ``lab`` is called ``lab_gamma``.
+
+    Parameters
+    ----------
+    sources : mapping of str to Source
+        By view.
+    likelihoods : mapping of str to str, or to mapping of str to str
+        By view; or by view and feature.
+    features : mapping of str to names
+        Names of the columns of views that bring none.
+
+    Returns
+    -------
+    tuple of dict
+        Sources and likelihoods of the views that there are then, and the view that each part is of.
+
+    Raises
+    ------
+    InputError
+        For a feature that there is not, or a part with the name of another view.
+    """
+    found: dict[str, Source] = {}
+    chosen: dict[str, str] = {view: name for view, name in likelihoods.items() if isinstance(name, str)}
+    parts: dict[str, str] = {}
+    for view, source in sources.items():
+        by_feature = likelihoods.get(view)
+        if not isinstance(by_feature, Mapping):
+            found[view] = source
+            continue
+        names = _names(view, source, features)
+        given = {str(feature): str(name) for feature, name in by_feature.items()}
+        if unknown := [feature for feature in given if feature not in set(names.tolist())]:
+            what = f"likelihoods of view {view!r}"
+            raise InputError(what, checks.join_names(unknown), "names of its features", "Check the names.")
+        of_columns = np.array([given.get(feature, "") for feature in names.tolist()], dtype=object)
+        for name in dict.fromkeys(sorted(of_columns)):
+            part = f"{view}_{name.partition('(')[0].strip()}" if name else view
+            if part in found or (name and part in sources):
+                raise InputError(
+                    "likelihoods", name, f"no view called {part!r} beside {view!r}", "Rename it."
+                )
+            kept = np.flatnonzero(of_columns == name)
+            rows = Columns(_Rows(source), kept)
+            found[part] = Source(
+                rows, source.samples, names[kept], dtype=source.dtype, read_as=source.read_as
+            )
+            parts[part] = view
+            if name:
+                chosen[part] = name
+    return found, chosen, parts
+
+
+def of_parts(given: Any, parts: Mapping[str, str]) -> Any:
+    """Return an option by view with what it says of a view for each of its parts; others as they are."""
+    if not isinstance(given, Mapping):
+        return given
+    kept = {name: value for name, value in given.items() if name not in set(parts.values())}
+    return kept | {part: given[view] for part, view in parts.items() if view in given}
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a source, sliced."""
+
+    source: Source
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.source.shape
+
+    def __getitem__(self, rows: slice) -> Any:
+        return self.source.read(rows.start, rows.stop)
+
+
+def _names(view: str, source: Source, features: Mapping[str, Any]) -> Any:
+    if view in features:
+        return labels(features[view])
+    return number_names("feature", source.shape[1]) if source.features is None else source.features
