@@ -216,7 +216,7 @@ def _figures(posterior: Posterior) -> list[tuple[str, Figure]]:
     """Return the figures of a posterior that say most in little room."""
     from factorflow.report import plot_trace, plot_variance_explained
 
-    wanted = [("Objective", plot_trace)]
+    wanted: list[tuple[str, Callable[..., Any]]] = [("Objective", plot_trace)]
     if posterior.has("variance_explained") and posterior.factors:
         wanted.insert(0, ("Variance explained", plot_variance_explained))
     return [(title, _draw_svg(plot, posterior)) for title, plot in wanted]

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal
 from zipfile import BadZipFile
@@ -127,9 +128,10 @@ class History:
             if not path.stem.isdigit():
                 continue
             try:
-                found.append(Entry(**json.loads(path.read_text(encoding="utf-8"))))
+                found.append(_read_entry(path))
             except (OSError, ValueError, TypeError) as error:
-                expected, remedy = f"the record of a posterior ({error})", "Restore it, or remove the file."
+                text = " ".join(str(error).split())
+                expected, remedy = f"the record of a posterior ({text})", "Restore it, or remove the file."
                 raise InputError("history", str(path), expected, remedy) from error
         return sorted(found, key=lambda entry: entry.number)
 
@@ -213,6 +215,19 @@ class History:
                     delete_location(path)
                 path.with_suffix(".npz").unlink(missing_ok=True)
         return sorted(unneeded)
+
+
+def _read_entry(path: Location) -> Entry:
+    """Read the record of a posterior; raises ValueError where its values are of other types, or cannot be."""
+    from pydantic import TypeAdapter
+
+    content = json.loads(path.read_text(encoding="utf-8"))
+    entry = TypeAdapter(Entry).validate_python(content)
+    Entry(**content)  # refuses what pydantic leaves out: names of another version
+    datetime.fromisoformat(entry.made)
+    if entry.name != f"{path.stem}.zarr" or entry.n_rows < 1:
+        raise ValueError(f"number {entry.number} and {entry.n_rows} rows cannot be")
+    return entry
 
 
 def moments_of(dataset: Dataset) -> Moments:

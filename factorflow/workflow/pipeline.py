@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,6 +165,9 @@ def fingerprint(source: str | os.PathLike[str]) -> str:
     root = Path(source)
     if not root.exists():
         raise source_not_found(source, "source")
+    if not (root.is_file() or root.is_dir()):
+        remedy = "It is a pipe or a device: write what it yields to a file."
+        raise InputError("source", str(source), "a file or folder", remedy)
     digest = hashlib.sha256()
     for path in [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file()):
         digest.update(f"{path.relative_to(root)}\0{path.stat().st_size}\0".encode())
@@ -226,14 +230,22 @@ def ingest(
         "options": given,
     }
     record |= {"obs": fingerprint(options.obs)} if options.obs is not None else {}
+    _check_outside(source, folder)
     current_version(folder.dataset)
     before: dict[str, Any] = _read_json(folder.source_record) or {} if folder.dataset.exists() else {}
     held, _ = before.pop("files", {}), before.pop("how", "")
     if before == record:
-        return open_dataset(folder.dataset), False
+        with suppress(InputError):  # damaged, or of another version: it is made anew
+            return open_dataset(folder.dataset), False
+        held = {}
     with disk_errors(folder.path, "out"):
         folder.path.mkdir(parents=True, exist_ok=True)
-    with new_directory(folder.dataset, overwrite=True, recognise=read_root, reads="of the source") as built:
+
+    def recognise(path: Location) -> None:
+        if not (before and path.is_dir()):  # else it is ours, whole or not
+            read_root(path)
+
+    with new_directory(folder.dataset, overwrite=True, recognise=recognise, reads="of the source") as built:
         os.rmdir(built)  # its writer makes it
         noted = _write(os.fspath(source), folder.dataset, str(built), options, before, record, held)
         if check is not None:
@@ -241,6 +253,15 @@ def ingest(
         folder.source_record.unlink(missing_ok=True)  # an interrupted ingest must not look like it
     _write_json(folder.source_record, noted)
     return open_dataset(folder.dataset), True
+
+
+def _check_outside(source: str | os.PathLike[str], folder: Folder) -> None:
+    """Refuse results within their source: each run would read those of the run before."""
+    if isinstance(folder.path, Path) and not is_remote(os.fsdecode(source)):
+        root, out = Path(source).resolve(), folder.path.resolve()
+        if root.is_dir() and (out == root or root in out.parents):
+            expected = f"a folder outside of the source {source}, which is read with all that is in it"
+            raise InputError("out", str(folder.path), expected, "Choose another path.")
 
 
 def _write(
@@ -279,7 +300,9 @@ def _write(
         why = "" if plain else "it is read with metadata or other options"
         files = [] if why else growing_tables(views)
         now, grown = contents(files), None
-        if {**before, "fingerprint": ""} != {**record, "fingerprint": ""}:
+        if before == record:
+            why = "its dataset could not be opened"
+        elif {**before, "fingerprint": ""} != {**record, "fingerprint": ""}:
             why = "it was read in another way"
         elif not why:
             grown, why = append_growth(views, held, dataset, given.get("index_col"), built)
@@ -435,15 +458,17 @@ def _note(folder: Folder, path: Location) -> None:
 
 def _is_dataset(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is a dataset of factorflow, of whatever version."""
-    attributes = (_read_json(as_location(path, "source") / "zarr.json") or {}).get("attributes") or {}
-    return str(attributes.get("schema", "")).startswith("factorflow")
+    attributes = (_read_json(as_location(path, "source") / "zarr.json") or {}).get("attributes")
+    return isinstance(attributes, dict) and str(attributes.get("schema", "")).startswith("factorflow")
 
 
 def _read_json(path: Location) -> Any:
+    """Return the mapping in a file; None where there is none."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    return found if isinstance(found, dict) else None
 
 
 def _write_json(path: Location, content: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -575,3 +576,48 @@ def test_a_source_that_is_refused_leaves_the_dataset_of_the_posterior(tmp_path: 
     assert again(source, out, max_iter=3).describe()["done"] == "nothing to do"
     write(source, 70)
     assert "new rows of the source were appended" in again(source, out, max_iter=3).describe()["ingest"]
+
+
+def test_a_dataset_that_cannot_be_opened_is_made_anew(tmp_path: Path) -> None:
+    """It is made of the source; what is not of a refresh is left alone."""
+    source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
+    again(source, out, max_iter=3)
+    before = factorflow.open_dataset(out / "dataset.zarr").fingerprint
+    for damaged in ("{", None):
+        root = out / "dataset.zarr/zarr.json"
+        root.unlink() if damaged is None else root.write_text(damaged)
+        found = again(source, out, max_iter=3).describe()
+        assert (found["done"], factorflow.open_dataset(out / "dataset.zarr").fingerprint) == (
+            "ingested",
+            before,
+        )
+        assert found["ingest"] == "The source was ingested anew, 60 rows: its dataset could not be opened."
+    (out / "source.json").write_text("[1]")
+    assert again(source, out, max_iter=3).due.action == "nothing"
+    (out / "source.json").unlink()
+    (out / "dataset.zarr/zarr.json").write_text("{")
+    with pytest.raises(InputError, match="expected an output of the same kind to overwrite"):
+        again(source, out, max_iter=3)
+
+
+def test_results_within_their_source_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "y.csv", 30)
+    for out in (tmp_path, tmp_path / "out"):
+        with pytest.raises(InputError, match="out = .*: expected a folder outside of the source"):
+            again(tmp_path, out)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="It is a pipe or a device"):
+        again(tmp_path / "pipe", tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"number": "one"}, {"number": 2}, {"n_rows": 0}, {"kind": "guess"}, {"made": "noon"}, {"new": 1}],
+)
+def test_records_with_values_that_cannot_be_are_named(tmp_path: Path, changes: dict[str, Any]) -> None:
+    entry = asdict(Entry(1, "fit", "2026-01-01T00:00:00+00:00", 10, "f", ""))
+    (tmp_path / "0001.json").write_text(json.dumps(entry))
+    assert len(History(tmp_path).entries()) == 1
+    (tmp_path / "0001.json").write_text(json.dumps(entry | changes))
+    with pytest.raises(InputError, match=r"0001\.json: expected the record of a posterior"):
+        History(tmp_path).entries()
