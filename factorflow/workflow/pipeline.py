@@ -242,7 +242,7 @@ def ingest(
         folder.path.mkdir(parents=True, exist_ok=True)
 
     def recognise(path: Location) -> None:
-        if not (before and path.is_dir()):  # else it is ours, whole or not
+        if not (before and isinstance(path, Path) and path.is_dir()):  # else it is ours, whole or not
             read_root(path)
 
     with new_directory(folder.dataset, overwrite=True, recognise=recognise, reads="of the source") as built:
