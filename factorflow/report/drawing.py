@@ -74,14 +74,15 @@ def some_scores(posterior: Posterior, of: str = "scores", rows: Any = None) -> t
     return posterior.variable(of).values[rows], rows
 
 
-def some_rows(dataset: Dataset | AlignedDataset) -> Any:
-    """Return at most `MAX_POINTS` rows; of many from `MOST_BLOCKS` blocks at most, or all would be read."""
+def some_rows(dataset: Dataset | AlignedDataset, most: int | None = None) -> Any:
+    """Return at most so many rows; of many from `MOST_BLOCKS` blocks at most, or all would be read."""
+    most = MAX_POINTS if most is None else most
     n, size = dataset.n_rows, dataset.block_rows
-    if n <= MAX_POINTS or dataset.n_blocks <= MOST_BLOCKS:
-        return np.arange(0, n, -(-n // MAX_POINTS))
+    if n <= most or dataset.n_blocks <= MOST_BLOCKS:
+        return np.arange(0, n, -(-n // most))
     read = np.linspace(0, dataset.n_blocks - 1, MOST_BLOCKS).astype(int)
     rows = np.concatenate([np.arange(b * size, min(n, (b + 1) * size)) for b in read])
-    return rows[:: -(-len(rows) // MAX_POINTS)]
+    return rows[:: -(-len(rows) // most)]
 
 
 def values_of(posterior: Posterior, view: str, rows: Any, columns: list[int]) -> Any:

@@ -26,6 +26,12 @@ N_FEATURES = 12
 N_NAMED = 4
 """Features of a view that the table of all factors names."""
 
+N_LISTED = 50
+"""Features of a factor and view in the table that is searched."""
+
+MAX_LISTED = 4000
+"""Rows of that table."""
+
 N_OPEN = 2
 """Factors whose figures are unfolded."""
 
@@ -97,6 +103,22 @@ def _table(posterior: Posterior, view: str, factor: str) -> dict[str, Any]:
         "named": ", ".join(f"{row[0]} ({row[1]})" for row in rows[:N_NAMED]),
         "facts": _facts(posterior, view, factor, n_reached),
     }
+
+
+def list_loadings(posterior: Posterior, factors: list[str]) -> dict[str, Any]:
+    """Return the features with the largest loadings as one table, the strongest factors first."""
+    columns, rows = ["factor", "view", "feature", "loading"], list[list[str]]()
+    extra: list[str] = []
+    for factor in factors:
+        for view in active_views(posterior, factor):
+            n = min(N_LISTED, n_features(posterior, view, factor))
+            table = posterior.top_features(view, factor, n)
+            extra = [name for name in ("sd", "inclusion") if name in table]
+            forms = {"sd": "{:.2g}", "inclusion": "{:.2f}"}
+            for name, row in table.iterrows():
+                known = [forms[column].format(row[column]) for column in extra]
+                rows.append([factor, view, str(name), f"{row['loading']:+.3g}", *known])
+    return {"columns": [*columns, *extra], "rows": rows[:MAX_LISTED]}
 
 
 def _facts(posterior: Posterior, view: str, factor: str, n_reached: int | None) -> str:

@@ -16,9 +16,11 @@ from factorflow.errors import InputError
 from factorflow.posterior.active_views import active_views
 from factorflow.posterior.summary import accepted_line, comparison_rows, outcome, start_rows
 from factorflow.report import (
+    answers,
     checks,
     data_plots,
     drawing,
+    explore,
     factor_plots,
     factors,
     overview,
@@ -98,11 +100,17 @@ def _content(posterior: Posterior) -> dict[str, Any]:
     facts, run = posterior.summary(), posterior.run
     scored = bool(posterior.factors) and posterior.has("scores")
     associated = factors.associations(posterior) if scored else None
-    shown = factors.rank_by_strength(posterior)[0] if posterior.factors else ""
+    ranked = factors.rank_by_strength(posterior) if posterior.factors else []
+    shown = ranked[0] if ranked else ""
+    explored = explore.explorer_data(posterior, ranked, associated) if scored else None
     return {
         "facts": facts,
-        "name": Path(str(run.get("dataset", ""))).stem or "posterior",
-        "run": _run_record(run),
+        "name": _name_of(run),
+        "answers": answers.answers(posterior, facts, associated),
+        "explorer": "" if explored is None else explore.as_json(explored),
+        "loadings": factors.list_loadings(posterior, ranked) if posterior.loaded_views else None,
+        "n_listed": factors.N_LISTED,
+        "run": _run_record(run, facts["objective"]),
         "config": json.dumps(run["config"], indent=2),
         "trace": draw_figure(partial(run_plots.plot_trace, posterior), 3.0)
         if "objective" in posterior.trace
@@ -134,10 +142,16 @@ def _content(posterior: Posterior) -> dict[str, Any]:
     }
 
 
+def _name_of(run: dict[str, Any]) -> str:
+    """Return the name of a dataset; of a flow's, which are all called alike, that of its folder."""
+    path = Path(str(run.get("dataset", "")))
+    return (path.parent.name if path.stem == "dataset" else path.stem) or path.stem or "posterior"
+
+
 _HELD_OUT = {"entry": "observed entries", "row": "samples", "sequence": "sequences"}
 
 
-def _run_record(run: dict[str, Any]) -> list[tuple[str, str]]:
+def _run_record(run: dict[str, Any], objective: float | None = None) -> list[tuple[str, str]]:
     """Return the run record as rows of a table."""
     environment, unit = run.get("environment", {}), run.get("holdout_unit") or "entry"
     versions = ", ".join(f"{name} {value}" for name, value in environment.items())
@@ -145,6 +159,7 @@ def _run_record(run: dict[str, Any]) -> list[tuple[str, str]]:
         ("dataset", run.get("dataset", "")),
         ("fingerprint", run.get("fingerprint", "")),
         ("status", outcome(run)),
+        ("objective (nats)", "" if objective is None else f"{objective:,.0f}"),
         ("seed", run.get("seed", "")),
         ("device", run.get("device", "")),
         ("held out", f"{100 * float(run.get('holdout') or 0):g} % of the {_HELD_OUT[unit]}"),

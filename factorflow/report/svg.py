@@ -6,6 +6,7 @@ import io
 import re
 import zlib
 from collections.abc import Callable
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from factorflow.report.style import INK, MUTED
@@ -48,17 +49,27 @@ def render(draw: Callable[[Figure], Any], height: float, width: float = WIDTH) -
             ax.patch.set_alpha(0.0)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-    return _inline(buffer.getvalue(), width)
+    return _inline(buffer.getvalue(), width, _describe(figure))
 
 
-def _inline(svg: str, width: float) -> str:
+def _describe(figure: Figure) -> str:
+    """Return what a figure shows in words, for those who hear it: titles and axes of its panels."""
+    found = []
+    for ax in figure.axes:
+        title = ax.get_title(loc="left") or ax.get_title()
+        axes = " against ".join(text for text in (ax.get_ylabel(), ax.get_xlabel()) if text)
+        found.append(": ".join(text for text in (title, axes) if text))
+    return "; ".join(dict.fromkeys(text for text in found if text)) or "figure"
+
+
+def _inline(svg: str, width: float, label: str) -> str:
     """Return an SVG file as part of a page: the page's font and colours, ids that no other figure has.
 
     On a narrow screen it keeps a width at which it can be read, and is moved by itself.
     """
     text = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    head = f'<svg {SVG} style="max-width:{width}in"'
-    text = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]+\")[^>]*>", rf"{head} \1>", text, count=1)
+    head = f'<svg {SVG} aria-label="{escape(label)}" style="max-width:{width}in"'
+    text = re.sub(r"<svg [^>]*?(viewBox=\"[^\"]+\")[^>]*>", lambda m: f"{head} {m[1]}>", text, count=1)
     used = set(re.findall(r"#([\w.-]+)[\")]", text))
     mark = f"f{zlib.crc32(text.encode()):08x}-"
     text = re.sub(r' id="([\w.-]+)"', lambda m: f' id="{mark}{m[1]}"' if m[1] in used else "", text)

@@ -38,7 +38,7 @@ class _Page(HTMLParser):
         values = dict(attrs)
         self.links += [v for k in ("href", "src", "xlink:href") if (v := values.get(k))]
         self.ids += [v] if (v := values.get("id")) else []
-        if tag not in {"meta", "link", "br"}:
+        if tag not in {"meta", "link", "br", "input"}:
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -292,6 +292,7 @@ def test_a_report_does_not_grow_with_the_samples(
 ) -> None:
     """Neither the page nor what is read of the data for it: of ten times the samples no more points."""
     monkeypatch.setattr(drawing, "MAX_POINTS", 200)
+    monkeypatch.setattr("factorflow.report.explore.MAX_SAMPLES", 200)
     monkeypatch.setattr(drawing, "MOST_BLOCKS", 3)
     read: list[int] = []
     block = Dataset.block
