@@ -14,12 +14,12 @@ from factorflow.posterior.predictive import two_sided
 if TYPE_CHECKING:
     import pandas as pd
 
-    from factorflow.api import Posterior
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["find_anomalies"]
 
 
-def find_anomalies(posterior: Posterior, view: str | None = None, n: int = 20) -> pd.DataFrame:
+def find_anomalies(posterior: StoredPosterior, view: str | None = None, n: int = 20) -> pd.DataFrame:
     """Return the observed entries of a view with the smallest posterior predictive p-values.
 
     Two-sided, from the distribution of a new observation; entries that were held out of the fit take part.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import usable_names
 from factorflow.errors import InputError
+from factorflow.posterior.variance import variance_explained
 from factorflow.storage.local import disk_errors, sync_directory
 from factorflow.storage.location import Location, output_location
 from factorflow.storage.publish import new_file, write_file
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
-    from factorflow.api import Posterior
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["annotate_anndata", "annotate_mudata", "check_target", "export_tables", "run_attributes"]
 
@@ -30,7 +31,7 @@ INCOMPLETE = "export.incomplete"
 """Name of the file that says, beside tables, that some of them are missing."""
 
 
-def annotate_anndata(posterior: Posterior, adata: AnnData, view: str | None = None) -> AnnData:
+def annotate_anndata(posterior: StoredPosterior, adata: AnnData, view: str | None = None) -> AnnData:
     """Put scores in ``obsm["X_factorflow"]``, loadings in ``varm["factorflow"]``, the run in ``uns``.
 
     Rows are matched by name: samples and features that the posterior does not know get NaN.
@@ -80,7 +81,7 @@ def annotate_anndata(posterior: Posterior, adata: AnnData, view: str | None = No
     return adata
 
 
-def annotate_mudata(posterior: Posterior, mdata: MuData) -> MuData:
+def annotate_mudata(posterior: StoredPosterior, mdata: MuData) -> MuData:
     """Put scores in ``obsm["X_factorflow"]``, each view's loadings in its ``varm``, the run in ``uns``.
 
     Parameters
@@ -118,7 +119,7 @@ def annotate_mudata(posterior: Posterior, mdata: MuData) -> MuData:
 
 
 def export_tables(
-    posterior: Posterior,
+    posterior: StoredPosterior,
     folder: str | os.PathLike[str] | RemotePath,
     file_format: Literal["csv", "parquet"] = "csv",
     *,
@@ -166,7 +167,9 @@ def export_tables(
                 table: Any = posterior.variable(f"{kind}_{view}").to_pandas()
                 tables[f"{kind}_{view}"] = table.to_frame(kind) if isinstance(table, pd.Series) else table
     if posterior.has("variance_explained"):
-        tables["variance_explained"] = posterior.variance_explained().transpose("factor", "view").to_pandas()
+        tables["variance_explained"] = (
+            variance_explained(posterior)["variance_explained"].transpose("factor", "view").to_pandas()
+        )
     if posterior.was_scored:
         tables["holdout_scores"] = posterior.holdout_scores()
     out = output_location(folder, "folder")
@@ -203,7 +206,7 @@ def check_target(path: str | os.PathLike[str] | RemotePath, overwrite: bool) -> 
     return target
 
 
-def _annotate_variables(posterior: Posterior, adata: AnnData, view: str) -> None:
+def _annotate_variables(posterior: StoredPosterior, adata: AnnData, view: str) -> None:
     names = posterior.features(view)
     adata.varm["factorflow"] = _reindex(posterior.loadings(view).values, names, adata.var_names, "features")
     if posterior.has(f"inclusion_{view}"):
@@ -232,7 +235,7 @@ def _reindex(values: NDArray[Any], names: Any, target: Any, what: str) -> NDArra
     return out
 
 
-def run_attributes(posterior: Posterior) -> dict[str, Any]:
+def run_attributes(posterior: StoredPosterior) -> dict[str, Any]:
     """Return the run record and variance explained as what AnnData can store."""
     run = posterior.run
     record: dict[str, Any] = {
@@ -245,5 +248,5 @@ def run_attributes(posterior: Posterior) -> dict[str, Any]:
         "version": run.get("inference_library_version", ""),
     }
     if posterior.has("variance_explained"):
-        record["variance_explained"] = posterior.variance_explained().values.tolist()
+        record["variance_explained"] = variance_explained(posterior)["variance_explained"].values.tolist()
     return record

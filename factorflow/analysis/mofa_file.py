@@ -16,12 +16,13 @@ from factorflow.analysis.export import check_target, run_attributes
 from factorflow.errors import ExportWarning
 from factorflow.extras import require
 from factorflow.posterior.labels import group_labels, sample_metadata
+from factorflow.posterior.variance import variance_explained
 from factorflow.storage.location import Location
 from factorflow.storage.publish import new_file
 from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
-    from factorflow.api import Posterior
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["export_mofa"]
 
@@ -30,7 +31,7 @@ SINGLE_GROUP = "group1"
 
 
 def export_mofa(
-    posterior: Posterior,
+    posterior: StoredPosterior,
     path: str | os.PathLike[str] | RemotePath,
     *,
     data: bool = True,
@@ -113,7 +114,7 @@ class Groups:
     codes: NDArray[Any]
 
     @classmethod
-    def of(cls, posterior: Posterior) -> Groups:
+    def of(cls, posterior: StoredPosterior) -> Groups:
         """Return those of a posterior; of a projection, those that its samples are in."""
         labels = group_labels(posterior)
         if labels is None:
@@ -143,7 +144,7 @@ def _hdf5_names(names: Iterable[str], what: str) -> dict[str, str]:
     return keys
 
 
-def _write_names(file: Any, posterior: Posterior, groups: Groups) -> None:
+def _write_names(file: Any, posterior: StoredPosterior, groups: Groups) -> None:
     import h5py
 
     text = h5py.string_dtype(encoding="utf-8")
@@ -162,7 +163,7 @@ def _write_names(file: Any, posterior: Posterior, groups: Groups) -> None:
         file.create_dataset(f"features/{view}", data=np.array(posterior.features(view), dtype=text))
 
 
-def _write_expectations(file: Any, posterior: Posterior, groups: Groups) -> None:
+def _write_expectations(file: Any, posterior: StoredPosterior, groups: Groups) -> None:
     scores = posterior.scores().values
     for g, group in enumerate(groups.keys):
         file.create_dataset(f"expectations/Z/{group}", data=scores[groups.codes == g].T, compression="gzip")
@@ -172,11 +173,11 @@ def _write_expectations(file: Any, posterior: Posterior, groups: Groups) -> None
         )
 
 
-def _write_variance_explained(file: Any, posterior: Posterior, groups: Groups) -> None:
+def _write_variance_explained(file: Any, posterior: StoredPosterior, groups: Groups) -> None:
     """Write shares in percent: by group, view and factor, and by group and view; NaN: not measured."""
     by_group = bool(posterior.meta.groups) and groups.names != [SINGLE_GROUP]
-    share = posterior.variance_explained(by="group" if by_group else None)
-    total = posterior.variance_explained_total(by="group" if by_group else None)
+    shares = variance_explained(posterior, by="group" if by_group else None)
+    share, total = shares["variance_explained"], shares["variance_explained_total"]
     if by_group:
         share, total = share.reindex(group=groups.names), total.reindex(group=groups.names)
     for g, group in enumerate(groups.keys):
@@ -185,7 +186,7 @@ def _write_variance_explained(file: Any, posterior: Posterior, groups: Groups) -
         file.create_dataset(f"variance_explained/r2_total/{group}", data=100.0 * group_total.values)
 
 
-def _write_options(file: Any, posterior: Posterior) -> None:
+def _write_options(file: Any, posterior: StoredPosterior) -> None:
     """Write options and training statistics, as far as MOFA has a place for them."""
     run, trace = posterior.run, posterior.trace
     spike = any(posterior.has(f"inclusion_{view}") for view in posterior.views)
@@ -219,7 +220,7 @@ def _write_options(file: Any, posterior: Posterior) -> None:
     file.attrs["factorflow"] = json.dumps(run_attributes(posterior))
 
 
-def _write_data(file: Any, posterior: Posterior, view: str, sample_groups: Groups) -> None:
+def _write_data(file: Any, posterior: StoredPosterior, view: str, sample_groups: Groups) -> None:
     """Write the data of a view, group by group, as blocks come."""
     dataset, codes = posterior.data, sample_groups.codes
     groups, d = sample_groups.keys, len(posterior.features(view))
