@@ -159,9 +159,9 @@ def tables(n_rows: int, gb_per_second: float) -> dict[str, float]:
     cells = np.unravel_index(rng.choice(10_000_000, n_rows, replace=False), tuple(sizes.values()))
     views = {"count": rng.poisson(rng.gamma(0.7, 3.0 / 0.7, n_rows)).astype(float)[:, None]}
     views |= {name: cell.astype(str) for name, cell in zip(sizes, cells, strict=True)}
-    kinds = {"count": "poisson"} | dict.fromkeys(sizes, "categorical")
+    inputs = dict.fromkeys(sizes, "categorical")
     with tempfile.TemporaryDirectory() as folder:
-        data = factorflow.write_dataset(Path(folder) / "d.zarr", views, kinds)
+        data = factorflow.write_dataset(Path(folder) / "d.zarr", views, {"count": "poisson"}, inputs=inputs)
         model = MoltenPoisson(n_components=8, n_starts=1, max_iter=20, tol=1e-300, drop=0.0)
         factorflow.fit(data, model, max_iter=2, device="cuda")  # compiles
         runs = {where: factorflow.fit(data, model, device=where) for where in ("cpu", "cuda")}

@@ -72,8 +72,8 @@ def write(path: Path, codes: Array, y: Array) -> Any:
 
     labels = {name: np.arange(n).astype(str) for name, n in LEVELS.items()}
     views = {"count": y[:, None]} | {name: labels[name][codes[:, g]] for g, name in enumerate(LEVELS)}
-    kinds = {"count": "poisson"} | dict.fromkeys(LEVELS, "categorical")
-    return factorflow.write_dataset(path, views, kinds)
+    inputs = dict.fromkeys(LEVELS, "categorical")
+    return factorflow.write_dataset(path, views, {"count": "poisson"}, inputs=inputs)
 
 
 def write_sorted(path: Path, codes: Array, y: Array) -> Any:

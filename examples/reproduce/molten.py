@@ -123,11 +123,11 @@ class Table:
         from factorflow.data import write_dataset
 
         views: dict[str, Any] = {RESPONSE: self.y[rows, None], EXPOSURE: self.t[rows, None]}
-        kinds = {RESPONSE: "poisson", EXPOSURE: "covariate"}
+        inputs = {EXPOSURE: "covariate"}
         for g, name in enumerate(self.names):
             views[name] = np.asarray(self.labels[g])[self.codes[rows, g]].astype(str)
-            kinds[name] = "categorical"
-        return write_dataset(path, views, kinds)
+            inputs[name] = "categorical"
+        return write_dataset(path, views, {RESPONSE: "poisson"}, inputs=inputs)
 
 
 def main_effects(

@@ -87,6 +87,12 @@ class MatrixOptions(FileOptions):
         description="Of a view of several files: the features of any of them (outer; missing in the others) "
         "or of all (inner).",
     )
+    inputs: dict[str, Literal["categorical", "covariate"]] | None = Field(
+        default=None,
+        description="Views that a model is given beside the values, by view: categorical (one label a "
+        "sample) or covariate (numbers).",
+        json_schema_extra={"flag": "input"},
+    )
     limits: dict[str, Any] | None = Field(
         default=None,
         description="Limits of detection by view: LOWER,UPPER (either may be empty), or a table by feature "
@@ -179,8 +185,8 @@ class SourceOptions(TableOptions, MatrixOptions):
 
     likelihoods: Literal["poisson", "normal", "gaussian"] | dict[str, str | dict[str, str]] | None = Field(
         default=None,
-        description="By view, or VIEW:FEATURE: gaussian, bernoulli or poisson values, a categorical "
-        "variable, or covariates; or a likelihood of values, which fits then take by default (gamma, "
+        description="By view, or VIEW:FEATURE: gaussian, bernoulli or poisson values, or a "
+        "categorical response; or a likelihood of values, which fits then take by default (gamma, "
         "ordinal, ...). What is left out is taken from the file or guessed. One alone is of the response of "
         "a long table.",
         json_schema_extra={"flag": "likelihood"},

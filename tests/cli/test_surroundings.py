@@ -118,7 +118,7 @@ def test_a_view_called_time(tmp_path: Path) -> None:
     data = factorflow.write_dataset(tmp_path / "d", {"y": np.sin(6 * t), "time": t})
     np.testing.assert_allclose(data.values("time"), t, rtol=1e-6)
     assert list(factorflow.open_dataset(tmp_path / "d").views) == ["y", "time"]
-    given = factorflow.write_dataset(tmp_path / "g", {"y": t, "time": t}, {"time": "covariate"})
+    given = factorflow.write_dataset(tmp_path / "g", {"y": t, "time": t}, inputs={"time": "covariate"})
     model = factorflow.models.GPLVMCMF(n_factors=1, given=("time",)).build(given.meta())
     assert model.settings.given == ("time",)
     with pytest.raises(InputError, match="view name = time: expected another name"):

@@ -210,7 +210,7 @@ def test_values_that_no_type_excludes(made: dict[str, Any]) -> None:
     calls: dict[str, Any] = {
         "groups = .*expected texts or numbers": lambda: write(frame, groups=[{}] * 40),
         "labels = .*expected texts or numbers": lambda: factorflow.write_dataset(
-            "w", {"y": frame.to_numpy(), "k": [{}] * 40}, {"k": "categorical"}, overwrite=True
+            "w", {"y": frame.to_numpy(), "k": [{}] * 40}, inputs={"k": "categorical"}, overwrite=True
         ),
         "groups = lists of several lengths": lambda: write(frame, groups=[[1, 2], [3]]),
         r"path = 'a.x00b': expected a path without": lambda: factorflow.write_dataset("a\0b", {"y": frame}),

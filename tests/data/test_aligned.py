@@ -22,7 +22,10 @@ def made(path: Path, sites: list[str], columns: list[str], seed: int) -> Dataset
         "site": np.array(sites * n)[:n],
         "effort": rng.random((n, len(columns))) + 1.0,
     }
-    return write_dataset(path, views, KINDS, features={"effort": columns}, block_rows=16)
+    given = {name: KINDS[name] for name in ("site", "effort")}
+    return write_dataset(
+        path, views, {"y": "poisson"}, inputs=given, features={"effort": columns}, block_rows=16
+    )
 
 
 def test_levels_and_covariates_are_matched_by_name(tmp_path: Path) -> None:

@@ -315,7 +315,9 @@ def test_complex_numbers_of_annotated_data_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="complex"):
         write_dataset(tmp_path / "s", data)
     with pytest.raises(InputError, match="complex"):
-        write_dataset(tmp_path / "s", {"x": np.ones((4, 2)), "dose": np.ones(4) * 1j}, {"dose": "covariate"})
+        write_dataset(
+            tmp_path / "s", {"x": np.ones((4, 2)), "dose": np.ones(4) * 1j}, inputs={"dose": "covariate"}
+        )
 
 
 def test_complex_metadata_are_refused(tmp_path: Path) -> None:
@@ -348,7 +350,7 @@ def test_objects_that_are_numbers_are_numbers(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"view 'y' = 10+\.\.\.0+ in row 7 of column 2"):
         write_dataset(tmp_path / "d", {"y": objects})
     coded = np.array(["a", "b", None, "a"] * 10, dtype=object)
-    made = write_dataset(tmp_path / "e", {"y": values, "site": coded}, likelihoods={"site": "categorical"})
+    made = write_dataset(tmp_path / "e", {"y": values, "site": coded}, inputs={"site": "categorical"})
     assert made.features("site").tolist() == ["a", "b"]
 
 

@@ -104,7 +104,9 @@ def test_polars(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset.values("x"), expected)
     assert dataset.obs_names.tolist() == NAMES
     site = polars.Series("site", ["x", None, "y"] * 10)
-    dataset = write_dataset(tmp_path / "c", {"x": frame.drop("cell"), "site": site}, {"site": "categorical"})
+    dataset = write_dataset(
+        tmp_path / "c", {"x": frame.drop("cell"), "site": site}, inputs={"site": "categorical"}
+    )
     assert dataset.features("site").tolist() == ["x", "y"]
     with pytest.raises(InputError, match="LazyFrame that is not computed yet.*collect"):
         write_dataset(tmp_path / "d", {"x": frame.lazy()})

@@ -160,3 +160,28 @@ def test_likelihoods_by_feature_cut_a_view(tmp_path: Path, monkeypatch: pytest.M
         factorflow.write_dataset("f", {"lab": frame}, {"lab": {"zinc": "gamma"}})
     with pytest.raises(InputError, match="Write the dataset with likelihoods by feature"):
         factorflow.models.SparseGFA(likelihoods={"lab": chosen})
+
+
+def test_a_categorical_response_is_binary_features(tmp_path: Path) -> None:
+    """The product of their probabilities is that of the level, of each of them."""
+    labels = np.array(["I", "III", "II", None, "IV", "I"] * 5, dtype=object)
+    y = np.random.default_rng(0).normal(size=(30, 3))
+    data = factorflow.write_dataset(tmp_path / "d", {"y": y, "stage": labels}, {"stage": "categorical"})
+    assert data.features("stage").tolist() == ["stage[II]", "stage[III]", "stage[IV]"]
+    assert data.views["stage"].likelihood == "bernoulli"
+    expected = {"I": [0, 0, 0], "II": [1, -1, -1], "III": [0, 1, -1], "IV": [0, 0, 1], None: [-1, -1, -1]}
+    np.testing.assert_array_equal(data.values("stage"), [expected[label] for label in labels])
+    p = np.array([0.3, 0.6, 0.2])
+    shares = [
+        np.prod(np.where(np.array(s) < 0, 1.0, np.where(np.array(s) > 0, p, 1 - p)))
+        for s in expected.values()
+    ]
+    assert sum(shares[:4]) == pytest.approx(1.0)
+    with pytest.raises(InputError, match="likelihoods = covariate.*Name it as an input"):
+        factorflow.write_dataset(tmp_path / "e", {"y": y, "x": y[:, 0]}, {"x": "covariate"})
+    with pytest.raises(
+        InputError, match="inputs of view 'x' = gamma: expected one of categorical, covariate"
+    ):
+        factorflow.write_dataset(tmp_path / "e", {"y": y, "x": y[:, 0]}, inputs={"x": "gamma"})
+    with pytest.raises(InputError, match="levels of view 'x' = 1: expected at least 2"):
+        factorflow.write_dataset(tmp_path / "e", {"y": y, "x": np.full(30, "a")}, {"x": "categorical"})

@@ -83,7 +83,11 @@ def test_whole_units_are_hidden(tmp_path: Path, views: dict[str, np.ndarray], un
     found = []
     for block_rows in (4, 32, 512):
         dataset = write_dataset(
-            tmp_path / f"{block_rows}", views | inputs, kinds, sequences=sequence, block_rows=block_rows
+            tmp_path / f"{block_rows}",
+            views | inputs,
+            inputs=kinds,
+            sequences=sequence,
+            block_rows=block_rows,
         )
         blocks = [dataset.block(n, holdout=holdout) for n in range(dataset.n_blocks)]
         for name, values in views.items():

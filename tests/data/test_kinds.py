@@ -34,7 +34,7 @@ def written(folder: Path, y: np.ndarray, samples: list[str] | None = None, **giv
     """A dataset with counts and inputs; what is given once is categorical, except effort."""
     kinds = {name: "covariate" if name == "effort" else "categorical" for name in given}
     views = {"y": y, **given}
-    return write_dataset(folder, views, likelihoods=kinds, samples=samples, block_rows=16, overwrite=True)
+    return write_dataset(folder, views, inputs=kinds, samples=samples, block_rows=16, overwrite=True)
 
 
 def test_table_of_kinds() -> None:
@@ -215,9 +215,10 @@ def test_labels_that_are_missing(tmp_path: Path, y: np.ndarray) -> None:
 
 def test_order_of_levels(tmp_path: Path, y: np.ndarray) -> None:
     def levels(labels: object, **options: object) -> list[str]:
-        likelihoods = {"site": "categorical"}
         views = {"y": y, "site": labels}
-        dataset = write_dataset(tmp_path / "s", views, likelihoods=likelihoods, overwrite=True, **options)
+        dataset = write_dataset(
+            tmp_path / "s", views, inputs={"site": "categorical"}, overwrite=True, **options
+        )
         found = dataset.features("site")
         given = pd.Series(labels).map(lambda x: str(int(x)) if isinstance(x, float) else str(x))
         np.testing.assert_array_equal(found[codes(dataset, "site")], given)
@@ -259,14 +260,14 @@ def test_containers_hold_inputs(tmp_path: Path, y: np.ndarray, rng: np.random.Ge
     table = xr.Dataset(
         {"y": (("row", "one"), y), "site": ("row", site), "effort": ("row", effort), "age": ("row", effort)}
     )
-    for source, likelihoods in (
+    for source, inputs in (
         (tmp_path / "plain.npz", given),
         (tmp_path / "told.npz", None),
         (folder, given),
         (table, given),
     ):
         samples = {"effort": list(names)} if source is folder else None
-        dataset = write_dataset(tmp_path / "s", source, likelihoods, samples=samples, overwrite=True)
+        dataset = write_dataset(tmp_path / "s", source, inputs=inputs, samples=samples, overwrite=True)
         assert {view.likelihood for view in dataset.views.values()} == {"poisson", "categorical", "covariate"}
         np.testing.assert_array_equal(dataset.features("site")[codes(dataset, "site")], site)
         np.testing.assert_array_equal(dataset.values("effort")[:, 0], effort)
@@ -305,15 +306,15 @@ REFUSED: dict[str, tuple[dict, dict, str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_inputs(tmp_path: Path, y: np.ndarray, case: str) -> None:
     inputs, options, message = REFUSED[case]
-    likelihoods = {name: "covariate" if name == "effort" else "categorical" for name in inputs}
+    kinds = {name: "covariate" if name == "effort" else "categorical" for name in inputs}
     with pytest.raises(InputError, match=message):
-        write_dataset(tmp_path / "s", {"y": y, **inputs}, likelihoods=likelihoods, **options)
+        write_dataset(tmp_path / "s", {"y": y, **inputs}, inputs=kinds, **options)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_only_inputs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="at least one view of values"):
-        write_dataset(tmp_path / "s", {"site": np.array(["a", "b"])}, likelihoods={"site": "categorical"})
+        write_dataset(tmp_path / "s", {"site": np.array(["a", "b"])}, inputs={"site": "categorical"})
 
 
 def test_inputs_make_a_row_without_values_useful(tmp_path: Path, y: np.ndarray) -> None:

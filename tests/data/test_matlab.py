@@ -74,7 +74,7 @@ def test_vectors_are_no_views(tmp_path: Path, version: str) -> None:
         dataset = write_dataset(tmp_path / "s", tmp_path / "x.mat")
     assert list(dataset.views) == ["rna"]
     with pytest.warns(DataWarning, match=r"x\.mat: 'k' left out"):
-        dataset = write_dataset(tmp_path / "t", tmp_path / "x.mat", {"age": "covariate"})
+        dataset = write_dataset(tmp_path / "t", tmp_path / "x.mat", inputs={"age": "covariate"})
     assert sorted(dataset.views) == ["age", "rna"]
 
 

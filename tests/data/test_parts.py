@@ -48,7 +48,7 @@ def test_features_are_matched_by_name(tmp_path: Path, paths: list[Path], join: s
 
 def test_parts_of_several_views(tmp_path: Path, paths: list[Path]) -> None:
     views = {"rna": paths, "prot": [B.add_prefix("p"), A.add_prefix("p")], "site": ["x", "y"] * 17 + ["x"]}
-    dataset = write_dataset(tmp_path / "s", views, {"site": "categorical"}, samples=list(WHOLE.index))
+    dataset = write_dataset(tmp_path / "s", views, inputs={"site": "categorical"}, samples=list(WHOLE.index))
     assert sorted(dataset.obs.columns) == ["prot:file", "rna:file"]
     assert dataset.obs["prot:file"].loc["c0"] == "1"
     prot = pd.concat([B, A]).reindex(WHOLE.index).add_prefix("p")
@@ -64,7 +64,7 @@ def test_objects_of_any_kind_are_parts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset.values("x"), rows)
     labels = [pd.DataFrame({"site": ["x", "y"]}), pd.DataFrame({"place": ["y", "z"]})]
     views = {"x": rows, "site": labels}
-    dataset = write_dataset(tmp_path / "c", views, {"site": "categorical"})
+    dataset = write_dataset(tmp_path / "c", views, inputs={"site": "categorical"})
     assert dataset.features("site").tolist() == ["x", "y", "z"]
     with pytest.raises(InputError, match="b.cvs"):
         write_dataset(tmp_path / "d", {"x": [A, "b.cvs"]})

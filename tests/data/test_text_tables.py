@@ -307,7 +307,12 @@ def test_labels_are_the_same_in_every_form(tmp_path: Path, labels: Any) -> None:
     for form in (frame, tmp_path / "s.csv", tmp_path / "s.parquet"):
         views = {"t": FRAME, "site": form}
         dataset = write_dataset(
-            tmp_path / "d.zarr", views, {"site": "categorical"}, obs=form, groups="site", overwrite=True
+            tmp_path / "d.zarr",
+            views,
+            inputs={"site": "categorical"},
+            obs=form,
+            groups="site",
+            overwrite=True,
         )
         obs = dataset.obs["site"]
         found.append((dataset.features("site").tolist(), dataset.groups, obs.dtype.kind, obs.tolist()))
@@ -461,7 +466,7 @@ def test_names_in_a_column_of_a_frame(tmp_path: Path, header: str) -> None:
             made.add(dataset.fingerprint)
         assert len(made) == 1
     labels = pd.DataFrame({header: NAMES[::-1], "site": list("ab") * (N // 2)})
-    dataset = write_dataset(tmp_path / "e", {"t": FRAME, "s": labels}, {"s": "categorical"})
+    dataset = write_dataset(tmp_path / "e", {"t": FRAME, "s": labels}, inputs={"s": "categorical"})
     assert dataset.block(0).data["s"][:2].tolist() == [1, 0]
 
 
@@ -586,7 +591,7 @@ def test_groups_and_levels_spelled_differently(tmp_path: Path) -> None:
         write_dataset(tmp_path / "a", {"t": FRAME}, groups=["A", "a ", "a"] * (N // 3))
     views = {"t": FRAME, "k": pd.Series(["x", "X"] * (N // 2), NAMES)}
     with pytest.warns(DataWarning, match="levels of view 'k' differ in case or blanks alone .'X' and 'x'"):
-        write_dataset(tmp_path / "b", views, {"k": "categorical"})
+        write_dataset(tmp_path / "b", views, inputs={"k": "categorical"})
 
 
 def test_arrays_that_may_be_transposed(tmp_path: Path) -> None:
@@ -601,7 +606,7 @@ def test_texts_for_missing_entries(tmp_path: Path) -> None:
     assert np.argwhere(np.isnan(ingest(tmp_path, text, na_values="ND").values("t"))).tolist() == [[2, 1]]
     labels = np.array(["a", "b", "?"] * (N // 3), dtype=object)
     views = {"t": VALUES, "site": labels}
-    dataset = write_dataset(tmp_path / "s.zarr", views, {"site": "categorical"}, na_values=["?"])
+    dataset = write_dataset(tmp_path / "s.zarr", views, inputs={"site": "categorical"}, na_values=["?"])
     assert dataset.features("site").tolist() == ["a", "b"]
 
 

@@ -26,13 +26,14 @@ from factorflow.data.ingest.levels import find_levels, reader
 from factorflow.data.ingest.missing import MissingCodes, warn_of_codes
 from factorflow.data.ingest.reading import AnnDataOptions, Reading
 from factorflow.data.ingest.sources import KindOf, Source, labels
+from factorflow.data.ingest.sticks import as_sticks
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.rows import RowNames
 from factorflow.data.store.views import ViewSource, is_long_table
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError, OptionError, removed_option
-from factorflow.kinds import KINDS, Kind, kind_of
+from factorflow.kinds import INPUTS, KINDS, Kind, kind_of
 from factorflow.likelihoods import get_likelihood, likelihood_names
 from factorflow.settings import MatrixOptions, document_options, parse_config
 from factorflow.storage.download import as_local_source
@@ -59,6 +60,7 @@ def write_dataset(
     block_rows: int | None = None,
     overwrite: bool = False,
     drop_empty_features: bool = False,
+    inputs: Mapping[str, str] | None = None,
     limits: Mapping[str, Any] | None = None,
     trials: Mapping[str, Any] | None = None,
     index_col: str | int | bool | None = None,
@@ -94,12 +96,12 @@ def write_dataset(
         (and group). What is at a URL is downloaded first, beside the dataset.
         ``docs/ingest.md`` has the details.
     likelihoods : mapping of str to str or to mapping, optional
-        By view: "gaussian", "bernoulli" or "poisson" values, or inputs that a model is given: "categorical"
-        (one label a sample, text or numbers) or "covariate" (numbers). What is left out is taken from the
-        file, else guessed: values 0 and 1 are bernoulli, other whole numbers from 0 on poisson, all else
-        gaussian. ``Dataset.describe()`` tells which it was. A likelihood of `factorflow.models.SparseGFA`
-        ("gamma", "ordinal", ...) is that of its fits by default. A mapping by feature cuts
-        the view: `lab` into `lab_gamma`, ... and what is left.
+        By view: "gaussian", "bernoulli" or "poisson" values; "categorical", one label a sample, which becomes
+        a binary feature for each level but the first. What is left out is taken from the file, else guessed:
+        values 0 and 1 are bernoulli, other whole numbers from 0 on poisson, all else gaussian.
+        ``Dataset.describe()`` tells which it was. A likelihood of `factorflow.models.SparseGFA` ("gamma",
+        "ordinal", ...) is that of its fits by default. A mapping by feature cuts the view: `lab` into
+        `lab_gamma`, ... and what is left.
     samples : sequence of str, or mapping of view to sequence of str, optional
         Names of the rows of views that bring none; given once for all views they also set the order.
     features : mapping of str to sequence of str, optional
@@ -142,7 +144,7 @@ def write_dataset(
         for name, value in removed.items():
             raise _unknown_option(name, value)
         checks.check_attributes(attributes or {})
-        said = _requested_kinds(likelihoods)
+        said = _requested_kinds(likelihoods) | _input_kinds(inputs)
         table, codes = TableFormat(index_col, sep, decimal, encoding), MissingCodes(na_values)
         annotated = _anndata_options(layer, obsm, highly_variable)
         spool, turned = partial / "spool", _transposes(transpose)
@@ -165,12 +167,14 @@ def write_dataset(
             opened.callback(source.close)
         sources, chosen, parts = split_by_likelihood(sources, likelihoods or {}, features or {})
         if parts:
-            said, codes = _requested_kinds(chosen), MissingCodes(of_parts(na_values, parts))
+            said = _requested_kinds(chosen) | _input_kinds(inputs)
+            codes = MissingCodes(of_parts(na_values, parts))
             features = {name: given for name, given in (features or {}).items() if name not in parts.values()}
         names, positions = align(sources, of_parts(samples, parts))
         described = _view_sources(
             sources, positions, said, features or {}, codes, drop_empty=drop_empty_features
         )
+        described = [as_sticks(v) if chosen.get(v.name) == "categorical" else v for v in described]
         for what, by_view in (("limits", limits or {}), ("trials", trials or {})):
             check_by_view(what, by_view, sources)
         of_views = _entry_arrays(described, limits or {}, trials or {}, views, names, reading)
@@ -272,6 +276,9 @@ def _requested_kinds(likelihoods: Mapping[str, Any] | None) -> dict[str, Kind]:
         if isinstance(name, Mapping):  # by feature: the view is cut first
             _requested_kinds({f"{view}:{feature}": of_one for feature, of_one in name.items()})
             continue
+        if name == "covariate":
+            remedy = f"Name it as an input: inputs={{{str(view)!r}: 'covariate'}}."
+            raise InputError("likelihoods", name, "a likelihood of values", remedy)
         if name not in KINDS and str(name).partition("(")[0].strip() not in likelihood_names():
             expected = f"one of {', '.join(dict.fromkeys([*KINDS, *likelihood_names()]))}"
             raise InputError(
@@ -279,6 +286,15 @@ def _requested_kinds(likelihoods: Mapping[str, Any] | None) -> dict[str, Kind]:
             )
         found[str(view)] = kind_of(view, kind_name(name))
     return found
+
+
+def _input_kinds(inputs: Mapping[str, str] | None) -> dict[str, Kind]:
+    """Return the kinds of views that are inputs."""
+    for view, name in (inputs or {}).items():
+        if name not in INPUTS:
+            expected = f"one of {', '.join(INPUTS)}"
+            raise InputError(f"inputs of view {view!r}", name, expected, "Name values in likelihoods.")
+    return {str(view): KINDS[name] for view, name in (inputs or {}).items()}
 
 
 def _view_sources(

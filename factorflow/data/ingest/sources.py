@@ -28,7 +28,7 @@ from factorflow.data.ingest.xarray_zarr import find_variable
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind
 
-_CONVERT = "Convert the values; NaN where an entry is missing. Labels need the likelihood 'categorical'."
+_CONVERT = "Convert the values; NaN where an entry is missing. Labels need inputs={view: 'categorical'}."
 COMPLEX = "Give the real and the imaginary part, or modulus and phase, as features or views of their own."
 
 KindOf = Callable[[str], Kind | None]

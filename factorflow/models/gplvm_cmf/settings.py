@@ -158,7 +158,7 @@ def check_meta(
                 "given",
                 f"{name} ({known[name].likelihood})" if name in known else name,
                 f"covariate views: {covariates or 'the dataset has none'}",
-                "Write the inputs as a view with likelihood 'covariate'.",
+                "Write the dataset with the inputs as a view of kind 'covariate': inputs.",
             )
     views = []
     for view in meta.views:

@@ -177,7 +177,7 @@ def test_given_inputs(dataset: Any, tmp_path: Path) -> None:
     some = factorflow.write_dataset(
         tmp_path / "s",
         {"a": dataset.values("a"), "place": place},
-        likelihoods={"place": "covariate"},
+        inputs={"place": "covariate"},
         features={"place": list(dataset.features("place"))},
     )
     with pytest.raises(InputError, match="place, with missing entries: expected an input that is known"):
@@ -239,7 +239,7 @@ def test_bad_input(dataset: Any, tmp_path: Path) -> None:
     holes = factorflow.write_dataset(
         tmp_path / "h",
         {"a": np.random.default_rng(0).normal(size=(40, 3)), "x": x},
-        likelihoods={"x": "covariate"},
+        inputs={"x": "covariate"},
     )
     with pytest.raises(InputError, match="x, with missing entries"):
         factorflow.fit(holes, {**given})

@@ -218,7 +218,8 @@ def test_anomalies_are_found(tmp_path: Path) -> None:
     data = factorflow.write_dataset(
         tmp_path / "d.zarr",
         {"y": y[:, None], "site": site.astype(str), "year": year.astype(str)},
-        {"y": "poisson", "site": "categorical", "year": "categorical"},
+        {"y": "poisson"},
+        inputs={"site": "categorical", "year": "categorical"},
         block_rows=64,
     )
     posterior = factorflow.fit(data, MoltenPoisson(n_components=1, n_starts=1))
