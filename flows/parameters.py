@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from factorflow import settings
 from factorflow.errors import InputError
 from factorflow.models.registry import default_family, registered_models
-from factorflow.settings import SourceOptions
+from factorflow.settings import Options, SourceOptions
 
 __all__ = [
     "Choice",
@@ -61,6 +61,34 @@ class FormField(Choice):
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
         """Return the schema of the form."""
         return {**super().__get_pydantic_json_schema__(core_schema, handler), "description": self.description}
+
+
+@dataclass(frozen=True)
+class DeclaredField(Choice):
+    """A parameter as a model of options declares it: its values, bounds and description.
+
+    Parameters
+    ----------
+    options : type
+        The model.
+    field : str
+        Name of the field.
+    """
+
+    options: type[Options]
+    field: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Return the schema of the field."""
+        field = self.options.model_fields[self.field]
+        bounded: Any = Annotated
+        kind = bounded[field.annotation, *field.metadata] if field.metadata else field.annotation
+        return handler.generate_schema(kind)
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
+        """Return the schema of the form."""
+        description = self.options.model_fields[self.field].description
+        return {**super().__get_pydantic_json_schema__(core_schema, handler), "description": description}
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,12 @@ from prefect import flow, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, as_completed
-from pydantic import Field
 
 from factorflow.api import open_posterior
 from factorflow.data import open_dataset
 from factorflow.engine.executors.launch import shared_cluster
 from factorflow.models.registry import registered_models
-from factorflow.settings import SELECTION
+from factorflow.settings import SELECTION, SelectOptions
 from factorflow.workflow.parallel import Stop
 from factorflow.workflow.pipeline import Folder
 from factorflow.workflow.select import (
@@ -39,6 +38,7 @@ from flows import tasks
 from flows.artifacts import Label, RunWatcher, picture_of, publish_picture, publish_report
 from flows.markdown import plain
 from flows.parameters import (
+    DeclaredField,
     FormField,
     ModelChoice,
     Out,
@@ -78,15 +78,9 @@ Grid = Annotated[
     dict[str, list[Any]],
     Options('Options of the model to vary, each with its values, as JSON: `{"n_factors": [5, 10, 15]}`.'),
 ]
-Seeds = Annotated[
-    list[Annotated[int, Field(ge=0, lt=2**63)]],
-    Field(min_length=1),
-    FormField("Runs of each combination: a seed each."),
-]
-Parallel = Annotated[
-    int, Field(ge=1), FormField("Fits at the same time, on one cluster, with the same results (>= 1).")
-]
-Refitted = Annotated[bool, FormField("Fit the best model to everything, nothing held out.")]
+Seeds = Annotated[list[int], DeclaredField(SelectOptions, "seeds")]
+Refit = Annotated[bool, DeclaredField(SelectOptions, "refit")]
+Parallel = Annotated[int, DeclaredField(SelectOptions, "parallel")]
 
 
 @task(cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=tasks.worth_retrying)
@@ -119,11 +113,11 @@ def select(
     out: Out,
     grid: Grid,
     model: ModelChoice = default_model(),  # noqa: B008  Prefect shows the default in its form
-    seeds: Seeds = [0],  # noqa: B006  Prefect copies it
+    seeds: Seeds = SELECTION.seeds,
     run: Run = RunOptions(holdout=SELECTION.holdout),  # noqa: B008
     source_options: Reading = SourceOptions(),  # noqa: B008
-    refitted: Refitted = True,
-    parallel: Parallel = 1,
+    refit: Refit = SELECTION.refit,
+    parallel: Parallel = SELECTION.parallel,
 ) -> dict[str, Any]:
     """Fit every combination of a grid of options, rank them by held-out score, fit the best to everything.
 
@@ -141,7 +135,7 @@ def select(
         Runs of each combination; a seed also draws the held-out entries.
     run : RunOptions
         Executor, budgets, hold-out (its seed is not used).
-    refitted : bool
+    refit : bool
         Whether the best model is fitted to everything.
     parallel : int
         Trials that run at the same time.
@@ -166,7 +160,7 @@ def select(
         selection = choose(
             [trial_run(*call) for call in calls] if parallel == 1 else _run_all(calls, parallel, stop)
         )
-        if refitted:
+        if refit:
             best = str(folder.path / "best.zarr")
             with shared_cluster(shared) as alone:
                 its_label = Label(label.dataset, f"{label.run}/best")

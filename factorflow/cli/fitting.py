@@ -26,8 +26,8 @@ from factorflow.settings import (
     RefreshOptions,
     ResumeOptions,
     RunOptions,
+    SelectOptions,
     SourceOptions,
-    TrialOptions,
 )
 from factorflow.storage.location import as_location
 
@@ -89,10 +89,7 @@ def select(
         list[str], typer.Option(help="NAME=VALUE,VALUE,...: an option to vary; may be given several times.")
     ],
     model: ModelOptions,
-    run: TrialOptions = SELECTION,
-    seeds: Annotated[str, typer.Option(help="Runs of each combination, such as 0,1,2.")] = "0",
-    refit: Annotated[bool, typer.Option(help="Fit the best model to everything.")] = True,
-    parallel: Annotated[int, typer.Option(min=1, help="Fits at the same time, on Dask workers.")] = 1,
+    run: SelectOptions = SELECTION,
 ) -> DisplayedResult:
     """Fit every combination of a grid of options, rank them by held-out score, fit the best to everything."""
     from factorflow.workflow.select import select as rank
@@ -101,18 +98,8 @@ def select(
     if twice := sorted(names_set(model.set) & varied.keys()):
         expected = "an option in --set, which all fits have, or in --grid, which varies it"
         raise InputError("grid", ", ".join(twice), expected, "Leave one of the two out.")
-    with progress_bar(None if parallel == 1 else False) as on_event:
-        selection = rank(
-            dataset,
-            model.values(),
-            varied,
-            out=out,
-            seeds=values_of(seeds),
-            options=run,
-            refitted=refit,
-            parallel=parallel,
-            on_event=on_event,
-        )
+    with progress_bar(None if run.parallel == 1 else False) as on_event:
+        selection = rank(dataset, model.values(), varied, out=out, options=run, on_event=on_event)
     return report_findings(selection.describe())
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
-from factorflow.cli.options import assignments, completions
+from factorflow.cli.options import assignments, completions, values_of
 from factorflow.settings import Options, parse_config
 
 
@@ -30,7 +30,7 @@ def options_of(parameter: inspect.Parameter, group: type[Options]) -> list[inspe
             inspect.Parameter.KEYWORD_ONLY,
             default=_default(field, field.get_default(call_default_factory=True))
             if defaults is None
-            else getattr(defaults, name),
+            else _default(field, getattr(defaults, name)),
             annotation=_annotation(name, field),
         )
         for name, field in group.model_fields.items()
@@ -65,6 +65,8 @@ def _shell_type(hint: Any) -> tuple[Any, str | None]:
         return list[str] | None, "[VIEW]"
     if kinds == {Literal}:
         return str, "|".join(_choices(hint))
+    if _has_numbers(hint):
+        return str | None, "INTEGER,..."
     if len(kinds) > 1:
         return (bool if bool in kinds else str | None), None
     return hint, None
@@ -94,6 +96,8 @@ def _choices(hint: Any) -> list[str]:
 def _value(name: str, field: FieldInfo, typed: Any) -> Any:
     """Return the value given to a flag; None if there is none."""
     kinds = _kinds(field.annotation)
+    if _has_numbers(field.annotation):
+        return values_of(typed) if isinstance(typed, str) else typed
     if not isinstance(typed, list | tuple) or kinds == {list}:
         return typed
     if not typed:
@@ -106,6 +110,8 @@ def _value(name: str, field: FieldInfo, typed: Any) -> Any:
 
 def _default(field: FieldInfo, value: Any) -> Any:
     """Return the default of an option: none of those that may be given several times or stand alone."""
+    if _has_numbers(field.annotation):
+        return ",".join(map(str, value))
     several = {dict, list} & _kinds(field.annotation) and len(_kinds(field.annotation)) > 1
     return None if several or field.is_required() else value
 
@@ -114,6 +120,11 @@ def _kinds(hint: Any) -> set[Any]:
     """Return the kinds of values of a type: ``str | dict[str, str] | None`` has two."""
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     return {get_origin(part) or part for part in parts} - {NoneType}
+
+
+def _has_numbers(hint: Any) -> bool:
+    """Whether a type is a list of integers, which a shell gives as one text: ``0,1,2``."""
+    return get_origin(hint) is list and _without_checks(get_args(hint)[0]) is int
 
 
 def _has_parts(hint: Any) -> bool:

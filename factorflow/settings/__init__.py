@@ -11,6 +11,7 @@ from factorflow.settings.runs import (
     RefreshOptions,
     ResumeOptions,
     RunOptions,
+    SelectOptions,
     TrialOptions,
 )
 from factorflow.settings.sources import FileOptions, MatrixOptions, SourceOptions, TableOptions
@@ -28,6 +29,7 @@ __all__ = [
     "RefreshOptions",
     "ResumeOptions",
     "RunOptions",
+    "SelectOptions",
     "SourceOptions",
     "TableOptions",
     "TrialOptions",

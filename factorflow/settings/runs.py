@@ -298,5 +298,21 @@ class RefreshOptions(Options):
     )
 
 
-SELECTION = TrialOptions(holdout=0.1)
-"""Options of the runs of a selection where nothing else is said."""
+class SelectOptions(TrialOptions):
+    """All that a selection takes beside dataset, model and grid."""
+
+    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(
+        default=[0],
+        min_length=1,
+        description="Runs of each combination: a seed each, which also draws the held-out entries.",
+    )
+    refit: bool = Field(default=True, description="Fit the best model to everything, nothing held out.")
+    parallel: int = Field(
+        default=1,
+        ge=1,
+        description="Fits at the same time, on the Dask workers of one cluster, with the same results.",
+    )
+
+
+SELECTION = SelectOptions(holdout=0.1)
+"""Default options of a selection."""

@@ -7,8 +7,6 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from factorflow.errors import InputError
-
 if TYPE_CHECKING:
     from factorflow.engine.events import OnEvent
 
@@ -40,12 +38,6 @@ class Stop:
         """Raise KeyboardInterrupt if the runs are to end."""
         if self._asked.is_set():
             raise KeyboardInterrupt
-
-
-def check_parallel(parallel: int) -> None:
-    """Refuse numbers of runs that mean nothing."""
-    if isinstance(parallel, bool) or not isinstance(parallel, int) or parallel < 1:
-        raise InputError("parallel", parallel, "a number of runs, 1 or more", "Choose one.")
 
 
 def run_in_parallel(run: Callable[[T, OnEvent], R], items: Sequence[T], parallel: int) -> list[R]:

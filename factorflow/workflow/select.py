@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError
 from factorflow.extras import require
-from factorflow.settings import SELECTION, RunOptions, TrialOptions
+from factorflow.settings import SELECTION, RunOptions, SelectOptions, TrialOptions
 from factorflow.storage.local import disk_errors
 from factorflow.storage.location import Location, as_location
 from factorflow.storage.remote import RemotePath
-from factorflow.workflow.parallel import check_parallel, run_in_parallel
+from factorflow.workflow.parallel import run_in_parallel
 from factorflow.workflow.pipeline import check_folder
 
 if TYPE_CHECKING:
@@ -214,7 +214,8 @@ def run_trial(
 
 def _arguments(options: TrialOptions, name: str) -> dict[str, Any]:
     """Return the options of one run; Dask's report has its name, that of one would replace the other."""
-    found = options.arguments()
+    of_selection = SelectOptions.model_fields.keys() - TrialOptions.model_fields.keys()
+    found = {name: value for name, value in options.arguments().items() if name not in of_selection}
     if (report := options.performance_report) is not None:
         root, ending = os.path.splitext(report)
         found["performance_report"] = f"{root}-{name}{ending}"
@@ -321,10 +322,7 @@ def select(
     grid: Mapping[str, Sequence[Any]],
     *,
     out: str | os.PathLike[str],
-    seeds: Sequence[int] = (0,),
-    options: TrialOptions = SELECTION,
-    refitted: bool = True,
-    parallel: int = 1,
+    options: SelectOptions = SELECTION,
     on_event: OnEvent | None = None,
 ) -> Selection:
     """Fit every combination of a grid, rank them by held-out log-likelihood, fit the best to everything.
@@ -336,14 +334,12 @@ def select(
 
     Parameters
     ----------
-    dataset, out, options, on_event
-        As for `run_trial`.
-    model, grid, seeds
+    dataset, out, on_event
+        As for `run_trial`; events of trials that run at the same time are not passed on.
+    model, grid
         As for `plan`.
-    refitted : bool
-        Whether the best model is fitted to everything.
-    parallel : int
-        Trials that run at the same time, on Dask workers. Their events are not told.
+    options : SelectOptions
+        The rest of its parameters.
 
     Raises
     ------
@@ -354,7 +350,7 @@ def select(
     from factorflow.engine.executors.launch import shared_cluster
     from factorflow.engine.progress import LOGGER
 
-    check_parallel(parallel)
+    seeds, parallel = options.seeds, options.parallel
     require("matplotlib", "draws selection.png")
     folder = check_folder(out)
     trials = plan(model, grid, seeds)
@@ -375,7 +371,7 @@ def select(
         else:
             verdicts = run_in_parallel(run, trials, parallel)
         found = choose(verdicts)
-        if refitted:
+        if options.refit:
             best = str(folder / "best.zarr")
             with shared_cluster(shared) as alone:
                 found = refit(dataset, found, best, alone, seed=seeds[0], on_event=on_event)

@@ -18,6 +18,7 @@ from factorflow.settings import (
     ProjectOptions,
     ResumeOptions,
     RunOptions,
+    SelectOptions,
     SourceOptions,
     TableOptions,
 )
@@ -34,6 +35,7 @@ COMMANDS: list[tuple[str, type[Options]]] = [
     ("refresh", RunOptions),
     ("fit", FitOptions),
     ("resume", ResumeOptions),
+    ("select", SelectOptions),
     ("project", ProjectOptions),
 ]
 

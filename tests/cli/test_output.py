@@ -15,7 +15,7 @@ import factorflow
 import factorflow.cli
 from factorflow.cli.output import DisplayedResult, as_json, command, render
 from factorflow.errors import InputError, RunError
-from factorflow.settings import ResumeOptions, RunOptions, TrialOptions
+from factorflow.settings import ResumeOptions, RunOptions, SelectOptions, TrialOptions
 
 
 def app_of(function: Any) -> typer.Typer:
@@ -83,7 +83,7 @@ def test_commands_take_the_settings_that_python_takes() -> None:
         assert python[name].default == value, name
     cluster = {"address": "tcp://host:8786", "workers": 2}  # which Python takes as the executor
     assert RunOptions(cluster=cluster).arguments()["executor"].workers == 2
-    kinds = {"fit": RunOptions, "refresh": RunOptions, "select": TrialOptions, "resume": ResumeOptions}
+    kinds = {"fit": RunOptions, "refresh": RunOptions, "select": SelectOptions, "resume": ResumeOptions}
     commands = typer.main.get_command(factorflow.cli.app).commands  # type: ignore[attr-defined]
     for name, kind in kinds.items():
         assert set(kind.model_fields) <= {parameter.name for parameter in commands[name].params}

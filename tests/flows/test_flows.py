@@ -204,7 +204,7 @@ def test_select_runs_trials_at_the_same_time(source: Path, tmp_path: Path, prefe
         run = options(holdout=0.2, max_iter=5)
         run = run.model_copy(update={"executor": "dask", "workers": 1} if parallel == 2 else {})
         out, grid = str(tmp_path / str(number)), {"n_factors": [1, 2]}
-        rest = {"refitted": False, "parallel": parallel}
+        rest = {"refit": False, "parallel": parallel}
         found.append(select(str(source), out, grid, model=model(), seeds=[0, 1], run=run, **rest))
     numbers = [[row["log_likelihood"] for row in one["table"]] for one in found]
     assert numbers[0] == numbers[1]
