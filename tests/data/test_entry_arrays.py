@@ -185,3 +185,30 @@ def test_a_categorical_response_is_binary_features(tmp_path: Path) -> None:
         factorflow.write_dataset(tmp_path / "e", {"y": y, "x": y[:, 0]}, inputs={"x": "gamma"})
     with pytest.raises(InputError, match="levels of view 'x' = 1: expected at least 2"):
         factorflow.write_dataset(tmp_path / "e", {"y": y, "x": np.full(30, "a")}, {"x": "categorical"})
+
+
+@pytest.mark.parametrize("how", ["frame", "csv", "file alone", "features in rows"])
+def test_signs_in_a_table_set_the_sides_of_their_entries(
+    how: str, values: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each with a limit of its own; `limits` holds for the others."""
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame(values, columns=["a", "b", "c"], index=[f"s{i}" for i in range(40)]).astype(object)
+    frame.iloc[2, 0], frame.iloc[5, 1], frame.iloc[9, 2] = "<0.25", "> 4e1", "<=-3"
+    given: Any = {"y": frame}
+    options: dict[str, Any] = {"limits": {"y": (None, 1.5)}}
+    if how == "features in rows":
+        given, options["transpose"] = {"y": frame.T}, True
+    if how in ("csv", "file alone"):
+        frame.to_csv("y.csv")
+        given = "y.csv" if how == "file alone" else {"y": "y.csv"}
+    data = factorflow.write_dataset("d", given, **options)
+    side, expected = beside(data, "censored"), np.where(values >= 1.5, 1, 0)
+    expected[2, 0], expected[5, 1], expected[9, 2] = -1, 1, -1
+    np.testing.assert_array_equal(side, expected)
+    found = data.values("y")
+    assert (found[2, 0], found[9, 2]) == (0.25, -3.0)
+    assert found[5, 1] == 1.5  # no further than the limit of the view
+    assert np.isnan(found[3, 1])
+    assert data.obs_names[2] == "s2"
+    assert data.meta().views[0].default_likelihood == "censored"

@@ -34,10 +34,13 @@ class Limits:
     ----------
     lower, upper : callable
         Limits of rows; NaN where there is none.
+    sides : callable
+        -1 or 1 of rows whose values are limits already.
     """
 
     lower: Rows
     upper: Rows
+    sides: Rows = lambda start, stop: 0
     aux = "censored"
     likelihood = "censored"
 
@@ -49,9 +52,10 @@ class Limits:
     ) -> tuple[NDArray[Any], NDArray[np.int8]]:
         """Return rows as they are stored, and the sides."""
         low, high = (rows(start, start + len(values)) for rows in (self.lower, self.upper))
-        below, above = values <= low, values >= high
+        side = self.sides(start, start + len(values))
+        below, above = (values <= low) | (side < 0), (values >= high) | (side > 0)
         self.measured = self.measured + (~(below | above | np.isnan(values))).sum(axis=0)
-        clipped = np.where(below, low, np.where(above, high, values)).astype(values.dtype)
+        clipped = np.where(values <= low, low, np.where(values >= high, high, values)).astype(values.dtype)
         return clipped, above.astype(np.int8) - below.astype(np.int8)
 
     def check(self, view: str, features: Any) -> None:
@@ -100,7 +104,9 @@ class Trials:
         """Refuse nothing: every entry was checked."""
 
 
-def limits_of(given: Any, view: str, names: RowNames, features: Any, reading: Reading) -> Limits:
+def limits_of(
+    given: Any, view: str, names: RowNames, features: Any, reading: Reading, sides: Any = None
+) -> Limits:
     """Return the limits of a view.
 
     Parameters
@@ -114,6 +120,8 @@ def limits_of(given: Any, view: str, names: RowNames, features: Any, reading: Re
         Of samples and features.
     reading : Reading
         How files are read.
+    sides : DataFrame, optional
+        Sides of entries whose values are limits already.
     """
     if isinstance(given, str | os.PathLike):
         given = _limits_of_text(os.fspath(given), view, features)
@@ -121,7 +129,10 @@ def limits_of(given: Any, view: str, names: RowNames, features: Any, reading: Re
         expected = "a pair of lower and upper limit; None: there is none"
         raise InputError(f"limits of view {view!r}", given, expected, "For example (0.5, None).")
     what = f"limits of view {view!r}"
-    return Limits(*(_rows(what, end, view, names, features, reading) for end in given))
+    low, high = (_rows(what, end, view, names, features, reading) for end in given)
+    if sides is None:
+        return Limits(low, high)
+    return Limits(low, high, _rows(what, sides, view, names, features, reading))
 
 
 def _limits_of_text(text: str, view: str, features: Any) -> tuple[Any, Any]:

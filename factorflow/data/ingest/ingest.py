@@ -23,6 +23,7 @@ from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.dialect import TableFormat
 from factorflow.data.ingest.entry_arrays import Limits, Trials, limits_of, trials_of
 from factorflow.data.ingest.levels import find_levels, reader
+from factorflow.data.ingest.marked import read_marked
 from factorflow.data.ingest.missing import MissingCodes, warn_of_codes
 from factorflow.data.ingest.reading import AnnDataOptions, Reading
 from factorflow.data.ingest.sources import KindOf, Source, labels
@@ -159,6 +160,7 @@ def write_dataset(
         )
         views = _on_disk(views, partial, opened)
         obs = opened.enter_context(as_local_source(obs, partial, "obs"))
+        views, sides = read_marked(views, table, turned)
         sources, found = collect(views, reading)
         of_samples = obs if obs is not None else found
         reading.check_used(has_metadata_table=isinstance(of_samples, str | os.PathLike))
@@ -177,7 +179,8 @@ def write_dataset(
         described = [as_sticks(v) if chosen.get(v.name) == "categorical" else v for v in described]
         for what, by_view in (("limits", limits or {}), ("trials", trials or {})):
             check_by_view(what, by_view, sources)
-        of_views = _entry_arrays(described, limits or {}, trials or {}, views, names, reading)
+        sides = of_parts(sides, parts)
+        of_views = _entry_arrays(described, limits or {}, trials or {}, sides, views, names, reading)
         described = _with_defaults(described, chosen, of_views)
         row_bytes = sum(view.work_bytes for view in described)
         check_space(partial, names.n_rows * row_bytes)
@@ -338,6 +341,7 @@ def _entry_arrays(
     described: Sequence[ViewSource],
     limits: Mapping[str, Any],
     trials: Mapping[str, Any],
+    sides: Mapping[str, Any],
     views: Any,
     names: RowNames,
     reading: Reading,
@@ -345,10 +349,11 @@ def _entry_arrays(
     """Return the limits or numbers of trials of the views that have some."""
     found: dict[str, Limits | Trials] = {}
     for view in described:
-        if view.name in limits:
-            found[view.name] = limits_of(limits[view.name], view.name, names, view.features, reading)
+        if view.name in limits or view.name in sides:
+            given, side = limits.get(view.name, (None, None)), sides.get(view.name)
+            found[view.name] = limits_of(given, view.name, names, view.features, reading, side)
         if view.name in trials:
-            if view.name in limits:
+            if view.name in found:
                 raise InputError("trials", view.name, "a view without limits", "Leave one of the two out.")
             value = views.get(view.name) if isinstance(views, Mapping) else views
             given = trials[view.name]
