@@ -178,6 +178,9 @@
     for (const t of ticks(x0, x1)) c.fillText(String(t), X(t), height - 8);
     c.textAlign = "right";
     for (const t of ticks(y0, y1)) c.fillText(String(t), left - 5, Y(t) + 4);
+    c.fillText(fx.name, width - right, height - bottom - 5);
+    c.textAlign = "left";
+    c.fillText(fy.name, left + 5, top + 9);
     const size = n > 3000 ? 1.6 : n > 600 ? 2.2 : 3;
     for (let i = 0; i < n; i++) {
       panel.px[i] = X(x[i]);

@@ -141,11 +141,11 @@ def test_a_line_a_minute_while_nothing_iterates(
     watcher(RunStarted("run", 10, 1, 1, None, ("sparse",), 5))
     assert lines()[0].endswith("since the run began")
     watcher(StageEntered("sparse", 1.0))
-    assert lines()[0].endswith("since stage sparse began")
+    assert lines()[0].endswith("since it began refining")
     for number in range(1, 11):
         watcher(IterationDone("sparse", number, -1.0, None, 2.0))
         assert not lines(0.04)
-    assert lines()[0].endswith("since iteration 10 of stage sparse")
+    assert lines()[0].endswith("since iteration 10, refining")
     watcher(RunFinished("converged", 10, 3.0, None))
     assert not lines()
     watcher.close()
