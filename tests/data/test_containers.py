@@ -373,3 +373,19 @@ def test_errors_of_tasks_are_no_damaged_files(tmp_path: Path, task: str, said: s
     lazy = da.from_array(np.ones((40, 3)), chunks=(10, 3)).map_blocks(work, meta=np.empty((0, 0)))
     with pytest.raises(InputError, match=said):
         write_dataset(tmp_path / "d", {"y": lazy})
+
+
+def test_a_dask_array_that_a_cluster_holds(tmp_path: Path) -> None:
+    """As `persist` leaves it: its values are on the workers."""
+    import dask.array as da
+    from distributed import Client, LocalCluster
+
+    values = np.random.default_rng(0).standard_normal((40, 3))
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        held = client.persist(da.from_array(values, chunks=(15, 3)) * 2)
+        made = write_dataset(tmp_path / "d", {"y": held, "z": held + 1})
+        np.testing.assert_allclose(made.values("y", 0, 40), 2 * values, rtol=1e-6)
+        np.testing.assert_allclose(made.values("z", 0, 40), 2 * values + 1, rtol=1e-6)

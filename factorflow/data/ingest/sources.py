@@ -8,6 +8,7 @@ variables as the labels they are.
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -196,12 +197,19 @@ class DaskSource(Source):
         if self._kept is None or self._kept[0] != number:
             self._kept = None  # two chunks are never held at once
             low, high = int(self._bounds[number]), int(self._bounds[number + 1])
-            block = as_block(self.array[low:high].compute(scheduler="synchronous"), self.dtype)
+            block = as_block(_compute(self.array[low:high]), self.dtype)
             if block.shape != (high - low, self.shape[1]):
                 size = " x ".join(map(str, block.shape))
                 raise ValueError(f"rows {low} to {high - 1} are computed as an array of {size}")
             self._kept = number, block
         return self._kept[1]
+
+
+def _compute(array: Any) -> Any:
+    """Return the values of a Dask array: computed here, unless parts of it are on the workers of a cluster."""
+    if "distributed" in sys.modules and (futures := sys.modules["distributed"].futures_of(array)):
+        return futures[0].client.compute(array, sync=True)
+    return array.compute(scheduler="synchronous")
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import arviz_stats
@@ -23,6 +24,7 @@ from factorflow.data import Holdout
 from factorflow.engine.convergence import split_rhat
 from factorflow.errors import InputError
 from factorflow.models import ProbitFactors
+from factorflow.models.probit.results import compute_averages
 
 PRIORS = {"activity_prior": (1.5, 2.0), "density_prior": (2.0, 1.5), "variance_prior": (3.0, 2.0)}
 PAIRS = [
@@ -384,3 +386,27 @@ def test_a_saved_posterior_has_the_same_draws(fitted: Any, tmp_path: Path) -> No
     again = factorflow.open_posterior(tmp_path / "p.zarr")
     for name in ("loadings_binary", "scores_draws", "scores", "activity"):
         np.testing.assert_array_equal(again.draws(name).values, posterior.draws(name).values)
+
+
+def test_before_any_draw_is_kept_the_averages_are_the_present_state() -> None:
+    """Factors, whether they are on, and probabilities, with their intercepts; or those of held-out entries."""
+    rng = np.random.default_rng(3)
+    factors = rng.standard_normal((4, 2)) * (rng.random((4, 2)) < 0.6)
+    loadings = rng.standard_normal((5, 3))
+    chance = stats.norm.cdf(factors @ loadings[:, :2].T + loadings[:, 2])
+    local = SimpleNamespace(
+        factors=lambda k: factors, n_kept=0, sum_values=None, sum_on=None, sum_chances=None, sum_held_out=None
+    )
+    where, features = np.array([0, 3, 3]), np.array([4, 0, 2])
+    block = SimpleNamespace(n_rows=4, hidden={"y": (where, features)})
+    globals_ = SimpleNamespace(loadings={"y": loadings})
+    settings = SimpleNamespace(n_factors=2, n_features=5, view="y", keep_all=True, keep_held_out=False)
+    found = compute_averages(settings, block, local, globals_)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(found.scores, factors)
+    np.testing.assert_array_equal(found.inclusion, factors != 0)
+    np.testing.assert_allclose(found.chance, chance, rtol=1e-12)
+    settings.keep_all, settings.keep_held_out = False, True
+    held_out = compute_averages(settings, block, local, globals_).chance  # type: ignore[arg-type]
+    assert held_out is not None
+    np.testing.assert_allclose(held_out[where, features], chance[where, features], rtol=1e-12)
+    assert np.isnan(held_out).sum() == held_out.size - 3
