@@ -206,7 +206,7 @@ class DaskSource(Source):
 
 
 def _compute(array: Any) -> Any:
-    """Return the values of a Dask array: computed here, unless parts of it are on the workers of a cluster."""
+    """Return the values of a Dask array: computed here, unless a cluster holds parts of it."""
     if "distributed" in sys.modules and (futures := sys.modules["distributed"].futures_of(array)):
         return futures[0].client.compute(array, sync=True)
     return array.compute(scheduler="synchronous")

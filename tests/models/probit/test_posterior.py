@@ -389,7 +389,7 @@ def test_a_saved_posterior_has_the_same_draws(fitted: Any, tmp_path: Path) -> No
 
 
 def test_before_any_draw_is_kept_the_averages_are_the_present_state() -> None:
-    """Factors, whether they are on, and probabilities, with their intercepts; or those of held-out entries."""
+    """Factors, whether they are on, and probabilities with intercepts, or those of held-out entries."""
     rng = np.random.default_rng(3)
     factors = rng.standard_normal((4, 2)) * (rng.random((4, 2)) < 0.6)
     loadings = rng.standard_normal((5, 3))
