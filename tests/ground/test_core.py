@@ -79,11 +79,6 @@ refused(ff.write_dataset, f"{folder}/e", f"{folder}/x.h5ad")
 refused(ff.write_dataset, f"{folder}/e", f"{folder}/x.mat")
 refused(ff.analysis.export_mofa, posterior, f"{folder}/m.hdf5")
 """,
-    "survival": """
-dataset = ff.write_dataset(f"{folder}/d", {"y": y}, obs={"t": np.arange(60.0), "e": [0, 1] * 30})
-posterior = ff.fit(dataset, ff.models.SparseGFA(n_factors=2), max_iter=2, progress=False)
-refused(posterior.associate, survival=("t", "e"))
-""",
     "cloud": """
 refused(ff.open_dataset, "s3://bucket/dataset")
 refused(ff.open_dataset, "gs://bucket/dataset")
