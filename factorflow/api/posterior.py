@@ -277,6 +277,7 @@ class Posterior(Special):
         obs: Sequence[str] | None = None,
         interval: float | None = None,
         factors: Sequence[str | SupportsIndex] | None = None,
+        trials: int | None = None,
     ) -> xr.Dataset:
         """Return predictions of a view on the data scale, computed for the rows that are looked at.
 
@@ -295,6 +296,9 @@ class Posterior(Special):
         factors : sequence of str or int, optional
             Factors, by label or number from 1, that predict beside the intercepts; all when left out. Of a
             variational posterior; not of new rows of a table.
+        trials : int, optional
+            Of a view with numbers of trials, that of new observations; when left out, that of each entry, or
+            1 where it is missing.
 
         Returns
         -------
@@ -322,7 +326,7 @@ class Posterior(Special):
         if self.meta.design is not None and not (isinstance(view, str) and view in self.views):
             return tables.predict_table(self, view)
         return prediction.predict(
-            self, self.check_explained(view), rows_of(self, start, stop, obs), interval, factors
+            self, self.check_explained(view), rows_of(self, start, stop, obs), interval, factors, trials
         )
 
     def impute(self, view: str, start: int | None = None, stop: int | None = None) -> xr.Dataset:

@@ -61,6 +61,9 @@ def predict(
         list[str] | None,
         typer.Option("--factor", help="Predict by this factor alone, as often as needed; else by all."),
     ] = None,
+    trials: Annotated[
+        int | None, typer.Option(help="Number of trials of new observations, else that of each entry.")
+    ] = None,
     dataset: Moved = None,
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
@@ -78,7 +81,7 @@ def predict(
         predicted = opened.impute(view, start, stop)
     else:
         by = [int(name) if name.isdecimal() else name for name in factor or ()]
-        predicted = opened.predict(view, start, stop, factors=by or None)
+        predicted = opened.predict(view, start, stop, factors=by or None, trials=trials)
     if not predicted.sizes["obs"]:
         rows = f"rows of the {opened.meta.n_rows} samples, start < stop"
         raise InputError("start, stop", f"{start}, {stop}", rows, "Change them, or leave them out.")

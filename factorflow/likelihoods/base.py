@@ -323,8 +323,9 @@ def quadrature(
     aux: Array | None = None,
     n_nodes: int = N_NODES,
 ) -> Message:
-    """Return the terms of a message by Gauss-Hermite nodes; arguments as in the table above."""
+    """Return the terms of a message by Gauss-Hermite nodes, in double precision; arguments as above."""
     xp = namespace(m)
+    m, v = xp.astype(m, xp.float64), xp.astype(v, xp.float64)
     s = xp.sqrt(xp.where(v > LEAST_VARIANCE, v, LEAST_VARIANCE))
     value, slope, curvature = 0.0 * s, 0.0 * s, 0.0 * s
     for node, weight in zip(*nodes(n_nodes), strict=True):

@@ -39,10 +39,12 @@ class Predictor:
         What was fitted.
     view : str
         Name of the view.
+    trials : int, optional
+        Number of trials of all entries, in place of those of the dataset.
     """
 
-    def __init__(self, posterior: StoredPosterior, view: str) -> None:
-        self.posterior, self.view = posterior, view
+    def __init__(self, posterior: StoredPosterior, view: str, trials: int | None = None) -> None:
+        self.posterior, self.view, self.trials = posterior, view, trials
         table = posterior.model.table
         self._rows = tuple(v for v in table if v.rows)
         self._record = {v.name: self._read(v, None) for v in table if not v.rows}
@@ -51,7 +53,12 @@ class Predictor:
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the tables of variables, which hold functions and are rebuilt."""
-        return {"posterior": self.posterior, "view": self.view, "_record": self._record}
+        return {
+            "posterior": self.posterior,
+            "view": self.view,
+            "trials": self.trials,
+            "_record": self._record,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Rebuild the tables of variables."""
@@ -111,6 +118,7 @@ class Predictor:
         """Return a predictor with some of the global variables replaced."""
         other = Predictor.__new__(Predictor)
         other.posterior, other.view, other._rows = self.posterior, self.view, self._rows
+        other.trials = self.trials
         other._last = other._ends = None
         other._record = self._record | dict(changes)
         return other
@@ -137,7 +145,9 @@ class Predictor:
         for view in meta.input_views:
             data[view.name] = _values(self.posterior.data, view.name, rows)
         for view in meta.views:
-            if view.aux and view.name == self.view:
+            if self.trials is not None and view.name == self.view:
+                data[view.aux_key] = np.full((len(rows), view.n_features), self.trials, np.uint32)
+            elif view.aux and view.name == self.view:
                 data[view.aux_key] = _values(self.posterior.data, view.name, rows, view.aux_key)
         return Block(0, int(rows[0]) if len(rows) else 0, len(rows), meta.n_blocks, data)
 
@@ -156,9 +166,16 @@ def predict(
     rows: NDArray[np.intp],
     share: float | None = None,
     factors: Sequence[Any] | None = None,
+    trials: int | None = None,
 ) -> xr.Dataset:
     """Return ``mean`` and ``sd`` of the given rows of a view, lazily (`Posterior.predict`)."""
-    predictor = Predictor(posterior, view)
+    if trials is not None:
+        if next(v.aux for v in posterior.meta.views if v.name == view) != "trials":
+            remedy = "Leave it out: the view was written without numbers of trials."
+            raise InputError("trials", trials, "left out", remedy)
+        if not isinstance(trials, int | np.integer) or not 1 <= trials < 2**32:
+            raise InputError("trials", trials, "an integer from 1 to 2^32 - 1", "For example 10.")
+    predictor = Predictor(posterior, view, trials)
     if factors is not None:
         if posterior.kind != "variational" or not posterior.loaded_views:
             expected = "left out: factors of draws change places, or there are none with loadings"

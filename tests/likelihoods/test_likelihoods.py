@@ -302,6 +302,18 @@ def test_start_and_intercept_are_near_the_truth(name: str) -> None:
         np.testing.assert_allclose(start, phi, atol=0.3)
 
 
+@pytest.mark.parametrize("name", ["beta", "censored", "zero_inflated_negative_binomial"])
+def test_messages_of_single_precision_are_those_of_double(name: str) -> None:
+    """Curvatures of nearly known predictors are small differences."""
+    density, m, phi, _ = example(name, 200)
+    y, v = density.draw(np.random.default_rng(2).random(200), m, phi), np.full(200, 1e-4)
+    aux = np.resize([0.0, -1.0, 1.0], 200) if name == "censored" else None
+    single = [None if a is None else a.astype(np.float32) for a in (y, m, v, phi, aux)]
+    double = [None if a is None else a.astype(np.float64) for a in single]
+    for a, b in zip(density.terms(*single), density.terms(*double), strict=True):  # type: ignore[arg-type]
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * np.abs(b).max())
+
+
 def test_names() -> None:
     assert {"bernoulli", "binomial", "gaussian", "negative_binomial", "poisson", "student_t"} <= set(NAMES)
     assert get_likelihood("student_t(nu=7)").nu == 7.0  # type: ignore[attr-defined]

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import expit
+from typer.testing import CliRunner
 
 import factorflow
+from factorflow.cli import app
 from factorflow.errors import InputError
 from factorflow.models import SparseGFA
 
@@ -100,6 +102,17 @@ def test_numbers_of_trials_that_differ(tmp_path: Path) -> None:
     assert 0.87 < ((ends["lower"].to_numpy() <= y) & (y <= ends["upper"].to_numpy()))[seen].mean() < 0.99
     projected = posterior.project(data).scores().to_numpy()
     assert np.corrcoef(projected.T, found.T)[:3, 3:].diagonal().min() > 0.99
+    share, ten = posterior.predict("y", trials=1)["mean"], posterior.predict("y", trials=10, interval=0.9)
+    np.testing.assert_allclose(ten["mean"], 10.0 * share, rtol=1e-10)
+    np.testing.assert_allclose(posterior.predict("y")["mean"], np.maximum(n, 1) * share.to_numpy(), rtol=1e-6)
+    assert float(ten["upper"].max()) == 10.0
+    posterior.save(tmp_path / "fit.zarr")
+    said = ["predict", str(tmp_path / "fit.zarr"), "y", "--trials", "10", "--out", str(tmp_path / "p.csv")]
+    assert CliRunner().invoke(app, said).exit_code == 0
+    written = np.genfromtxt(tmp_path / "p.csv", delimiter=",", skip_header=1)[:, 1:]
+    np.testing.assert_allclose(written, ten["mean"], rtol=1e-5)
+    with pytest.raises(InputError, match="trials = 0: expected an integer from 1"):
+        posterior.predict("y", trials=0)
     parts = fitted(data, inference="incremental", batch=0.5).scores().to_numpy()
     assert np.abs(np.corrcoef(parts.T, z.T)[: parts.shape[1], -3:]).max(axis=0).min() > 0.95
     drawn = fitted(data, n_draws=10, n_burn_in=10, chains=1)
