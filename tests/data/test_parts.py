@@ -13,6 +13,8 @@ import scipy.sparse as sp
 
 from factorflow import write_dataset
 from factorflow.data import DataWarning
+from factorflow.data.ingest.parts import FILE, _metadata
+from factorflow.data.ingest.sources import Source
 from factorflow.errors import InputError
 
 
@@ -129,3 +131,19 @@ def test_highly_variable_features_of_several_files(tmp_path: Path, join: str) ->
     np.testing.assert_array_equal(dataset.values("rna"), wanted.to_numpy(np.float32))
     assert dataset.obs["age"].tolist()[:20] == list(range(20))
     assert dataset.obs["file"].tolist() == ["one.h5ad"] * 20 + ["1"] * 15
+
+
+def test_metadata_of_parts_follow_their_samples() -> None:
+    """By name, in whatever order they come; by position where samples have no names."""
+    frame = pd.DataFrame({"age": [3, 1, 2]}, index=["c", "a", "b"])
+    named = Source(np.zeros((2, 1)), np.array(["a", "c"]))
+    bare = Source(np.zeros((3, 1)))
+    whole = _metadata("y", ["one", "two"], [named, named], [frame, None], np.array(["a", "c", "a", "c"]))
+    assert whole["age"].tolist()[:2] == [1, 3]
+    assert whole["age"].isna().tolist() == [False, False, True, True]
+    assert whole[FILE].tolist() == ["one", "one", "two", "two"]
+    assert whole.index.tolist() == ["a", "c", "a", "c"]
+    counted = frame.reset_index(drop=True)
+    by_place = _metadata("y", ["one", "two"], [bare, bare], [counted, counted], None)
+    assert by_place["age"].tolist() == [3, 1, 2, 3, 1, 2]
+    assert by_place.index.tolist() == list(range(6))

@@ -313,3 +313,15 @@ def test_truth_is_written_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     _write_truth(group, Truth({}, {"z": RowTruth("factor", 2, rows)}), 50)
     assert read == [(0, 16), (16, 32), (32, 48), (48, 50)]
     np.testing.assert_array_equal(group["z"][:], np.arange(50)[:, None] * [1, 2])
+
+
+def test_presence_is_the_same_where_windows_meet(tmp_path: Path) -> None:
+    """Identities are made window by window, and read in blocks that end within them."""
+    from factorflow.data.simulation.sequence import WINDOW
+
+    made = [
+        simulate("identity_attribute", tmp_path / f"{rows}", 3 * WINDOW + 100, seed=2, block_rows=rows)
+        for rows in (256, 4 * WINDOW)
+    ]
+    for view in made[0].views:
+        np.testing.assert_array_equal(made[0].values(view), made[1].values(view))

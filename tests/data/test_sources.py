@@ -399,3 +399,15 @@ def test_rows_that_a_source_does_not_have() -> None:
     labels = Source(np.array([["a"], ["b"], ["c"]], dtype=object), dtype="object").take(np.array([-1, 1, -1]))
     assert labels.tolist() == [[None], ["b"], [None]]
     assert Source(np.zeros((3, 2))).take(np.array([-1, -1])).shape == (2, 2)
+
+
+def test_arrays_of_a_group_are_views_by_their_names(tmp_path: Path) -> None:
+    """Of a Zarr store that nobody but its author knows: no `view_names`, no dimensions of xarray."""
+    group = zarr.open_group(str(tmp_path / "plain.zarr"), mode="w")
+    rng = np.random.default_rng(0)
+    for name, columns in (("rna", 4), ("atac", 3)):
+        values = rng.standard_normal((20, columns))
+        group.create_array(name, shape=values.shape, dtype=values.dtype)[:] = values
+    dataset = write_dataset(tmp_path / "d", tmp_path / "plain.zarr")
+    assert {name: view.n_features for name, view in dataset.views.items()} == {"rna": 4, "atac": 3}
+    np.testing.assert_allclose(dataset.values("rna"), np.asarray(group["rna"]), rtol=1e-6)

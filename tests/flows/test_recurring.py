@@ -621,3 +621,15 @@ def test_records_with_values_that_cannot_be_are_named(tmp_path: Path, changes: d
     (tmp_path / "0001.json").write_text(json.dumps(entry | changes))
     with pytest.raises(InputError, match=r"0001\.json: expected the record of a posterior"):
         History(tmp_path).entries()
+
+
+def test_a_dataset_that_lost_rows_is_refused(tmp_path: Path) -> None:
+    """Where the source is a dataset, which is used where it is."""
+    source, out = tmp_path / "d.zarr", tmp_path / "out"
+    for rows in (60, 40):
+        factorflow.write_dataset(source, write(tmp_path / "y.csv", rows), overwrite=True)
+        if rows == 60:
+            assert again(source, out, max_iter=3).due.action == "fit"
+    with pytest.raises(InputError, match=r"rows of the source = 40: expected >= 54"):
+        again(source, out, max_iter=3)
+    assert again(source, out, {"min_rows": 0.5}, max_iter=3).due.action == "fit"

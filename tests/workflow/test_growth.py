@@ -119,6 +119,24 @@ def test_all_else_is_ingested_anew(tmp_path: Path, appended: list[bool], change:
     assert said in folder.ingested()
 
 
+@pytest.mark.parametrize("change", ["shorter", "as long"])
+def test_a_file_that_did_not_grow_is_read_anew(tmp_path: Path, appended: list[bool], change: str) -> None:
+    """Rows that went are gone, and other values of the same length are read."""
+    source, folder = tmp_path / "genes.csv", Folder.at(tmp_path / "out")
+    source.write_text(header("genes") + text("genes", 0, 50))
+    pipeline.ingest(source, folder)
+    whole = source.read_text()
+    lines = whole.splitlines(keepends=True)
+    first, _, rest = lines[-1].partition(",")
+    turned = f"{first},{'9' if rest[0] != '9' else '8'}{rest[1:]}"
+    source.write_text("".join(lines[:-20] if change == "shorter" else [*lines[:-1], turned]))
+    assert (len(source.read_text()) == len(whole)) is (change == "as long")
+    dataset, changed = pipeline.ingest(source, folder)
+    assert (changed, appended) == (True, [False])
+    assert dataset.fingerprint == write_dataset(tmp_path / "whole.zarr", source).fingerprint
+    assert folder.ingested().endswith("genes.csv did more than grow at the end.")
+
+
 @pytest.mark.filterwarnings("ignore:.*no line break at its end")
 def test_a_last_line_that_was_not_complete_is_read_again(tmp_path: Path, appended: list[bool]) -> None:
     source, folder = write(tmp_path / "in", 50), Folder.at(tmp_path / "out")
