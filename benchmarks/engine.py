@@ -30,7 +30,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 import factorflow
-from factorflow.models.contract import Meta, Model, ModelConfig, Stage, Sweep, Variable
+from factorflow.models.configuration import ModelConfig
+from factorflow.models.contract import Meta, Model, Stage, Sweep, Variable
 from factorflow.models.registry import register
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import factorflow
-from factorflow.models.contract import AVERAGES
+from factorflow.models.variables import AVERAGES
 
 GAUSSIAN = {"a": ("gaussian", 40), "b": ("gaussian", 25)}
 MIXED = {"a": ("gaussian", 30), "b": ("bernoulli", 20), "c": ("poisson", 15)}

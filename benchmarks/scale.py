@@ -31,7 +31,8 @@ import numpy as np
 from distributed import get_worker
 
 import factorflow
-from factorflow.models.contract import Meta, Model, ModelConfig, Stage, Sweep, Variable
+from factorflow.models.configuration import ModelConfig
+from factorflow.models.contract import Meta, Model, Stage, Sweep, Variable
 from factorflow.models.registry import register
 
 N_FEATURES = 2000

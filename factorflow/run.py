@@ -39,7 +39,8 @@ from factorflow.engine.source import Source
 from factorflow.engine.warm_start import Warm, warm_start
 from factorflow.errors import FactorflowError, InputError, OptionText, UnusedWarning, thread_limit_explained
 from factorflow.models import configure
-from factorflow.models.contract import Model, ModelConfig
+from factorflow.models.configuration import ModelConfig
+from factorflow.models.contract import Model
 from factorflow.posterior.draw_store import check_draws, make_room
 from factorflow.posterior.globals import StoredGlobals, n_sets, sets_after
 from factorflow.posterior.open import open_tree

@@ -17,7 +17,7 @@ from flows.history import History
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
-    from factorflow.models.contract import ModelConfig
+    from factorflow.models.configuration import ModelConfig
     from factorflow.posterior.record import RunRecord
 
 

@@ -141,7 +141,7 @@ def _with_family(value: Any) -> Any:
 
 
 if TYPE_CHECKING:
-    from factorflow.models.contract import ModelConfig as ModelChoice
+    from factorflow.models.configuration import ModelConfig as ModelChoice
 else:
     _families = sorted(registered_models().items(), key=lambda family: family[0] != default_family())
     ModelChoice = Annotated[

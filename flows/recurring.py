@@ -35,7 +35,7 @@ from flows.history import Entry, History, Moments, moments_of
 if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
-    from factorflow.models.contract import ModelConfig
+    from factorflow.models.configuration import ModelConfig
 
 Accept = Callable[[Mapping[str, Any]], bool]
 """A hook that says whether a new posterior becomes the latest, by its comparison with the one before."""

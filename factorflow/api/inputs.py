@@ -18,7 +18,7 @@ from factorflow.storage.checksums import METADATA, SIGNATURE
 from factorflow.storage.location import as_location
 
 if TYPE_CHECKING:
-    from factorflow.models.contract import ModelConfig
+    from factorflow.models.configuration import ModelConfig
 
 OWN = {"path", "views", "overwrite", "attributes", "removed"}
 """Parameters of `write_dataset` that `fit` gives itself, or that mean something else there."""

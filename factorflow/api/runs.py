@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
     from factorflow.engine.executors.launch import Place
-    from factorflow.models.contract import ModelConfig
+    from factorflow.models.configuration import ModelConfig
     from factorflow.shape import HoldoutUnit
 
 

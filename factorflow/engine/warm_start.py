@@ -13,7 +13,7 @@ from factorflow.trees import Gather, map_gathers
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset
-    from factorflow.models.contract import ModelConfig
+    from factorflow.models.configuration import ModelConfig
     from factorflow.posterior.stored_posterior import StoredPosterior
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from factorflow.models.contract import ModelConfig
+    from factorflow.models.configuration import ModelConfig
 
 __all__ = ["configure"]
 
@@ -38,7 +38,7 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
     15
     """
     from factorflow.errors import InputError
-    from factorflow.models.contract import ModelConfig
+    from factorflow.models.configuration import ModelConfig
     from factorflow.models.registry import registered_models
     from factorflow.settings import parse_config
 

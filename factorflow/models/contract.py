@@ -18,32 +18,26 @@ in place: the engine makes every array read-only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Generic, Literal, TypeVar
-
-import numpy as np
-from pydantic import Field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.stages import Info, Stage, Sweep
-from factorflow.settings import Options, describe
+from factorflow.models.variables import Variable, VariableTable
 from factorflow.shape import Array, Block, Meta, ViewMeta
 from factorflow.trees import Gather, wide
 
 __all__ = [
-    "AVERAGES",
     "Array",
     "Block",
-    "Example",
     "Gather",
     "Info",
     "Meta",
     "Model",
-    "ModelConfig",
     "Stage",
     "Step",
     "Sweep",
@@ -55,62 +49,9 @@ __all__ = [
 G = TypeVar("G")
 L = TypeVar("L")
 
-AVERAGES = "averages"
-"""Group of a sampler's posterior for what has chains and no draws: means over the draws of a chain, or its
-last draw. ArviZ takes every variable of the group ``posterior`` for draws."""
-
 
 @dataclass(frozen=True)
-class Variable:
-    """One row of a model's table of variables: it names, computes and documents a posterior array.
-
-    Parameters
-    ----------
-    name : str
-        Name in the posterior. Shared by all families where the meaning is the same: ``scores``,
-        ``scores_variance``, ``loadings_<view>``, ``loadings_variance_<view>``, ``inclusion_<view>``,
-        ``intercept_<view>``, ``variance_explained``.
-    dims : tuple of str
-        From ``obs``, ``factor``, ``view``, ``group``, ``feature_<view>``, and those of `Model.coords`; the
-        engine puts ``chain`` in front of every variable of a sampler, and ``draw`` behind it for draws.
-    doc : str
-        One line of prose, with the symbol in the model's equations.
-    value : callable
-        Of the globals; with ``rows`` of what `Model.finish` made of a block; with ``draws`` of its local
-        state.
-    group : str
-        Group of the posterior: left out, "variational" or, of a sampler, "posterior" for draws and
-        `AVERAGES` for what has none.
-    rows : bool
-        Whether its leading dimension is ``obs``: computed block by block.
-    draws : bool
-        With ``rows``: stored at every kept iteration instead of once at the end.
-    dtype : str
-        Type on disk.
-    positive : bool
-        Of a mean that has a variance beside it: whether draws of it are of a Gamma, not of a normal.
-    sums : callable, optional
-        Of a variable without ``rows`` that describes the samples of a fit: (block, its variables with
-        ``rows``, globals) to sums over the block, from which a projection describes its own samples.
-    of_sums : callable, optional
-        (globals, sums over all blocks) to the variable of a projection.
-    """
-
-    name: str
-    dims: tuple[str, ...]
-    doc: str
-    value: Callable[[Any], Array]
-    group: str = ""
-    rows: bool = False
-    draws: bool = False
-    dtype: str = "float64"
-    positive: bool = False
-    sums: Callable[[Block, Mapping[str, Array], Any], Any] | None = None
-    of_sums: Callable[[Any, Any], Array] | None = None
-
-
-@dataclass(frozen=True)
-class Model(Generic[G, L]):
+class Model(VariableTable[G, L]):
     """A configuration joined with the shape of a dataset: a frozen dataclass, picklable and small.
 
     Parameters
@@ -120,8 +61,6 @@ class Model(Generic[G, L]):
     """
 
     meta: Meta
-
-    kind: ClassVar[Literal["variational", "monte carlo"]]
 
     @property
     def n_chains(self) -> int:
@@ -148,15 +87,6 @@ class Model(Generic[G, L]):
         Returns
         -------
         G
-        """
-        raise NotImplementedError
-
-    def variables(self) -> tuple[Variable, ...]:
-        """Return the table of variables.
-
-        Returns
-        -------
-        tuple of Variable
         """
         raise NotImplementedError
 
@@ -207,27 +137,6 @@ class Model(Generic[G, L]):
             Handed to `finish` as ``globals_``.
         """
         return globals_
-
-    def finish(self, block: Block, local: L | None, globals_: Any, step: Step) -> Any:
-        """Return the input of the sample-sized variables, at the end of a run.
-
-        Parameters
-        ----------
-        block : Block
-            The rows (B of them).
-        local : L or None
-            Local state of the block.
-        globals_ : object
-            What `prepare` made of the globals.
-        step : Step
-            Source of noise.
-
-        Returns
-        -------
-        object
-            The argument of ``Variable.value`` for variables with ``rows``; by default the local state.
-        """
-        return local
 
     def row_roles(self, block: Block, view: str) -> Mapping[str, Array]:
         """Return columns with a role for a view, such as its exposure: (B,) arrays by role.
@@ -434,248 +343,3 @@ class Model(Generic[G, L]):
         tuple of Sweep
         """
         return [stage for stage in self.stages() if stage.counts][-1].sweeps
-
-    # What follows from the table
-
-    @property
-    def table(self) -> tuple[Variable, ...]:
-        """The table of variables, each with the group of the posterior that it is in."""
-        main = "posterior" if self.kind == "monte carlo" else "variational"
-        averaged = AVERAGES if self.kind == "monte carlo" else main
-        found = ((v, averaged if v.rows and not v.draws else main) for v in self.variables())
-        return tuple(replace(v, group=v.group or place) for v, place in found)
-
-    def lead(self, variable: Variable) -> tuple[str, ...]:
-        """Return the dimensions in front of a variable: none, or ``chain``, or ``chain`` and ``draw``.
-
-        Parameters
-        ----------
-        variable : Variable
-            A row of the table.
-
-        Returns
-        -------
-        tuple of str
-        """
-        if self.kind != "monte carlo":
-            return ()
-        return ("chain",) if variable.rows and not variable.draws else ("chain", "draw")
-
-    def record(self, globals_: G) -> dict[str, Array]:
-        """Return the variables of the globals: the result, or one draw.
-
-        Parameters
-        ----------
-        globals_ : G
-            The globals, whole.
-
-        Returns
-        -------
-        dict of str to array
-            By variable without ``rows``.
-        """
-        return {v.name: _cast_variable(v, globals_) for v in self.variables() if not v.rows}
-
-    def sums(self, block: Block, rows: Mapping[str, Array], globals_: G) -> tuple[Any, ...]:
-        """Return what the variables that describe samples add up over a block of new ones.
-
-        Parameters
-        ----------
-        block : Block
-            The rows.
-        rows : mapping of str to array
-            The block's variables with ``rows``.
-        globals_ : G
-            The globals, whole.
-
-        Returns
-        -------
-        tuple
-            An entry for each function ``Variable.sums``; empty where there is none.
-        """
-        return tuple(sums(block, rows, globals_) for sums in _summations(self.variables()))
-
-    def describe(self, globals_: G, sums: tuple[Any, ...]) -> dict[str, Array]:
-        """Return the variables that describe new samples, from their sums over all blocks.
-
-        Parameters
-        ----------
-        globals_ : G
-            The globals, whole.
-        sums : tuple
-            What `sums` returns, added up over all blocks.
-
-        Returns
-        -------
-        dict of str to array
-            By variable.
-        """
-        table = self.variables()
-        found = dict(zip(_summations(table), sums, strict=True))
-        return {
-            v.name: np.asarray(v.of_sums(globals_, found[v.sums]), dtype=v.dtype)
-            for v in table
-            if v.sums is not None and v.of_sums is not None
-        }
-
-    def rows(self, block: Block, local: L | None, globals_: Any, step: Step) -> dict[str, Array]:
-        """Return the variables of the rows of a block, at the end of a run.
-
-        Parameters
-        ----------
-        block : Block
-            The rows (B of them).
-        local : L or None
-            Local state of the block.
-        globals_ : object
-            What `prepare` made of the globals.
-        step : Step
-            Source of noise.
-
-        Returns
-        -------
-        dict of str to (B, ...) array
-            By variable with ``rows`` and without ``draws``.
-        """
-        found = self.finish(block, local, globals_, step)
-        return {v.name: _cast_variable(v, found) for v in self.variables() if v.rows and not v.draws}
-
-    def draw(self, local: L | None) -> dict[str, Array]:
-        """Return the draws of the rows of a block at a kept iteration.
-
-        Parameters
-        ----------
-        local : L or None
-            Local state of the block.
-
-        Returns
-        -------
-        dict of str to (B, ...) array
-            By variable with ``draws``.
-        """
-        return {v.name: _cast_variable(v, local) for v in self.variables() if v.draws}
-
-
-def _summations(table: Sequence[Variable]) -> tuple[Any, ...]:
-    """Return the ways in which variables add up what describes samples, each once: some share one."""
-    return tuple(dict.fromkeys(v.sums for v in table if v.sums is not None))
-
-
-def _cast_variable(variable: Variable, given: Any) -> Array:
-    """Cast a variable to its stored type, so that predictions agree before and after storage."""
-    return np.asarray(variable.value(given), dtype=variable.dtype)
-
-
-class ModelConfig(Options):
-    """Base of the public configurations (`factorflow.models`): unknown keys are refused.
-
-    ``views`` selects and orders nothing: it names the views to model, all when None.
-    """
-
-    views: tuple[str, ...] | None = Field(default=None, description="Views to model; all when left out.")
-
-    is_default: ClassVar[bool] = False
-    """Whether commands and flows fit this family where none is named."""
-
-    devices: ClassVar[tuple[str, ...]] = ("cpu",)
-    """Where `Sweep.map` can work: "cuda" means that it takes the values of a block as CuPy arrays."""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Set the public module of the class, and document its options."""
-        cls.of = f"factorflow.models.{cls.__name__}"
-        if "model" in cls.model_fields:
-            lines = ["", "", "Parameters", "----------"]
-            for option in describe(cls):
-                lines += [f"{option['option']} : {option['values']}; default {option['default']}"]
-                lines += [f"    {option['description']}".rstrip()]
-            cls.__doc__ = (cls.__doc__ or "").rstrip() + "\n".join([*lines, ""])
-
-    @classmethod
-    def examples(cls) -> Mapping[str, Example]:
-        """Return cases small enough for tests, each by a word: the contract suite runs them all."""
-        return {"default": Example(cls())}
-
-    def build(self, meta: Meta) -> Model[Any, Any]:
-        """Return the model for a dataset of this shape.
-
-        Parameters
-        ----------
-        meta : Meta
-            Shape of the dataset.
-
-        Returns
-        -------
-        Model
-
-        Raises
-        ------
-        InputError
-            When configuration and dataset do not fit together.
-        """
-        raise NotImplementedError
-
-    def build_fitted(self, meta: Meta) -> Model[Any, Any]:
-        """Build the fitted model for new samples, without checks that concern a fit only.
-
-        Parameters
-        ----------
-        meta : Meta
-            Shape of the new samples.
-
-        Returns
-        -------
-        Model
-        """
-        return self.build(meta)
-
-    def wider(self, kind: str) -> str | None:
-        """Return the option with which entries of a kind may vary more, as written, where it is not set.
-
-        Parameters
-        ----------
-        kind : str
-            Kind of the view: "gaussian", "bernoulli" or "poisson".
-
-        Returns
-        -------
-        str or None
-            Such as ``overdispersed=True``; None where there is no such option, or it is set.
-        """
-        return None
-
-    def unused(self, meta: Meta) -> dict[str, str]:
-        """Return the options that do nothing for a dataset of this shape, each with the reason.
-
-        Only what differs from its default is told to users (`fit` warns of it).
-
-        Parameters
-        ----------
-        meta : Meta
-            Shape of the dataset.
-
-        Returns
-        -------
-        dict of str to str
-            Reason by option.
-        """
-        return {}
-
-
-@dataclass(frozen=True)
-class Example:
-    """A configuration with data that suit it, small enough for tests.
-
-    Parameters
-    ----------
-    config : ModelConfig
-        The configuration.
-    simulator : str
-        Name of the simulator (`factorflow.simulate`).
-    data : mapping of str to Any
-        Its settings, besides the number of samples, ``missing`` and the seed.
-    """
-
-    config: ModelConfig
-    simulator: str = "sparse_gfa"
-    data: Mapping[str, Any] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TypeVar
 
 from factorflow.flatten import allow_package
-from factorflow.models.contract import ModelConfig
+from factorflow.models.configuration import ModelConfig
 
 _REGISTRY: dict[str, type[ModelConfig]] = {}
 

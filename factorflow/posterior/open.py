@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.errors import FactorflowError, InputError
-from factorflow.models.contract import AVERAGES
+from factorflow.models.variables import AVERAGES
 from factorflow.posterior.schema import NAMED, read_with_checksums
 from factorflow.shape import sample_names
 from factorflow.storage.checksums import CHECKSUM_ATTRIBUTES

@@ -14,7 +14,7 @@ import numpy as np
 
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
-from factorflow.models.contract import AVERAGES
+from factorflow.models.variables import AVERAGES
 from factorflow.posterior.align import Alignment, Symmetry, align_draws, find_alignment
 from factorflow.posterior.fitted_run import FittedRun
 from factorflow.posterior.lazy import numbered_names

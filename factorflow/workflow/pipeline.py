@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from factorflow.api import Posterior
     from factorflow.data import Dataset
     from factorflow.engine.events import Event, OnEvent
-    from factorflow.models.contract import ModelConfig
+    from factorflow.models.configuration import ModelConfig
 
 PIECE = 1 << 20
 RUN = RunOptions()

@@ -24,7 +24,8 @@ import numpy as np
 from pydantic import Field
 
 from factorflow.kernels.linalg import gaussian
-from factorflow.models.contract import Example, Meta, Model, ModelConfig, Stage, Step, Sweep, Variable, wide
+from factorflow.models.configuration import Example, ModelConfig
+from factorflow.models.contract import Meta, Model, Stage, Step, Sweep, Variable, wide
 from factorflow.models.registry import register
 from factorflow.trees import add
 

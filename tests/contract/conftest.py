@@ -26,7 +26,7 @@ from contract_tools import plan_of, run_plan
 import factorflow
 from factorflow.data import Holdout
 from factorflow.models import SparseGFA
-from factorflow.models.contract import Example, ModelConfig
+from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.registry import registered_models
 
 MORE = {

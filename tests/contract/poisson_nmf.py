@@ -17,7 +17,8 @@ import numpy as np
 from pydantic import Field
 
 from factorflow.errors import InputError
-from factorflow.models.contract import Example, Meta, Model, ModelConfig, Stage, Step, Sweep, Variable, wide
+from factorflow.models.configuration import Example, ModelConfig
+from factorflow.models.contract import Meta, Model, Stage, Step, Sweep, Variable, wide
 from factorflow.models.registry import register
 
 START_Z, START_W = range(2)  # sites of the noise
@@ -34,11 +35,8 @@ class PoissonNMF(ModelConfig):
         return {"default": Example(cls(), data={"views": {"a": ("poisson", 7), "b": ("poisson", 5)}})}
 
     def build(self, meta: Meta) -> Model[Any, Any]:
-        for view in meta.views:
-            if view.likelihood != "poisson":
-                raise InputError(
-                    f"view {view.name}", view.likelihood, "poisson", "Select the views of counts."
-                )
+        if other := [view.name for view in meta.views if view.likelihood != "poisson"]:
+            raise InputError("views", ", ".join(other), "views of counts", "Leave the others out.")
         return NMF(meta, self)
 
 

@@ -42,18 +42,8 @@ from scipy.special import digamma, gammaln
 
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS
-from factorflow.models.contract import (
-    Example,
-    Gather,
-    Meta,
-    Model,
-    ModelConfig,
-    Stage,
-    Step,
-    Sweep,
-    Variable,
-    wide,
-)
+from factorflow.models.configuration import Example, ModelConfig
+from factorflow.models.contract import Gather, Meta, Model, Stage, Step, Sweep, Variable, wide
 from factorflow.models.registry import register
 
 WEIGHTS = 0  # site of the noise

@@ -38,7 +38,8 @@ from pydantic import Field
 from scipy.special import expit, gammaln
 
 from factorflow.kinds import KINDS
-from factorflow.models.contract import Example, Meta, Model, ModelConfig, Stage, Step, Sweep, Variable, wide
+from factorflow.models.configuration import Example, ModelConfig
+from factorflow.models.contract import Meta, Model, Stage, Step, Sweep, Variable, wide
 from factorflow.models.registry import register
 
 START, DRAW, WEIGHTS = range(3)  # sites of the noise

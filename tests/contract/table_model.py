@@ -38,7 +38,8 @@ from pydantic import Field
 from scipy.special import digamma, gammaln
 
 from factorflow.errors import InputError
-from factorflow.models.contract import Example, Meta, Model, ModelConfig, Stage, Step, Sweep, Variable, wide
+from factorflow.models.configuration import Example, ModelConfig
+from factorflow.models.contract import Meta, Model, Stage, Step, Sweep, Variable, wide
 from factorflow.models.registry import register
 
 START = 0  # site of the noise

@@ -20,7 +20,8 @@ from factorflow.engine.tasks import keep, merge, update_remotely, update_samples
 from factorflow.errors import InputError
 from factorflow.flatten import flatten, unflatten
 from factorflow.models import configure
-from factorflow.models.contract import Model, ModelConfig, Stage, Sweep
+from factorflow.models.configuration import ModelConfig
+from factorflow.models.contract import Model, Stage, Sweep
 from factorflow.models.registry import registered_models
 from factorflow.trees import Gather, map_gathers, nbytes
 

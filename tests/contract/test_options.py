@@ -23,7 +23,8 @@ import factorflow
 from factorflow.data.simulation.simulate import SIMULATORS
 from factorflow.errors import InputError
 from factorflow.models import configure
-from factorflow.models.contract import Example, Stage, Variable
+from factorflow.models.configuration import Example
+from factorflow.models.contract import Stage, Variable
 from factorflow.models.registry import default_family, registered_models
 
 KNOWN = Path(__file__).with_name("known_options.json")

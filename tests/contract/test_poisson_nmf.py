@@ -58,5 +58,5 @@ def test_other_views_are_refused(tmp_path: Path) -> None:
     dataset = factorflow.write_dataset(
         tmp_path / "d.zarr", {"y": np.random.default_rng(0).normal(size=(9, 3))}
     )
-    with pytest.raises(InputError, match="view y = gaussian: expected poisson"):
+    with pytest.raises(InputError, match="views = y: expected views of counts"):
         factorflow.fit(dataset, poisson_nmf.PoissonNMF(), progress=False)

@@ -11,7 +11,8 @@ import pytest
 from factorflow.api import Posterior
 from factorflow.data import Dataset
 from factorflow.models import registry
-from factorflow.models.contract import Meta, Model, ModelConfig, Variable
+from factorflow.models.configuration import ModelConfig
+from factorflow.models.contract import Meta, Model, Variable
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.record import RunRecord
 from factorflow.settings import RunOptions

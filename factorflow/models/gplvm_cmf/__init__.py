@@ -51,18 +51,8 @@ from jaxtyping import Float64
 from pydantic import Field
 
 from factorflow.errors import InputError
-from factorflow.models.contract import (
-    Array,
-    Block,
-    Example,
-    Meta,
-    Model,
-    ModelConfig,
-    Stage,
-    Step,
-    Sweep,
-    Variable,
-)
+from factorflow.models.configuration import Example, ModelConfig
+from factorflow.models.contract import Array, Block, Meta, Model, Stage, Step, Sweep, Variable
 from factorflow.models.gplvm_cmf import results
 from factorflow.models.gplvm_cmf.compare import Compare, RowScores, ScoreRows, moments
 from factorflow.models.gplvm_cmf.rows import convert_rows, covariance_of_inputs

@@ -46,18 +46,8 @@ from jaxtyping import Bool, Float64
 from pydantic import Field, PositiveFloat
 
 from factorflow.errors import InputError
-from factorflow.models.contract import (
-    Array,
-    Block,
-    Example,
-    Meta,
-    Model,
-    ModelConfig,
-    Stage,
-    Step,
-    Sweep,
-    Variable,
-)
+from factorflow.models.configuration import Example, ModelConfig
+from factorflow.models.contract import Array, Block, Meta, Model, Stage, Step, Sweep, Variable
 from factorflow.models.identity_attribute import results
 from factorflow.models.identity_attribute.chains import AllChains, AttributeSweep, ChainEnd, PresenceSweep
 from factorflow.models.identity_attribute.dynamics import is_proper

@@ -58,18 +58,8 @@ from jaxtyping import Float64
 from pydantic import Field, PositiveFloat
 
 from factorflow.errors import InputError
-from factorflow.models.contract import (
-    Array,
-    Block,
-    Example,
-    Meta,
-    Model,
-    ModelConfig,
-    Stage,
-    Step,
-    Sweep,
-    Variable,
-)
+from factorflow.models.configuration import Example, ModelConfig
+from factorflow.models.contract import Array, Block, Meta, Model, Stage, Step, Sweep, Variable
 from factorflow.models.molten import results
 from factorflow.models.molten.counts import CountSweep
 from factorflow.models.molten.measurements import GaussianSweep

@@ -63,18 +63,8 @@ from jaxtyping import Float64
 from pydantic import Field
 
 from factorflow.errors import InputError
-from factorflow.models.contract import (
-    Array,
-    Block,
-    Example,
-    Meta,
-    Model,
-    ModelConfig,
-    Stage,
-    Step,
-    Variable,
-    ViewMeta,
-)
+from factorflow.models.configuration import Example, ModelConfig
+from factorflow.models.contract import Array, Block, Meta, Model, Stage, Step, Variable, ViewMeta
 from factorflow.models.probit import results
 from factorflow.models.probit.kernels import samplers
 from factorflow.models.probit.state import LOADINGS_SITE, Globals, Local, Settings

@@ -9,7 +9,8 @@ from pydantic import Field, PositiveFloat, model_validator
 
 from factorflow.errors import InputError, OptionText
 from factorflow.likelihoods import get_likelihood, likelihood_names
-from factorflow.models.contract import Example, Meta, ModelConfig, ViewMeta
+from factorflow.models.configuration import Example, ModelConfig
+from factorflow.models.contract import Meta, ViewMeta
 from factorflow.models.registry import register
 from factorflow.models.sparse_gfa.loadings import get_prior
 from factorflow.models.sparse_gfa.model import SparseGFAModel

@@ -1,0 +1,127 @@
+"""Configurations of models: what users set, and cases for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from factorflow.models.contract import Meta, Model
+from factorflow.settings import Options, describe
+
+
+class ModelConfig(Options):
+    """Base of the public configurations (`factorflow.models`): unknown keys are refused.
+
+    ``views`` selects and orders nothing: it names the views to model, all when None.
+    """
+
+    views: tuple[str, ...] | None = Field(default=None, description="Views to model; all when left out.")
+
+    is_default: ClassVar[bool] = False
+    """Whether commands and flows fit this family where none is named."""
+
+    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    """Where `Sweep.map` can work: "cuda" means that it takes the values of a block as CuPy arrays."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Set the public module of the class, and document its options."""
+        cls.of = f"factorflow.models.{cls.__name__}"
+        if "model" in cls.model_fields:
+            lines = ["", "", "Parameters", "----------"]
+            for option in describe(cls):
+                lines += [f"{option['option']} : {option['values']}; default {option['default']}"]
+                lines += [f"    {option['description']}".rstrip()]
+            cls.__doc__ = (cls.__doc__ or "").rstrip() + "\n".join([*lines, ""])
+
+    @classmethod
+    def examples(cls) -> Mapping[str, Example]:
+        """Return cases small enough for tests, each by a word: the contract suite runs them all."""
+        return {"default": Example(cls())}
+
+    def build(self, meta: Meta) -> Model[Any, Any]:
+        """Return the model for a dataset of this shape.
+
+        Parameters
+        ----------
+        meta : Meta
+            Shape of the dataset.
+
+        Returns
+        -------
+        Model
+
+        Raises
+        ------
+        InputError
+            When configuration and dataset do not fit together.
+        """
+        raise NotImplementedError
+
+    def build_fitted(self, meta: Meta) -> Model[Any, Any]:
+        """Build the fitted model for new samples, without checks that concern a fit only.
+
+        Parameters
+        ----------
+        meta : Meta
+            Shape of the new samples.
+
+        Returns
+        -------
+        Model
+        """
+        return self.build(meta)
+
+    def wider(self, kind: str) -> str | None:
+        """Return the option with which entries of a kind may vary more, as written, where it is not set.
+
+        Parameters
+        ----------
+        kind : str
+            Kind of the view: "gaussian", "bernoulli" or "poisson".
+
+        Returns
+        -------
+        str or None
+            Such as ``overdispersed=True``; None where there is no such option, or it is set.
+        """
+        return None
+
+    def unused(self, meta: Meta) -> dict[str, str]:
+        """Return the options that do nothing for a dataset of this shape, each with the reason.
+
+        Only what differs from its default is told to users (`fit` warns of it).
+
+        Parameters
+        ----------
+        meta : Meta
+            Shape of the dataset.
+
+        Returns
+        -------
+        dict of str to str
+            Reason by option.
+        """
+        return {}
+
+
+@dataclass(frozen=True)
+class Example:
+    """A configuration with data that suit it, small enough for tests.
+
+    Parameters
+    ----------
+    config : ModelConfig
+        The configuration.
+    simulator : str
+        Name of the simulator (`factorflow.simulate`).
+    data : mapping of str to Any
+        Its settings, besides the number of samples, ``missing`` and the seed.
+    """
+
+    config: ModelConfig
+    simulator: str = "sparse_gfa"
+    data: Mapping[str, Any] = field(default_factory=dict)
