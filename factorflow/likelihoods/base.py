@@ -303,6 +303,11 @@ class Likelihood(ABC):
         none = xp.zeros((), dtype=m.dtype)
         return Message(*(xp.where(seen, part, none) for part in (value, slope, curvature)))
 
+    @property
+    def label(self) -> str:
+        """Its name with what was chosen, as results show it."""
+        return str(self)
+
     def __str__(self) -> str:
         known = {f.name: f for f in fields(self) if f.init}  # type: ignore[arg-type]
         chosen = [f"{n}={getattr(self, n):g}" for n, f in known.items() if getattr(self, n) != f.default]

@@ -39,6 +39,10 @@ class Binomial(Likelihood):
         return self
 
     @property
+    def label(self) -> str:
+        return str(self) if self.trials else self.name
+
+    @property
     def largest(self) -> float:  # type: ignore[override]
         return self.trials or float("inf")
 

@@ -70,7 +70,7 @@ def top_features(posterior: StoredPosterior, view: str | None, factor: str, n: i
 
 def likelihood_of(posterior: StoredPosterior, view: ViewMeta) -> str:
     """Return the likelihood of a view in words; of an input its kind."""
-    return str(posterior.model.likelihood(view.name)) if view.kind.is_values else view.likelihood
+    return posterior.model.likelihood(view.name).label if view.kind.is_values else view.likelihood
 
 
 def summary(posterior: StoredPosterior, found: Sequence[Finding]) -> dict[str, Any]:

@@ -56,6 +56,8 @@ def test_values_at_or_beyond_a_limit_are_told_with_their_side(
     np.testing.assert_array_equal(data.values("y"), expected)
     assert side.any()
     assert data.meta().views[0].default_likelihood == "censored"
+    assert "censored" in repr(data)
+    assert data.describe()["views"][0]["aux"] == "censored"
     data.verify()
     plain = factorflow.write_dataset(
         tmp_path / "p", {"y": expected}, features={"y": ["a", "b", "c"]}, block_rows=32

@@ -26,6 +26,8 @@ def describe(
             "name": v.name,
             "likelihood": v.likelihood,
             "likelihood_from": v.likelihood_from,
+            "default_likelihood": v.default_likelihood,
+            "aux": v.aux,
             "n_features": v.n_features,
             "missing": v.missing,
             "missing_percent": round(
@@ -65,7 +67,8 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     return [
         (
             v["name"],
-            v["likelihood"] + (" (guessed)" if v["likelihood_from"] == "guessed" else ""),
+            (v["default_likelihood"] or v["likelihood"])
+            + (" (guessed)" if v["likelihood_from"] == "guessed" else ""),
             f"{v['n_features']:,}",
             _missing(v),
             f"{v['n_missing_samples']:,}",

@@ -91,6 +91,7 @@ def test_numbers_of_trials_that_differ(tmp_path: Path) -> None:
     data = factorflow.write_dataset(tmp_path / "d", {"y": y}, trials={"y": n}, block_rows=64)
     posterior, counts = fitted(data), fitted(data, likelihoods="poisson")
     assert len(posterior.factors) == 3
+    assert "binomial, 40" in repr(posterior)
     found = posterior.scores().to_numpy()
     assert np.abs(np.corrcoef(found.T, z.T)[:3, 3:]).max(axis=0).min() > 0.95
     scores, other = (p.holdout_scores().loc["y"] for p in (posterior, counts))
