@@ -14,6 +14,7 @@ import numpy as np
 
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.data.aligned_dataset import AlignedDataset
+from factorflow.data.covariates import CovariateTable, model_meta, projected_covariates
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import CheckpointWritten, Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import check_device, environment
@@ -79,7 +80,7 @@ def fit(
         As for `factorflow.fit`.
     options : RunOptions
         The rest of its parameters.
-    warm : Stored or path, optional
+    warm : StoredPosterior or path, optional
         The earlier fit that it begins with.
     place : Client, Cluster or Executor, optional
         Where to run, instead of what ``options.cluster`` or ``options.executor`` names.
@@ -95,7 +96,8 @@ def fit(
     config = configure(model)
     check_device(options.device, config.devices)
     hidden = Holdout.of(options.model_dump(), data.design)
-    meta = data.meta(config.views, hidden)
+    before = None if warm is None else _opened(warm)
+    meta = model_meta(data, config, hidden, None if before is None else before.meta.covariates)
     built = config.build(meta)
     _check_entries(built, data, data.features)
     for name, why in config.unused(meta).items():
@@ -106,11 +108,13 @@ def fit(
         text = OptionText("{holdout_unit} does nothing without {holdout}.", **options.model_dump())
         warn(text, UnusedWarning, stacklevel=3)
     start, origin = None, ("", "")
-    if warm is not None:
-        start, origin = _warm(warm, data, config, built)
+    if before is not None:
+        start, origin = _warm(before, data, config, built)
+    given = None if meta.covariates is None else CovariateTable(meta.covariates)
     begun = RunRecord.begin(
-        str(data.path), data.fingerprint, config.model_dump(mode="json"), options, environment(), origin
-    )
+        str(data.path), data.fingerprint, config.model_dump(mode="json"), options, environment(), origin,
+        "" if given is None else given.digest,
+    )  # fmt: skip
     output = Output(out, begun, overwrite=overwrite, resume=resume)
     if output.is_complete:
         return output.path
@@ -118,7 +122,7 @@ def fit(
     opening = closing(open_executor(where, options.workers, options.memory_limit))
     family = begun.identity.config["model"]
     with _note_outcome(output, options), closing(output), opening as executor:
-        plan, draws = _plan(built, data, hidden, options, executor, output, warm=start)
+        plan, draws = _plan(built, data, hidden, options, executor, output, warm=start, covariates=given)
         budget = Budget(options.max_minutes, options.checkpoint_every)
         with observers(options, output.name, family, executor, on_event or _ignore) as told:
             told = _telling_how_to_go_on(told, output, options)
@@ -185,6 +189,7 @@ def project(
     place: Client | Cluster | Executor | None = None,
     on_event: OnEvent | None = None,
     scored: tuple[int, int] | None = None,
+    covariates: Any = None,
 ) -> xr.DataTree | Location:
     """Project new samples on a fitted model; see `factorflow.project`; returns as `fit`.
 
@@ -203,7 +208,8 @@ def project(
     aligned = AlignedDataset(
         data, fitted.meta, {v.name: _features(posterior, v, data) for v in fitted.meta.views}
     )
-    model = posterior.config.build_fitted(aligned.meta)
+    given = projected_covariates(fitted.meta.covariates, data, covariates)
+    model = posterior.config.build_fitted(replace(aligned.meta, covariates=fitted.meta.covariates))
     _check_entries(model, aligned, aligned.features.__getitem__)
     model = model if scored is None else model.scorer(*scored)
     stored = StoredGlobals.of(posterior.tree, posterior.path)
@@ -212,7 +218,8 @@ def project(
     config = posterior.record.identity.config
     origin = (posterior.path or "", stored.digest(model.n_chains, fixed.draws[-1]))
     noted = whole.model_copy(update={"max_iter": iterations})
-    begun = RunRecord.begin(str(data.path), data.fingerprint, config, noted, environment(), origin)
+    digest = "" if given is None else given.digest
+    begun = RunRecord.begin(str(data.path), data.fingerprint, config, noted, environment(), origin, digest)
     output = Output(out, begun.ended("projected", "", 0), overwrite=overwrite, resume=resume)
     if output.is_complete:
         return output.path
@@ -220,7 +227,7 @@ def project(
     opening = closing(open_executor(where, options.workers, options.memory_limit))
     family = config["model"]
     with _note_outcome(output, options), closing(output), opening as executor:
-        plan, draws = _plan(model, aligned, None, whole, executor, output, fixed)
+        plan, draws = _plan(model, aligned, None, whole, executor, output, fixed, covariates=given)
         budget = Budget(options.max_minutes, options.checkpoint_every)
         with observers(options, output.name, family, executor, on_event or _ignore) as told:
             told = _telling_how_to_go_on(told, output, options)
@@ -258,18 +265,19 @@ def _real_location(path: str | os.PathLike[str] | RemotePath) -> Location:
 
 
 def _warm(
-    posterior: StoredPosterior | str | os.PathLike[str],
-    data: Dataset,
-    config: ModelConfig,
-    model: Model[Any, Any],
+    posterior: StoredPosterior, data: Dataset, config: ModelConfig, model: Model[Any, Any]
 ) -> tuple[Warm, tuple[str, str]]:
     """Return the start that an earlier fit gives, its path, and the digest of its globals."""
     model.warm_stages()  # raises where the model starts anew only
-    if isinstance(posterior, str | os.PathLike):
-        where = str(current_version(as_location(posterior, "warm_start")))
-        posterior = StoredPosterior(open_tree(where), where)
     found = warm_start(posterior, data, config)
     return found, (posterior.path or "", found.stored.digest(model.n_chains, found.number))
+
+
+def _opened(posterior: StoredPosterior | str | os.PathLike[str]) -> StoredPosterior:
+    if not isinstance(posterior, str | os.PathLike):
+        return posterior
+    where = str(current_version(as_location(posterior, "warm_start")))
+    return StoredPosterior(open_tree(where), where)
 
 
 def check_warm_start(
@@ -285,8 +293,8 @@ def check_warm_start(
         Saying why.
     """
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    config = configure(model)
-    _warm(posterior, data, config, config.build(data.meta(config.views)))
+    config, before = configure(model), _opened(posterior)
+    _warm(before, data, config, config.build(model_meta(data, config, like=before.meta.covariates)))
 
 
 @contextmanager
@@ -341,6 +349,7 @@ def _plan(
     output: Output,
     fixed: FixedGlobals | None = None,
     warm: Warm | None = None,
+    covariates: CovariateTable | None = None,
 ) -> tuple[Plan, DrawStore | None]:
     """Return the plan of the run if it fits into memory; make the directory of the run."""
     meta, n_chains = model.meta, model.n_chains
@@ -350,7 +359,7 @@ def _plan(
     footprint, room = _fitting(model, footprint, n_groups, executor)
     cache = kept_bytes(meta, footprint, room)
     views = tuple(view.name for view in meta.views)
-    source = Source(data, views, hidden, cache, room - cache, options.device)
+    source = Source(data, views, hidden, cache, room - cache, options.device, covariates)
     plan = Plan(model, source, options.seed, options.max_iter, fixed=fixed, warm=warm)
     spill = must_spill(model.stages(), meta, footprint, n_groups, n_chains, limit)
     local_spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)

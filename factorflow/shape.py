@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 from jaxtyping import Float64, Int, Int32, Int64, Integer, Shaped
 
+from factorflow.covariates import Covariates
 from factorflow.design import TableDesign
 from factorflow.kinds import KINDS, Kind
 
@@ -72,7 +73,8 @@ class Block:
     hidden : mapping of str to ((H,) int32 array, (H,) int32 array)
         Rows (within the block) and features of the held-out entries per view of values, in row-major order.
     columns : mapping of str to (B,) array
-        Per-row codes that travel along: ``group``, ``sequence``, ``time`` (where the dataset has them).
+        Per-row codes that travel along: ``group``, ``sequence``, ``time`` (where the dataset has them);
+        numbers (B, P) of `Meta.covariates`, as ``covariates``, NaN where they are not known.
     from_before : bool
         Whether the first row goes on the last sequence of the block before.
     into_next : bool
@@ -87,7 +89,7 @@ class Block:
     n_blocks: int
     data: Mapping[str, Shaped[Array, "B ..."]]
     hidden: Mapping[str, tuple[Int32[Array, " H"], Int32[Array, " H"]]] = field(default_factory=dict)
-    columns: Mapping[str, Integer[Array, " B"]] = field(default_factory=dict)
+    columns: Mapping[str, Shaped[Array, "B ..."]] = field(default_factory=dict)
     from_before: bool = False
     into_next: bool = False
     memory: Memory | None = field(default=None, compare=False, repr=False)
@@ -195,6 +197,8 @@ class Meta:
         Samples of each group; empty: not known, or no groups.
     design : TableDesign or None
         Roles of the views of a table; None: of other datasets.
+    covariates : Covariates or None
+        What a model is given of each sample besides; None: nothing.
     """
 
     n_rows: int
@@ -205,6 +209,7 @@ class Meta:
     n_sequences: int = 0
     group_sizes: tuple[int, ...] = ()
     design: TableDesign | None = None
+    covariates: Covariates | None = None
 
     @property
     def value_views(self) -> tuple[ViewMeta, ...]:
@@ -244,6 +249,7 @@ class Meta:
     def row_bytes(self) -> int:
         """Bytes of a row of a block: entries of all views, and the codes that travel along."""
         codes = CODE_BYTES * (bool(self.groups) + 2 * bool(self.n_sequences))
+        codes += 8 * len(self.covariates) if self.covariates else 0
         aux = sum(np.dtype(AUX_DTYPES[v.aux]).itemsize * v.n_features for v in self.views if v.aux)
         return codes + aux + sum(view.kind.row_bytes(view.n_features) for view in self.views)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from factorflow import run
@@ -10,7 +11,7 @@ from factorflow.analysis.methods import Analysed
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.engine.executors.launch import executor_options
 from factorflow.errors import InputError
-from factorflow.posterior import prediction, sequences, summary
+from factorflow.posterior import covariates, prediction, sequences, summary
 from factorflow.settings import ResumeOptions, parse_config
 
 if TYPE_CHECKING:
@@ -44,6 +45,60 @@ class Special(Analysed):
             When the components of the family have no weights.
         """
         return summary.components(self, n)
+
+    def coefficients(self, view: str, total: bool = False) -> xr.Dataset:
+        """Return the coefficients of the covariates of a model, for each feature of a view.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+        total : bool
+            With what factors that go with the covariates add: total effects, of the adjusted scores
+            (``scores(adjusted=True)``); else direct ones, beside the factors.
+
+        Returns
+        -------
+        Dataset
+            ``mean`` and ``sd`` (covariate, feature_<view>), for each unit of the column, in units of x (data
+            units of measurements, log odds, logarithms of rates). ``sd`` takes factors for known.
+
+        Raises
+        ------
+        InputError
+            When there is no such view, or the model has no covariates.
+        """
+        return covariates.coefficients(self, view, total=total)
+
+    def adjusted(
+        self,
+        view: str,
+        remove: Sequence[str] | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+    ) -> xr.Dataset:
+        """Return the data of a view of measurements without the effect of covariates, read as it is computed.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+        remove : sequence of str, optional
+            Terms whose effect is subtracted; all when left out.
+        start, stop : int, optional
+            Rows; all when left out.
+
+        Returns
+        -------
+        Dataset
+            ``mean``, the prediction, and ``observed``, the data, (obs, feature), both without that effect.
+
+        Raises
+        ------
+        InputError
+            When there is no such view or term, the view is not Gaussian, or the model has no covariates.
+        """
+        return covariates.adjusted(self, view, remove, start, stop)
 
     def identities(self) -> xr.DataArray:
         """Return the probability that each identity is present in each frame.

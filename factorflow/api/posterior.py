@@ -26,6 +26,7 @@ from factorflow.posterior import (
     tables,
     variance,
 )
+from factorflow.posterior.covariates import variance_explained as shares_of_covariates
 from factorflow.posterior.labels import rows_of, sample_metadata
 from factorflow.posterior.log_likelihood import arviz_tree
 from factorflow.posterior.open import load_tree, open_tree
@@ -163,7 +164,13 @@ class Posterior(Special):
         """
         return summary.top_features(self, view, self.factor(factor), n)
 
-    def variance_explained(self, by: By | None = None, *, view: str | None = None) -> xr.DataArray:
+    def variance_explained(
+        self,
+        by: By | None = None,
+        *,
+        view: str | None = None,
+        terms: Literal["factor", "covariate", "all"] = "factor",
+    ) -> xr.DataArray:
         """Return the share of the variance of each view that each factor explains.
 
         Parameters
@@ -173,12 +180,15 @@ class Posterior(Special):
             dataset, block by block.
         view : str, optional
             One view alone; needed by feature, where there are several.
+        terms : {"factor", "covariate", "all"}
+            What each factor explains beside the covariates of the model; what the covariates explain, each
+            term alone and all together; or both.
 
         Returns
         -------
         DataArray
             (view, factor), with ``by`` (group, view, factor) or (obs, view, factor); of one view without that
-            dimension: (feature_<view>, factor).
+            dimension: (feature_<view>, factor). Of covariates (view, term).
 
         Raises
         ------
@@ -192,7 +202,11 @@ class Posterior(Special):
         >>> posterior.variance_explained(by="feature", view="rna").sizes["feature_rna"]
         30
         """
-        return self._shares(by, view)["variance_explained"]
+        if terms == "factor":
+            return self._shares(by, view)["variance_explained"]
+        if terms not in ("covariate", "all"):
+            raise InputError("terms", terms, "factor, covariate or all", "Leave it out for factors.")
+        return shares_of_covariates(self, by, view, with_factors=terms == "all")
 
     def variance_explained_total(self, by: By | None = None, *, view: str | None = None) -> xr.DataArray:
         """Return the share of the variance of each view that all factors explain.
@@ -366,6 +380,7 @@ class Posterior(Special):
         self,
         dataset: Dataset | str | os.PathLike[str],
         *,
+        covariates: pd.DataFrame | str | os.PathLike[str] | Literal[False] | None = None,
         iterations: int = 20,
         executor: Place = "local",
         out: str | os.PathLike[str] | None = None,
@@ -384,6 +399,9 @@ class Posterior(Special):
         ----------
         dataset : Dataset or path
             New samples. Features are matched by name; views, features and entries may be missing.
+        covariates : DataFrame, path or False, optional
+            Columns that the model has as covariates, by sample name; left out: those of the dataset's
+            metadata. False, or where there are none: they are not known, and integrated over.
         <options>
         executor : {"local", "threads", "dask"}, address, distributed.Client, cluster object or mapping
             As for `fit`.
@@ -420,6 +438,7 @@ class Posterior(Special):
                 resume=resume,
                 place=place,
                 on_event=watch,
+                covariates=covariates,
             )
         return told(face(found))
 

@@ -96,12 +96,23 @@ def project(
     ],
     out: Annotated[Path, typer.Option(help="Posterior of the new samples to write.", parser=path)],
     options: ProjectOptions,
+    covariates: Annotated[
+        Path | None, typer.Option(help="Table of the model's covariates by sample name.", parser=path)
+    ] = None,
+    no_covariates: Annotated[
+        bool, typer.Option("--no-covariates", help="Integrate over the covariates: they are not known.")
+    ] = False,
 ) -> DisplayedResult:
     """Find the scores of new samples, the model fixed."""
     import factorflow
 
     opened = factorflow.open_posterior(posterior)
-    projected = factorflow.project(opened, dataset, out=out, **options.arguments())
+    if covariates is not None and no_covariates:
+        raise InputError(
+            "covariates", str(covariates), "one of the two options", "Leave out --no-covariates."
+        )
+    given = False if no_covariates else covariates
+    projected = factorflow.project(opened, dataset, out=out, covariates=given, **options.arguments())
     findings = [asdict(finding) for finding in projected.findings]
     return report_findings(
         {"posterior": str(out), "n_samples": len(projected.obs_names), "findings": findings}

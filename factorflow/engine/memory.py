@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from factorflow.covariates import COVARIATES
 from factorflow.engine.executors.assignment import most_merged
 from factorflow.engine.plan import FEATURE_RUN
 from factorflow.engine.source import READ_AHEAD
@@ -379,6 +380,8 @@ def _made_up(meta: Meta, n_rows: int, memory: _CountingCache) -> Block:
     columns: dict[str, Any] = {"group": np.zeros(n_rows, np.int32)} if meta.groups else {}
     if meta.n_sequences:
         columns |= {"sequence": np.zeros(n_rows, np.int32), "time": np.arange(n_rows, dtype=np.int32)}
+    if meta.covariates is not None:
+        columns[COVARIATES] = generator.standard_normal((n_rows, len(meta.covariates)))
     return Block(0, 0, n_rows, 1, freeze(data), {}, freeze(columns), memory=memory)
 
 

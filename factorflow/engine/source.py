@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.covariates import COVARIATES
 from factorflow.engine.reading import Reading, announce
 from factorflow.shape import Block
-from factorflow.trees import nbytes
+from factorflow.trees import freeze, nbytes
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset, Holdout
     from factorflow.data.aligned_dataset import AlignedDataset
+    from factorflow.data.covariates import CovariateTable
 
 Pair = tuple[Block, Mapping[str, Any]]
 """A block, and the values of its held-out entries by view."""
@@ -45,6 +47,8 @@ class Source:
         Memory it may spend on what follows from those blocks (`Block.once`).
     device : {"cpu", "cuda"}
         Where the values of a block are handed out: as NumPy arrays, or as CuPy's.
+    covariates : CovariateTable or None
+        What the samples are given besides.
     """
 
     dataset: Dataset | AlignedDataset
@@ -53,6 +57,7 @@ class Source:
     cache_bytes: int
     memory_bytes: int = 0
     device: str = "cpu"
+    covariates: CovariateTable | None = None
 
     @property
     def original(self) -> Dataset:
@@ -90,7 +95,11 @@ class Source:
             yield item
 
     def _read(self, number: int) -> Pair:
-        return self.dataset.read(number, self.views, self.holdout)
+        block, truth = self.dataset.read(number, self.views, self.holdout)
+        if self.covariates is not None:
+            rows = self.covariates.read(self.original, block.start, block.start + block.n_rows)
+            block = replace(block, columns=freeze({**block.columns, COVARIATES: rows}))
+        return block, truth
 
 
 class _Kept:
@@ -190,7 +199,8 @@ _LOCK = threading.Lock()
 
 def _kept_blocks(source: Source) -> _Kept:
     """Return the blocks kept by this process for this dataset; another dataset's are let go."""
-    key = (source.dataset.fingerprint, source.views, source.holdout, source.device)
+    given = source.covariates and source.covariates.digest
+    key = (source.dataset.fingerprint, source.views, source.holdout, source.device, given)
     with _LOCK:
         if key not in _CACHES:
             _CACHES.clear()

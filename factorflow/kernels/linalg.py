@@ -56,6 +56,17 @@ def unpack(packed: Real[Array, "*n Q"], size: int) -> Real[Array, "*n {size} {si
     return xp.reshape(taken, (*packed.shape[:-1], size, size))
 
 
+def block_places(first: int, size: int) -> Int[np.ndarray, " P"]:
+    """Return where a block on the diagonal of a packed matrix stands in it: rows ``first`` and on, packed."""
+    rows, columns = triangle(size)
+    return np.asarray((first + rows) * (first + rows + 1) // 2 + first + columns)
+
+
+def row_place(row: int, stop: int) -> slice:
+    """Return where the first ``stop`` entries of a row of a packed matrix stand in it."""
+    return slice(n_pairs(row), n_pairs(row) + stop)
+
+
 def diagonal(packed: Real[Array, "*n Q"], size: int) -> Real[Array, "*n {size}"]:
     """Return the diagonals of packed symmetric matrices; what holds only diagonals, as it is."""
     if packed.shape[-1] == size:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -36,6 +36,11 @@ class ModelConfig(Options):
                 lines += [f"{option['option']} : {option['values']}; default {option['default']}"]
                 lines += [f"    {option['description']}".rstrip()]
             cls.__doc__ = (cls.__doc__ or "").rstrip() + "\n".join([*lines, ""])
+
+    @property
+    def given_columns(self) -> str | Sequence[str] | None:
+        """Columns of the sample metadata that the model is given (`Meta.covariates`); None: none."""
+        return None
 
     @classmethod
     def examples(cls) -> Mapping[str, Example]:

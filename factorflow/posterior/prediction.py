@@ -143,12 +143,12 @@ class Predictor:
         """Return the rows as the model sees them: with codes and covariates, of which it may have none."""
         meta, data = self.posterior.meta, {}
         for view in meta.input_views:
-            data[view.name] = _values(self.posterior.data, view.name, rows)
+            data[view.name] = values_of_rows(self.posterior.data, view.name, rows)
         for view in meta.views:
             if self.trials is not None and view.name == self.view:
                 data[view.aux_key] = np.full((len(rows), view.n_features), self.trials, np.uint32)
             elif view.aux and view.name == self.view:
-                data[view.aux_key] = _values(self.posterior.data, view.name, rows, view.aux_key)
+                data[view.aux_key] = values_of_rows(self.posterior.data, view.name, rows, view.aux_key)
         return Block(0, int(rows[0]) if len(rows) else 0, len(rows), meta.n_blocks, data)
 
     def _read(self, variable: Any, rows: NDArray[np.intp] | None) -> NDArray[Any]:
@@ -197,13 +197,13 @@ def predict(
         }
         parts["lower"] = partial(_end, predictor, share, 0), np.float64
         parts["upper"] = partial(_end, predictor, share, 1), np.float64
-    return _lazy(posterior, view, rows, parts, docs)
+    return lazily(posterior, view, rows, parts, docs)
 
 
 def impute(posterior: StoredPosterior, view: str, rows: NDArray[np.intp]) -> xr.Dataset:
     """Return a view with its missing entries predicted, lazily (`Posterior.impute`)."""
     predictor = Predictor(posterior, view)
-    return _lazy(
+    return lazily(
         posterior,
         view,
         rows,
@@ -238,7 +238,7 @@ def generate(posterior: StoredPosterior, n_samples: int, seed: int) -> dict[str,
     return found
 
 
-def _lazy(
+def lazily(
     posterior: StoredPosterior,
     view: str,
     rows: NDArray[np.intp],
@@ -302,11 +302,11 @@ def _is_observed(predictor: Predictor, rows: NDArray[np.intp]) -> NDArray[Any]:
 def _observed_values(predictor: Predictor, rows: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return values of the dataset, and which of them there are."""
     dataset = predictor.posterior.data
-    values = _values(dataset, predictor.view, rows)
+    values = values_of_rows(dataset, predictor.view, rows)
     return values, np.asarray(dataset.views[predictor.view].kind.observed(values))
 
 
-def _values(
+def values_of_rows(
     dataset: Dataset | AlignedDataset, view: str, rows: NDArray[np.intp], key: str = ""
 ) -> NDArray[Any]:
     """Return some rows of a view, or of what lies beside it (a key of `Block.data`), reading blocks once."""

@@ -40,6 +40,8 @@ class Identity(BaseModel):
         The version.
     warm_start : str
         Digest of the globals that it began with; empty: it started anew.
+    covariates : str
+        Digest of the columns of the sample metadata that it was given; empty: none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,6 +54,7 @@ class Identity(BaseModel):
     device: str
     factorflow: str
     warm_start: str = ""
+    covariates: str = ""
 
     def differences(self, other: Identity) -> dict[str, tuple[Any, Any]]:
         """Return what differs, by name: here and there; of the configuration, only what differs in it."""
@@ -113,6 +116,7 @@ class RunRecord(BaseModel):
         options: RunOptions,
         environment: Mapping[str, str],
         warm: tuple[str, str] = ("", ""),
+        covariates: str = "",
     ) -> RunRecord:
         """Return the record of a run that begins.
 
@@ -128,6 +132,8 @@ class RunRecord(BaseModel):
             Versions and processor; ``factorflow`` among them.
         warm : (str, str)
             Path of the posterior that it begins with, and digest of its globals.
+        covariates : str
+            Digest of the columns of the sample metadata that it is given.
         """
         chosen = options.model_dump()
         how = {name: chosen.pop(name) for name in ResumeOptions.model_fields}
@@ -135,7 +141,7 @@ class RunRecord(BaseModel):
         if options.cluster is not None:
             how["executor"] = options.cluster.address or options.cluster.class_name
         known = {"fingerprint": fingerprint, "config": dict(config), "factorflow": environment["factorflow"]}
-        known["warm_start"] = warm[1]
+        known |= {"warm_start": warm[1], "covariates": covariates}
         return cls(
             identity=Identity(**known, **chosen),
             options=HowRun(**how),

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from factorflow.covariates import Covariates
 from factorflow.design import TableDesign
 from factorflow.errors import InputError, OptionText
 from factorflow.models.contract import Model
@@ -56,6 +57,8 @@ def meta_of(record: Mapping[str, Any]) -> Meta:
     fields |= {name: tuple(fields.get(name, ())) for name in ("groups", "group_sizes")}
     if fields.get("design") is not None:
         fields["design"] = TableDesign.from_record(fields["design"])
+    if fields.get("covariates") is not None:
+        fields["covariates"] = Covariates.from_record(fields["covariates"])
     return Meta(**fields)
 
 

@@ -235,8 +235,13 @@ class StoredPosterior(FittedRun):
             self._aligned = self._align(globals_, symmetry)
         return self._aligned[name]
 
-    def scores(self) -> xr.DataArray:
+    def scores(self, adjusted: bool = False) -> xr.DataArray:
         """Return the factor scores of the samples.
+
+        Parameters
+        ----------
+        adjusted : bool
+            Less their regression on the covariates of the model: uncorrelated with these.
 
         Returns
         -------
@@ -246,7 +251,7 @@ class StoredPosterior(FittedRun):
         Raises
         ------
         InputError
-            When the samples of the family have none.
+            When the samples of the family have none, or the model has no covariates to adjust for.
 
         Examples
         --------
@@ -257,7 +262,13 @@ class StoredPosterior(FittedRun):
             family = self.run["config"].get("model")
             remedy = "Ask for loadings(view) or variable(name)."
             raise InputError("model", family, "a family whose samples have scores", remedy)
-        return self.variable("scores")
+        if not adjusted:
+            return self.variable("scores")
+        if not self.has("score_regression"):
+            expected = "False where the model has no covariates"
+            raise InputError("adjusted", adjusted, expected, "Fit with {covariates}.", covariates=["age"])
+        found = self.variable("scores") - self.variable("covariates") @ self.variable("score_regression")
+        return found.transpose("obs", "factor")
 
     def inputs(self) -> xr.DataArray:
         """Return the inputs X of the process that couples the samples.

@@ -155,11 +155,12 @@ def plan(
 
 def check_trials(dataset: Dataset, trials: Sequence[Trial]) -> None:
     """Refuse a model that cannot be fitted to a dataset, before the first trial runs."""
+    from factorflow.data.covariates import model_meta
     from factorflow.models import configure
 
     for trial in trials:
         config = configure(trial.model)
-        config.build(dataset.meta(config.views))
+        config.build(model_meta(dataset, config))
 
 
 def check_holdout(options: TrialOptions) -> None:

@@ -219,10 +219,41 @@ class Dataset(OpenedStore):
         """
         import pandas as pd
 
-        columns = self.stored_columns()
-        for name, record in self.manifest.obs_types.items():
-            columns[name] = decode(columns[name], record)
-        return pd.DataFrame(columns, index=pd.Index(self.obs_names, name="obs"))
+        return pd.DataFrame(self.obs_columns(), index=pd.Index(self.obs_names, name="obs"))
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns of `obs`."""
+        return [*self.code_columns.values(), *self.manifest.obs_columns]
+
+    def obs_columns(
+        self, names: Iterable[str] | None = None, start: int = 0, stop: int | None = None
+    ) -> dict[str, Any]:
+        """Return columns of `obs`, of some samples; no others are read.
+
+        Parameters
+        ----------
+        names : iterable of str, optional
+            Their names; all when left out.
+        start, stop : int, optional
+            Rows; all when left out.
+
+        Returns
+        -------
+        dict of str to (stop - start,) array
+            With their types.
+        """
+        first, last, _ = slice(start, stop).indices(self.n_rows)
+        codes = {column: name for name, column in self.code_columns.items()}
+        found: dict[str, Any] = {}
+        for name in self.column_names if names is None else names:
+            if name in codes:
+                values = self.codes(codes[name], first, last)
+                found[name] = np.asarray(self.groups)[values] if codes[name] == "group" else values
+            else:
+                values = self.read_array(self.manifest.obs_columns[name], slice(first, last))
+                found[name] = decode(values, self.manifest.obs_types.get(name))
+        return found
 
     def stored_columns(self) -> dict[str, Any]:
         """Return the columns of `obs` as they are stored.

@@ -2,20 +2,20 @@
 
 For sample n, feature d of view m, factor k (more in ``docs/models/sparse_gfa.md``)::
 
-    x_nd = b_d + sum_k w_dk z_nk                                          predictor
+    x_nd = sum_c a_nc b_dc + sum_k w_dk z_nk                              predictor; a = (1, covariates)
     y ~ p(y | x, phi_d)                                                   `factorflow.likelihoods`
     y ~ N(x, 1 / (tau_d rho_n))                                           Gaussian views
     tau ~ Ga(a, r) or Ga(a, r times the variance of the feature), a and r learned;  rho ~ Ga(1e-3, 1e-3)
     w = s w^,  s ~ Bern(theta_k),  w^ ~ N(0, 1 / alpha_k),  theta ~ Be(1, 1)   or another prior of `loadings`
     alpha ~ Ga(1/2, size^2 / 2);  Ga(10, 10) where all views are binary
-    b ~ N(m, 1 / lambda),  m ~ N(0, 1e6),  lambda ~ Ga(1e-3, 1e-3)
+    b ~ N(m, 1 / lambda),  m ~ N(0, 1e6) of intercepts, else 0,  lambda ~ Ga(1e-3, 1e-3) for each term
     z ~ N(0, 1), or z = t z^,  t ~ Bern(psi_k),  z^ ~ N(0, 1 / beta_k) for each group
 
 Symbols
 -------
-q(w, s) is `Weights.mean` (mu), `variance` (sigma^2), `inclusion` (gamma); q(b) `intercept`,
-`intercept_variance`; q(tau) `noise_shape`, `noise_rate`; q(alpha), q(theta), q(m), q(lambda) stand in `View`,
-q(beta), q(psi) in `Globals`, q(z), q(rho) in `Local` (`state`).
+q(w, s) is `Weights.mean` (mu), `variance` (sigma^2), `inclusion` (gamma); q(b), the intercept first,
+`coefficients`, `coefficients_spread`; q(tau) `noise_shape`, `noise_rate`; q(alpha), q(theta), q(m), q(lambda)
+stand in `View`, q(beta), q(psi) in `Globals`, q(z), q(rho) in `Local` (`state`).
 
 One iteration
 -------------

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.kernels.explained import explained_share
-from factorflow.kernels.linalg import pack
+from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.e_step import rotated_scores
 from factorflow.models.sparse_gfa.global_step import change_basis, select_factors
@@ -75,7 +75,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             together = np.column_stack([scores, *found, np.ones(len(scores))])
             alike = together.T @ together
         squares = squares_of_block(settings, block, scores, globals_)
-        stats = ClosingStats(squares, *_products(scores, spread), alike)
+        stats = ClosingStats(squares, *_products(scores, spread, settings.design(block)), alike)
         return (new if settings.stateful else None), stats
 
     def update(self, globals_: Globals, stats: ClosingStats, step: Step) -> tuple[Globals, Info]:
@@ -84,7 +84,9 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         explained = explained_squares(settings, stats.squares)
         total, single = explained.total, explained.single
         share = explained_share(np.nansum(total, axis=0)[:, None], np.nansum(single, axis=0))
-        spread = Spread(stats.moments, stats.covariance, float(settings.n_rows), globals_.n_factors)
+        spread = Spread(
+            stats.moments, stats.covariance, float(settings.n_rows), globals_.n_factors, settings.n_given
+        )
         found = corrected(settings, globals_, spread)
         order = np.arange(share.shape[1]) if self.warm else np.argsort(-share.sum(axis=0), kind="stable")
         ordered = select_factors(replace(globals_, transform=None), order)
@@ -99,18 +101,28 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         found = {
             name: Corrected(one.mean[:, order] * sign, one.variance[:, order]) for name, one in found.items()
         }
-        return replace(turned, explained=explained, corrected=found, regained=False), {}
+        slopes = _slopes(settings, stats.moments, globals_.n_factors)
+        slopes = None if slopes is None else slopes[:, order] * sign
+        found_globals = replace(turned, explained=explained, corrected=found, regression=slopes)
+        return replace(found_globals, regained=False), {}
 
 
 def _products(
-    mean: Float64[Array, "B K"], spread: Float64[Array, "#B V"]
+    mean: Float64[Array, "B K"], spread: Float64[Array, "#B V"], design: Float64[Array, "B C"]
 ) -> tuple[Float64[Array, " Q"], Float64[Array, " P"]]:
-    """Return sum_n E[(z, 1)(z, 1)'] and sum_n Cov z, packed."""
+    """Return sum_n E[(z, a)(z, a)'] and sum_n Cov z, packed."""
     n_rows, k = mean.shape
-    ones, zeros = np.ones(n_rows), np.zeros(n_rows)
-    moments = gfa.sum_pairs(mean, spread, ones, zeros, ones)
+    moments = gfa.sum_pairs(mean, spread, design, None, np.ones(n_rows))
     covariance = spread.sum(axis=0) if len(spread) == n_rows else float(n_rows) * spread[0]
     return moments, pack(np.diag(covariance)) if spread.shape[1] == k else covariance
+
+
+def _slopes(settings: Settings, moments: Float64[Array, " Q"], k: int) -> Float64[Array, "J K"] | None:
+    """Return the slopes of the scores on the covariates, given sum_n E[(z, a)(z, a)']."""
+    if settings.covariates is None:
+        return None
+    full = unpack(moments, k + settings.n_given)
+    return np.linalg.lstsq(full[k:, k:], full[k:, :k], rcond=1e-10)[0][1:]
 
 
 def _signs(settings: Settings, globals_: Globals) -> Float64[Array, " K"]:

@@ -91,6 +91,12 @@ class SparseGFA(ModelConfig):
         "no pass lowers, Jaakkola and Jordan's, instead of the likelihood at the posterior of the predictor; "
         "loadings come out smaller. Binary views have it where inference is not 'full'.",
     )
+    covariates: str | list[str] | None = Field(
+        default=None,
+        description="Columns of the sample metadata that act on the features, by name or as a formula "
+        "('~ age + batch + age:sex'): numbers, and categories with a coefficient for each level, shrunk by "
+        "a variance of each term and view.",
+    )
     intercepts: bool = Field(default=True, description="Learn an intercept for each feature.")
     center: bool = Field(default=True, description="Without intercepts: subtract the mean of each feature.")
     scale_views: bool = Field(default=True, description="Scale each Gaussian view to variance 1.")
@@ -167,6 +173,11 @@ class SparseGFA(ModelConfig):
                 raise InputError(name, given[name], expected, remedy)
         return {name: value for name, value in given.items() if name not in REMOVED}
 
+    @property
+    def given_columns(self) -> str | list[str] | None:
+        """Columns of the sample metadata that the model is given."""
+        return self.covariates
+
     @classmethod
     def examples(cls) -> Mapping[str, Example]:
         """Return cases small enough for tests."""
@@ -190,6 +201,10 @@ class SparseGFA(ModelConfig):
             "groups": Example(
                 cls(**small, grouped_noise=True, scores="spike"),
                 data={"views": wide, "n_factors": 3, "groups": 3},
+            ),
+            "covariates": Example(
+                cls(**small, covariates="group", scores="normal"),
+                data={"views": mixed, "n_factors": 3, "groups": 3},
             ),
             "starts": Example(
                 cls(**small, n_starts=3),
@@ -299,6 +314,7 @@ class SparseGFA(ModelConfig):
             inference=self.inference,
             n_parts=1 if self.inference == "full" else min(meta.n_blocks, max(1, round(1 / self.batch))),
             priors=Priors(),
+            covariates=meta.covariates,
         )
 
     def _bits(self, meta: Meta) -> int:

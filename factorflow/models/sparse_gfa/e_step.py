@@ -10,8 +10,9 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float64, Integer
 
+from factorflow.covariates import COVARIATES
 from factorflow.kernels import device
-from factorflow.kernels.linalg import congruence, n_pairs, unpack
+from factorflow.kernels.linalg import block_places, congruence, diagonal, n_pairs, pack, row_place, unpack
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Block, Step
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group, scatter_rows
@@ -43,6 +44,9 @@ __all__ = [
 
 START_VARIANCE = 0.1
 """Variance of the scores that a stage begins with."""
+
+UNKNOWN = 1e-6
+"""Added to the variances of unknown covariates: those of all levels of a category are singular."""
 
 Phase = Literal["start", "restart", "update", "known"]
 
@@ -138,13 +142,18 @@ def update_rows(
         name: pseudo_data(settings, name, block, local, globals_, table) for name, table in tabulated.items()
     }
     evidence = {
-        name: evidence_of(pseudo[name], table, globals_.n_factors) for name, table in tabulated.items()
+        name: evidence_of(pseudo[name], table, globals_.n_factors + settings.n_given)
+        for name, table in tabulated.items()
     }
+    design = settings.design(block, local)
     if phase == "start":
         assert local is not None
         new, entropy, precision = local, blank_entropy(local.mean), blank_precision(local.mean)
     else:
-        new, entropy, precision = update_scores(settings, codes, local, globals_, evidence)
+        unknown = settings.covariates is not None and bool(np.isnan(block.columns[COVARIATES]).any())
+        new, entropy, precision = update_scores(
+            settings, codes, design, local, globals_, evidence, unknown=unknown
+        )
         if phase in {"update", "known"} and globals_.step_length < 1.0 and local is not None:
             new, entropy = _part_of_the_way(local, new, entropy, globals_.step_length)
         if phase == "restart":
@@ -157,9 +166,9 @@ def update_rows(
     new = round_scores(new, settings)
     free = sum(p.free for p in pseudo.values())
     if settings.sample_noise:
-        new, terms = _update_noise(settings, new, evidence, globals_, pseudo, noise_group)
+        new, terms = _update_noise(settings, new, design, evidence, globals_, pseudo, noise_group)
         free += terms
-    return UpdatedRows(new, pseudo, free, entropy, precision)
+    return UpdatedRows(new, design, pseudo, free, entropy, precision)
 
 
 def _part_of_the_way(before: Local, after: Local, entropy: float, step_length: float) -> tuple[Local, float]:
@@ -220,11 +229,17 @@ def prior_precision(
 def update_scores(
     settings: Settings,
     codes: Integer[Array, " B"],
+    design: Float64[Array, "B C"],
     local: Local | None,
     globals_: Globals,
     evidence: dict[str, Evidence],
+    *,
+    unknown: bool = False,
 ) -> tuple[Local, float, Float64[Array, " K"]]:
-    """Maximise the bound over q(z) given everything else; return it, its entropy, `UpdatedRows.precision`."""
+    """Maximise the bound over q(z) given everything else; return it, its entropy, `UpdatedRows.precision`.
+
+    ``unknown``: the covariates of the rows are not known (new samples): q is of z and them.
+    """
     n_rows, n_factors = len(codes), globals_.n_factors
     noise = None
     if settings.sample_noise:
@@ -240,9 +255,15 @@ def update_scores(
             pairs, linear = pairs + device.move_beside(rho, e.pairs) * e.pairs, linear + rho * e.linear
         else:
             pairs, linear = pairs + e.pairs, linear + e.linear
-    offset = n_pairs(n_factors)
-    h = linear[:, :n_factors] - device.on_host(pairs[:, offset : offset + n_factors])
+    h = linear[:, :n_factors]
+    for c in range(design.shape[1]):
+        h = h - design[:, c, None] * device.on_host(pairs[:, row_place(n_factors + c, n_factors)])
     prior, one = prior_precision(settings, globals_, codes), np.ones(1)
+    if unknown:
+        new = _with_unknown_covariates(settings, pairs, linear, prior)
+        if local is not None:
+            new = replace(new, noise_shape=local.noise_shape, noise_rate=local.noise_rate)
+        return new, 0.0, np.zeros(n_factors)
     if settings.full_scores and not settings.scores_spike:
         mean, covariance, logdet = gfa.solve_normals(pairs, h, one, prior)
         new = Local(mean, covariance)
@@ -254,6 +275,42 @@ def update_scores(
     own = [device.on_host(pairs[:, k * (k + 3) // 2])[:, None] for k in range(n_factors)]  # of the diagonal
     known = np.log(np.concatenate([np.zeros((len(pairs), 0)), *own], axis=1) + prior)
     return new, entropy, known.sum(axis=0) if len(known) == n_rows else n_rows * known[0]
+
+
+def _with_unknown_covariates(
+    settings: Settings,
+    pairs: Float64[Array, "#B Q"],
+    linear: Float64[Array, "B L"],
+    prior: Float64[Array, "#B K"],
+) -> Local:
+    """Return q(z) of rows whose covariates c are not known: c ~ N(0, S), S of the samples of the fit.
+
+    That the average is all that is known of them would read their effect as scores.
+    """
+    assert settings.covariates is not None
+    k, size = prior.shape[1], len(settings.covariates)
+    kept = np.delete(np.arange(k + 1 + size), k)  # all but the constant
+    places = np.tril_indices(k + size)
+    high, low = np.maximum(kept[places[0]], kept[places[1]]), np.minimum(kept[places[0]], kept[places[1]])
+    joint = device.on_host(pairs)[:, high * (high + 1) // 2 + low]
+    constant = np.concatenate(
+        [np.arange(n_pairs(k), n_pairs(k) + k), [n_pairs(k + 1 + c) + k for c in range(size)]]
+    )
+    h = linear[:, kept] - device.on_host(pairs)[:, constant.astype(np.intp)]
+    second = unpack(np.array(settings.covariates.second), size) + UNKNOWN * np.eye(size)
+    joint[:, block_places(k, size)] += pack(np.linalg.inv(second))
+    whole = np.concatenate([prior, np.full((len(prior), size), UNKNOWN)], axis=1)
+    mean, covariance, _ = gfa.solve_normals(joint, h, np.ones(1), whole)
+    found = covariance[:, : n_pairs(k)]
+    if not settings.full_scores:
+        found = diagonal(found, k)
+    inclusion = np.ones((len(mean), k)) if settings.scores_spike else None
+    return Local(
+        np.ascontiguousarray(mean[:, :k]),
+        np.ascontiguousarray(found),
+        inclusion,
+        covariates=mean[:, k:].copy(),
+    )
 
 
 def _coordinates(
@@ -284,6 +341,7 @@ def _coordinates(
 def _update_noise(
     settings: Settings,
     local: Local,
+    design: Float64[Array, "B C"],
     evidence: dict[str, Evidence],
     globals_: Globals,
     pseudo: dict[str, Pseudo],
@@ -291,7 +349,6 @@ def _update_noise(
 ) -> tuple[Local, float]:
     """Update q(rho) of each row in each Gaussian view; return it and its terms of the bound."""
     mean, spread = expected_scores(local)
-    ones, zeros = np.ones(mean.shape[0]), np.zeros(mean.shape[0])
     shape, rate = np.ones((mean.shape[0], len(settings.views))), np.ones((mean.shape[0], len(settings.views)))
     prior_shape, prior_rate, terms = *settings.noise_prior_samples, 0.0
     for m, view in enumerate(settings.views):
@@ -300,7 +357,7 @@ def _update_noise(
         e, p = evidence[view.name], pseudo[view.name]
         tau = settings.precision(view.name, globals_.weights[view.name])[:, noise_group]
         squares = device.product(p.response.astype(np.float64) ** 2, tau)
-        residual = squares + gfa.quadratic(e.linear, device.on_host(e.pairs), mean, spread, ones, zeros)
+        residual = squares + gfa.quadratic(e.linear, device.on_host(e.pairs), mean, spread, design, None)
         assert p.gaps is not None
         observed = p.gaps.n_features - p.gaps.missing
         shape[:, m], rate[:, m] = prior_shape + 0.5 * observed, prior_rate + 0.5 * residual

@@ -76,6 +76,12 @@ def _update_view(
     n_features, (shape, rate) = fixed.n_features, fixed.alpha_prior
     if settings.intercepts:
         view = _update_intercept_prior(settings, view, n_features, sums)
+    own, sizes = settings.priors.intercept, n_features * np.bincount(settings.term_of_column)
+    view = replace(
+        view,
+        coefficient_shape=own[0] + 0.5 * sizes,
+        coefficient_rate=own[1] + 0.5 * sums.coefficient_squares,
+    )
     included, squares = moves.included[fixed.name], moves.squares[fixed.name]
     if sparse and fixed.spikes:
         on, off = settings.priors.theta
@@ -114,8 +120,7 @@ def bound_of(
     for view in settings.views:
         mine = globals_.views[view.name]
         total += float(weights_terms(settings, mine, view, moves, sparse=sparse).sum())
-        if settings.intercepts:
-            total += _intercepts_term(settings, mine, view.n_features, sums[view.name])
+        total += _coefficients_term(settings, mine, view.n_features, sums[view.name])
     return total + float(scores_terms(settings, globals_, moves, stats).sum())
 
 
@@ -135,17 +140,24 @@ def weights_terms(
     return np.asarray(total)
 
 
-def _intercepts_term(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> float:
+def _coefficients_term(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> float:
     """Return the terms of b, m and lambda."""
+    total = _intercepts_term(settings, view, n_features, sums) if settings.intercepts else 0.0
+    shape, rate = view.coefficient_shape, view.coefficient_rate
+    sizes, log_precision = n_features * np.bincount(settings.term_of_column), digamma(shape) - np.log(rate)
+    of_terms = 0.5 * (sizes * (log_precision + 1.0) - shape / rate * sums.coefficient_squares)
+    of_terms = of_terms + gamma_term(shape, rate, *settings.priors.intercept)
+    return total + sums.coefficient_entropy + float(of_terms.sum())
+
+
+def _intercepts_term(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> float:
+    """Return the terms of the intercepts, m and lambda, but for the entropy."""
     mean, variance = view.intercept_mean, view.intercept_mean_variance
     shape, rate = np.asarray([view.intercept_shape]), np.asarray([view.intercept_rate])
     spread = sums.intercept_squares - 2.0 * mean * sums.intercepts + n_features * (mean**2 + variance)
     log_precision = float((digamma(shape) - np.log(rate))[0])
     prior = settings.priors.intercept_mean
-    total = (
-        0.5 * (n_features * (log_precision + 1.0) - float((shape / rate)[0]) * spread)
-        + sums.intercept_entropy
-    )
+    total = 0.5 * (n_features * (log_precision + 1.0) - float((shape / rate)[0]) * spread)
     total += 0.5 * (np.log(prior) - prior * (mean**2 + variance) + 1.0 + np.log(variance))
     return float(total + gamma_term(shape, rate, *settings.priors.intercept)[0])
 

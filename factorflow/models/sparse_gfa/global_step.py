@@ -34,7 +34,7 @@ __all__ = [
     "follow_loadings",
     "select_factors",
     "variance_shares",
-    "with_constant",
+    "with_given",
 ]
 
 SETTLED = 10
@@ -235,16 +235,17 @@ def change_basis(
     inverse: Float64[Array, "K before"],
 ) -> Globals:
     """Apply z -> T z, w -> T'^-1 w, given T and T'^-1."""
-    turned, extended = _transform_loadings(globals_, inverse), with_constant(inverse)
+    turned, extended = _transform_loadings(globals_, inverse), with_given(inverse, globals_.n_given)
     views = {name: replace(v, pairs=congruence(v.pairs, extended)) for name, v in globals_.views.items()}
     before = globals_.transform
     return replace(turned, views=views, transform=transform if before is None else transform @ before)
 
 
-def with_constant(transform: Float64[Array, "K before"]) -> Float64[Array, "K1 before1"]:
+def with_given(transform: Float64[Array, "K before"], n_given: int) -> Float64[Array, "L before_L"]:
     """Return a transform of w as one of (w, b)."""
-    extended = np.zeros((len(transform) + 1, transform.shape[1] + 1))
-    extended[:-1, :-1], extended[-1, -1] = transform, 1.0
+    after, before = transform.shape
+    extended = np.zeros((after + n_given, before + n_given))
+    extended[:after, :before], extended[after:, before:] = transform, np.eye(n_given)
     return extended
 
 
@@ -260,7 +261,7 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
     if np.array_equal(kept, np.arange(k)):
         return globals_
     pick = np.eye(k)[kept]
-    extended = with_constant(pick)
+    extended = with_given(pick, globals_.n_given)
     views = {
         name: replace(
             v,

@@ -6,7 +6,7 @@ messages fixed. One step of expectation maximisation a pass would creep where ea
 
 - alpha and theta of each factor, from l = mu / sigma^2, p = 1 / sigma^2 - <alpha>, by iterations from where
   they are, or where none of its loadings is there, if that is higher;
-- m and lambda of the intercepts b, a root in log lambda::
+- m and lambda of the intercepts b, a root in log lambda; lambda of the coefficients of each term, m = 0::
 
       b_d = (lambda m + l_d) / (lambda + p_d),  m = sum_d [l / (lambda + p)] / sum_d [p / (lambda + p)]
       lambda (rate + 1/2 sum_d [(b_d - m)^2 + Var m + 1 / (lambda + p_d)]) = shape + D / 2
@@ -30,13 +30,14 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import gammaln
 
+from factorflow.kernels.linalg import unpack
 from factorflow.kernels.special import beta_term, digamma, gamma_term, logistic
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 from factorflow.trees import replace
 
-__all__ = ["optimize_hyperparameters", "noise_prior_of"]
+__all__ = ["column_precision", "message_precision", "noise_prior_of", "optimize_hyperparameters"]
 
 INNER = 3
 """Steps of alpha and theta at fixed messages, of two iterations each. Always as many: an end that rounding
@@ -69,8 +70,7 @@ def optimize_hyperparameters(
     for fixed_view in settings.views:
         name = fixed_view.name
         weights, fixed, view, old = new.weights[name], new.fixed[name], new.views[name], before.views[name]
-        if settings.intercepts:
-            view = _intercepts(settings, weights, fixed, view, old)
+        view = _coefficients(settings, weights, fixed, view, old)
         if sparse and fixed_view.spikes:
             scale = np.ones(new.n_factors) if new.transform is None else np.diag(new.transform)
             view = _slab(settings, fixed_view, weights, view, old.alpha * scale**2)
@@ -87,35 +87,73 @@ def noise_prior_of(view: View, fixed: Fixed) -> tuple[float, Float64[Array, "#D 
     return view.noise_shape, view.noise_rate * _variance(fixed)
 
 
+def column_precision(settings: Settings, view: View) -> Float64[Array, " C"]:
+    """Return the prior precision of the coefficient of each given column, the intercept first."""
+    of_terms = (view.coefficient_shape / view.coefficient_rate)[settings.term_of_column]
+    return np.concatenate([[view.intercept_shape / view.intercept_rate], of_terms])
+
+
 def _variance(fixed: Fixed) -> Float64[Array, "D 1"]:
     """Return the variance of the entries of each feature; 1 of one that does not vary."""
     count, squares = fixed.count.sum(axis=1, keepdims=True), fixed.squares.sum(axis=1, keepdims=True)
     return np.where(squares > 0.0, squares / np.maximum(count, 1.0), 1.0)
 
 
-def _intercepts(settings: Settings, weights: Weights, fixed: Fixed, view: View, old: View) -> View:
-    """Return the view with m and lambda for the next pass; ``old``: those that this one went by."""
+def _coefficients(settings: Settings, weights: Weights, fixed: Fixed, view: View, old: View) -> View:
+    """Return the view with m and each lambda for the next pass; ``old``: those that this one went by."""
+    used, p = column_precision(settings, old), np.zeros(weights.coefficients.shape)
+    p[:, settings.learned_columns] = message_precision(settings, weights, old)
+    level = weights.coefficients.copy()
+    level[:, 0] += fixed.reference / fixed.scale
+    linear = level * (p + used)
+    linear[:, 0] -= used[0] * old.intercept_mean
+    if settings.intercepts:
+        mean, precision = _optimal_precision(settings, linear[:, 0], p[:, 0], settings.priors.intercept_mean)
+        view = replace(view, intercept_mean=mean, intercept_rate=view.intercept_shape / precision)
+    rates = np.array(view.coefficient_rate)
+    for term in range(settings.n_terms):
+        mine = 1 + np.flatnonzero(settings.term_of_column == term)
+        found = _optimal_precision(settings, linear[:, mine].ravel(), p[:, mine].ravel(), None)[1]
+        rates[term] = view.coefficient_shape[term] / found
+    return replace(view, coefficient_rate=rates)
+
+
+def message_precision(settings: Settings, weights: Weights, view: View) -> Float64[Array, "D learned"]:
+    """Return the precision of each learned coefficient that is told by the entries, the others known.
+
+    ``view`` has the prior precisions that it was learned with.
+    """
+    learned = settings.learned_columns
+    covariance = unpack(weights.coefficients_spread, settings.n_given)[:, learned, learned]
+    own = column_precision(settings, view)[learned]
+    return np.maximum(np.einsum("dcc->dc", np.linalg.inv(covariance)) - own, 0.0)
+
+
+def _optimal_precision(
+    settings: Settings, linear: Float64[Array, " n"], p: Float64[Array, " n"], of_mean: float | None
+) -> tuple[float, float]:
+    """Return mean m and precision lambda of coefficients, given their messages.
+
+    ``of_mean`` is the prior precision of m; None: m = 0.
+    """
     from scipy.optimize import brentq
 
-    used = old.intercept_shape / old.intercept_rate
-    p = np.maximum(1.0 / weights.intercept_variance - used, 0.0)
-    level = weights.intercept + fixed.reference / fixed.scale
-    linear = level / weights.intercept_variance - used * old.intercept_mean
-    prior, (shape, rate) = settings.priors.intercept_mean, settings.priors.intercept
+    shape, rate = settings.priors.intercept
     shape = shape + 0.5 * len(p)
 
     def excess(log_precision: float) -> tuple[float, float]:
-        """Return log lambda less what follows from the intercepts that it gives, and m."""
-        precision = float(np.exp(log_precision))
+        """Return log lambda less what follows from the coefficients that it gives, and m."""
+        precision, mean = float(np.exp(log_precision)), 0.0
         total = precision + p
-        mean = float((linear * precision / total).sum() / (prior + (p * precision / total).sum()))
+        if of_mean is not None:
+            mean = float((linear * precision / total).sum() / (of_mean + (p * precision / total).sum()))
         spread = (((precision * mean + linear) / total - mean) ** 2 + 1.0 / total).sum()
-        spread += len(p) / (prior + len(p) * precision)  # the variance of m
+        if of_mean is not None:
+            spread += len(p) / (of_mean + len(p) * precision)  # the variance of m
         return log_precision - float(np.log(shape / (rate + 0.5 * spread))), mean
 
     log_precision = float(brentq(lambda x: excess(x)[0], *LOGS, xtol=1e-6))
-    mean, precision = excess(log_precision)[1], float(np.exp(log_precision))
-    return replace(view, intercept_mean=mean, intercept_rate=view.intercept_shape / precision)
+    return excess(log_precision)[1], float(np.exp(log_precision))
 
 
 def _slab(

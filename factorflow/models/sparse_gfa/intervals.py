@@ -7,7 +7,7 @@ samples. With I = sum_n u E[z z'] of all else known, of the factors whose inclus
 - The entry itself tells of z_n: with z_n integrated out the precision about x is u (1 - u v), v = w' Cov z w,
   and it sees E z alone (Louis 1982: the information that is missing). So I becomes
   (1 - u- v-) R I R, u- and v- averages over the samples, R = diag((sum (E z_k)^2 / sum E z_k^2)^1/2).
-- Its inverse over the factors of the feature at once, and the intercept.
+- Its inverse over the factors of the feature at once, the intercept and the covariates.
 - All features share what q(z) leaves open: z_j -> z_j + e z_k, w_k -> w_k - e w_j leaves x as it is but for
   features that have j and not k. The precision of e is N (1 + q_jk), q_jk = sum_d u- w_dj^2 of those, plus
   alpha w_dj^2 of the others; that of e_jk and e_kj together [[1 + q_jk, 1], [1, 1 + q_kj]] N (a rotation
@@ -28,6 +28,7 @@ from jaxtyping import Bool, Float64
 
 from factorflow.kernels.linalg import diagonal, unpack
 from factorflow.models.contract import Array, Variable
+from factorflow.models.sparse_gfa.hyperparameters import column_precision, message_precision
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Weights, expected_weights
 from factorflow.models.sparse_gfa.summaries import Corrected
@@ -48,29 +49,34 @@ class Spread:
     Parameters
     ----------
     moments, covariance : array
-        Sums of E[(z, 1)(z, 1)'] and of Cov z over the samples, packed.
-    n_rows, n_factors : float, int
-        Samples, and factors (K).
+        Sums of E[(z, a)(z, a)'] and of Cov z over the samples, packed.
+    n_rows, n_factors, n_given : float, int, int
+        Samples, factors (K) and given columns (C).
     """
 
     moments: Float64[np.ndarray, " Q"]
     covariance: Float64[np.ndarray, " P"]
     n_rows: float
     n_factors: int
+    n_given: int = 1
 
     @property
     def second(self) -> Float64[Array, " K"]:
         """Average of E z^2."""
-        return np.maximum(diagonal(self.moments, self.n_factors + 1)[:-1] / self.n_rows, 1e-300)
+        return np.maximum(
+            diagonal(self.moments, self.n_factors + self.n_given)[: self.n_factors] / self.n_rows, 1e-300
+        )
 
 
-def _active(settings: Settings, weights: Weights) -> Bool[Array, "D K1"]:
-    """Return which factors a feature has, and whether an intercept."""
+def _active(settings: Settings, weights: Weights) -> Bool[Array, "D L"]:
+    """Return which factors a feature has, and whether an intercept; it has all covariates."""
     on = np.ones(weights.mean.shape, bool) if weights.inclusion is None else weights.inclusion > 0.5
-    return np.concatenate([on, np.full((len(on), 1), settings.intercepts)], axis=1)
+    given = np.ones((len(on), settings.n_given), bool)
+    given[:, 0] = settings.intercepts
+    return np.concatenate([on, given], axis=1)
 
 
-def _inverse(matrix: Float64[Array, "D K1 K1"], active: Bool[Array, "D K1"]) -> Float64[Array, "D K1 K1"]:
+def _inverse(matrix: Float64[Array, "D L L"], active: Bool[Array, "D L"]) -> Float64[Array, "D L L"]:
     """Return the inverses of the active rows and columns, 0 elsewhere."""
     both = active[:, :, None] & active[:, None, :]
     rest = np.eye(active.shape[1]) * ~active[:, :, None]
@@ -78,9 +84,9 @@ def _inverse(matrix: Float64[Array, "D K1 K1"], active: Bool[Array, "D K1"]) -> 
 
 
 def _variance(
-    information: Float64[Array, "D K1 K1"],
-    precision: Float64[Array, " K1"],
-    active: Bool[Array, "D K1"],
+    information: Float64[Array, "D L L"],
+    precision: Float64[Array, " L"],
+    active: Bool[Array, "D L"],
     loadings: Float64[Array, "D K"],
     count: Float64[Array, " D"],
     spread: Spread,
@@ -89,7 +95,7 @@ def _variance(
     k = loadings.shape[1]
     uncertain = unpack(spread.covariance, k) / spread.n_rows
     known = np.sqrt(np.clip(1.0 - np.diag(uncertain) / spread.second, LEAST, 1.0))
-    known = np.append(known, 1.0)
+    known = np.append(known, np.ones(spread.n_given))
     average = information[:, k, k] / np.maximum(count, 1.0)
     left = 1.0 - average * np.einsum("dj,jk,dk->d", loadings, uncertain, loadings)
     matrix = np.clip(left, LEAST, 1.0)[:, None, None] * information * np.outer(known, known)
@@ -104,7 +110,7 @@ def corrected(settings: Settings, globals_: Globals, spread: Spread) -> dict[str
         name, weights, shared = view.name, globals_.weights[view.name], globals_.views[view.name]
         active, count = _active(settings, weights), globals_.fixed[view.name].count.sum(axis=1)
         on[name] = active[:, :k]
-        prior = np.append(shared.alpha, shared.intercept_shape / shared.intercept_rate)
+        prior = np.append(shared.alpha, column_precision(settings, shared))
         size, average[name] = _known(settings, name, globals_, count)
         mean[name] = np.where(on[name], weights.mean, 0.0)
         correlation = _correlation(spread)
@@ -123,23 +129,24 @@ def corrected(settings: Settings, globals_: Globals, spread: Spread) -> dict[str
 
 def _known(
     settings: Settings, name: str, globals_: Globals, count: Float64[Array, " D"]
-) -> tuple[Float64[Array, "D K1"], Float64[Array, " D"]]:
-    """Return the roots of sum_n u E[z_k^2] and sum_n u of each feature as q has them, and the latter / N."""
+) -> tuple[Float64[Array, "D L"], Float64[Array, " D"]]:
+    """Return the roots of sum_n u E[z_k^2] and sum_n u a_c^2 of each feature as q has them; sum_n u / N."""
     weights, view = globals_.weights[name], globals_.views[name]
     k = weights.mean.shape[1]
     precision = 1.0 / diagonal(weights.variance, k)
     if weights.variance.shape[1] != k:
         precision = np.einsum("dkk->dk", np.linalg.inv(unpack(weights.variance, k)))
-    total = settings.information(name, weights) * count
-    if settings.intercepts:
-        total = np.maximum(1.0 / weights.intercept_variance - view.intercept_shape / view.intercept_rate, 0.0)
-    size = np.concatenate([np.maximum(precision - view.alpha, 0.0), total[:, None]], axis=1)
-    return np.sqrt(size), total / settings.n_rows
+    given = np.zeros(weights.coefficients.shape)
+    given[:, settings.learned_columns] = message_precision(settings, weights, view)
+    if not settings.intercepts:
+        given[:, 0] = settings.information(name, weights) * count
+    size = np.concatenate([np.maximum(precision - view.alpha, 0.0), given], axis=1)
+    return np.sqrt(size), given[:, 0] / settings.n_rows
 
 
-def _correlation(spread: Spread) -> Float64[Array, "K1 K1"]:
-    """Return the products of (z, 1), averaged, on the scale where squares are 1."""
-    second = unpack(spread.moments, spread.n_factors + 1)
+def _correlation(spread: Spread) -> Float64[Array, "L L"]:
+    """Return the products of (z, a), averaged, on the scale where squares are 1."""
+    second = unpack(spread.moments, spread.n_factors + spread.n_given)
     size = np.sqrt(np.maximum(np.diag(second), 1e-300))
     return np.asarray(second / np.outer(size, size))
 

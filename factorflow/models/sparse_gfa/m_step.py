@@ -8,11 +8,11 @@ from typing import TypeVar
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.kernels.linalg import diagonal, n_pairs, unpack
+from factorflow.kernels.linalg import block_places, diagonal, row_place, unpack
 from factorflow.kernels.special import digamma, gamma_term
 from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array, Step
-from factorflow.models.sparse_gfa.hyperparameters import ALONE, noise_prior_of
+from factorflow.models.sparse_gfa.hyperparameters import ALONE, column_precision, noise_prior_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.loadings import get_prior
 from factorflow.models.sparse_gfa.n_factors import worth_of_loadings
@@ -47,7 +47,7 @@ class System:
     """Normal equations of a run of features: precision scale_d P_d, linear term scale_d c_d."""
 
     pairs: Float64[np.ndarray, "#D Q"]
-    cross: Float64[np.ndarray, "D K1"]
+    cross: Float64[np.ndarray, "D L"]
     scale: Float64[np.ndarray, " D"]
 
 
@@ -92,12 +92,12 @@ def _update(
     else:
         weights, entropy = _update_full(weights, view, system, rate)
     expected = expected_weights(weights)
-    if settings.intercepts:
-        weights = _update_intercept(settings, weights, expected[0], fixed, view, system, rate)
+    weights, given = _update_coefficients(settings, weights, expected[0], fixed, view, system, rate)
     weights, likelihood, noise = _update_noise(
         settings, name, weights, expected, fixed, view, (mine, pairs), rate
     )
-    sums = _sums(settings, name, weights, expected, fixed, (entropy, likelihood, noise), rotates=rotates)
+    terms = entropy, likelihood, noise, given
+    sums = _sums(settings, name, weights, expected, fixed, terms, rotates=rotates)
     if sparse and settings.deletes:
         sums = replace(sums, worth=worth_of_loadings(settings, name, weights, expected, mine.cross, pairs))
     return weights, sums
@@ -117,11 +117,12 @@ def normal_equations(
 
 
 def _linear(weights: Weights, system: System) -> Float64[Array, "D K"]:
-    """Return scale_d (c_d - b_d P_d1)."""
+    """Return scale_d (c_d - P_da b_d)."""
     n_factors = weights.mean.shape[1]
-    first = n_pairs(n_factors)
-    with_constant = system.pairs[:, first : first + n_factors]
-    return system.scale[:, None] * (system.cross[:, :n_factors] - weights.intercept[:, None] * with_constant)
+    linear = system.cross[:, :n_factors]
+    for c, coefficient in enumerate(weights.coefficients.T):
+        linear = linear - coefficient[:, None] * system.pairs[:, row_place(n_factors + c, n_factors)]
+    return system.scale[:, None] * linear
 
 
 def _update_full(weights: Weights, view: View, system: System, step: float = 1.0) -> tuple[Weights, float]:
@@ -137,7 +138,7 @@ def _update_full(weights: Weights, view: View, system: System, step: float = 1.0
     return replace(weights, mean=mean, variance=covariance, inclusion=None), entropy
 
 
-def _update_intercept(
+def _update_coefficients(
     settings: Settings,
     weights: Weights,
     mean: Float64[Array, "D K"],
@@ -145,18 +146,30 @@ def _update_intercept(
     view: View,
     system: System,
     step: float,
-) -> Weights:
-    n_factors = weights.mean.shape[1]
-    first = n_pairs(n_factors)
-    prior = view.intercept_shape / view.intercept_rate
-    with_constant = np.einsum(
-        "dk,dk->d", mean, np.broadcast_to(system.pairs[:, first : first + n_factors], mean.shape)
+) -> tuple[Weights, float]:
+    """Update q(b), b = (intercept, coefficients of the covariates), jointly; return its log determinants."""
+    learned, k = settings.learned_columns, weights.mean.shape[1]
+    columns = range(settings.n_given)[learned]
+    if not len(columns):
+        return weights, 0.0
+    prior = column_precision(settings, view)
+    linear = system.cross[:, k + columns.start :] - np.stack(
+        [
+            np.einsum("dk,dk->d", mean, np.broadcast_to(system.pairs[:, row_place(k + c, k)], mean.shape))
+            for c in columns
+        ],
+        axis=1,
     )
-    precision = prior + system.scale * system.pairs[:, -1]
-    shifted = view.intercept_mean - fixed.reference / fixed.scale
-    linear = prior * shifted + system.scale * (system.cross[:, n_factors] - with_constant)
-    level = weights.intercept + step * (linear / precision - weights.intercept)
-    return replace(weights, intercept=level, intercept_variance=1.0 / precision)
+    linear = system.scale[:, None] * linear
+    if settings.intercepts:
+        linear[:, 0] += prior[0] * (view.intercept_mean - fixed.reference / fixed.scale)
+    pairs = system.pairs[:, block_places(k + columns.start, len(columns))]
+    found, spread, logdet = gfa.solve_normals(pairs, linear, system.scale, prior[None, learned])
+    coefficients, covariance = weights.coefficients.copy(), np.zeros_like(weights.coefficients_spread)
+    coefficients[:, learned] += step * (found - coefficients[:, learned])
+    covariance[:, block_places(columns.start, len(columns))] = spread
+    new = replace(weights, coefficients=coefficients, coefficients_spread=covariance)
+    return new, 0.5 * float(logdet.sum())
 
 
 def _update_noise(
@@ -174,7 +187,7 @@ def _update_noise(
     fit = np.stack(
         [
             gfa.quadratic(
-                mine.cross[:, t], pairs[:, t], mean, spread, weights.intercept, weights.intercept_variance
+                mine.cross[:, t], pairs[:, t], mean, spread, weights.coefficients, weights.coefficients_spread
             )
             for t in range(mine.cross.shape[1])
         ],
@@ -257,7 +270,7 @@ def _precision_pairs(
     (mean, spread), f = expected, settings.precision(name, weights)
     return np.stack(
         [
-            gfa.sum_pairs(mean, spread, weights.intercept, weights.intercept_variance, f[:, t])
+            gfa.sum_pairs(mean, spread, weights.coefficients, weights.coefficients_spread, f[:, t])
             for t in range(f.shape[1])
         ]
     )
@@ -265,7 +278,8 @@ def _precision_pairs(
 
 def loading_sums(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> FeatureSums:
     """Return what the loadings and intercepts of a view add up, for the parameters that they share."""
-    return _sums(settings, name, weights, expected_weights(weights), fixed, (0.0, 0.0, 0.0), rotates=False)
+    terms = 0.0, 0.0, 0.0, 0.0
+    return _sums(settings, name, weights, expected_weights(weights), fixed, terms, rotates=False)
 
 
 def _sums(
@@ -274,7 +288,7 @@ def _sums(
     weights: Weights,
     expected: tuple[Float64[Array, "D K"], Float64[Array, "D V"]],
     fixed: Fixed,
-    terms: tuple[float, float, float],
+    terms: tuple[float, float, float, float],
     *,
     rotates: bool,
 ) -> FeatureSums:
@@ -290,7 +304,9 @@ def _sums(
     b = weights.intercept + fixed.reference / fixed.scale
     v = weights.intercept_variance
     ones = np.ones(len(mean))
-    entropy, likelihood, noise = terms
+    entropy, likelihood, noise, given = terms
+    others = weights.coefficients[:, 1:] ** 2 + diagonal(weights.coefficients_spread, settings.n_given)[:, 1:]
+    coefficients = weights.coefficients, weights.coefficients_spread
     return FeatureSums(
         included=included,
         squares=squares,
@@ -299,7 +315,10 @@ def _sums(
         noise=noise,
         intercepts=float(b.sum()),
         intercept_squares=float((b**2 + v).sum()),
-        intercept_entropy=0.5 * float(np.log(v).sum()) if settings.intercepts else 0.0,
+        coefficient_squares=np.bincount(
+            settings.term_of_column, others.sum(axis=0), minlength=settings.n_terms
+        ).astype(np.float64),
+        coefficient_entropy=given,
         pairs=_precision_pairs(settings, name, weights, expected),
-        gram=gfa.sum_pairs(mean, spread, weights.intercept, v, ones) if rotates else None,
+        gram=gfa.sum_pairs(mean, spread, *coefficients, ones) if rotates else None,
     )

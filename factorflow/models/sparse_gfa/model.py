@@ -8,6 +8,7 @@ from functools import partial
 from typing import ClassVar, Literal
 
 from factorflow.errors import InputError
+from factorflow.kernels.linalg import n_pairs
 from factorflow.likelihoods import Likelihood
 from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.contract import (
@@ -226,6 +227,13 @@ class SparseGFAModel(Model[Globals, Local]):
             "factor": self.factor_names(globals_.n_factors, globals_.numbers),
             "view": [view.name for view in self.settings.views],
         }
+        if self.settings.covariates is not None:
+            n_given = self.settings.n_given
+            names["covariate"], names["term"] = (
+                self.settings.covariates.labels,
+                self.settings.covariates.names,
+            )
+            names["coefficient_pair"] = [str(i) for i in range(n_pairs(n_given))]
         if self.settings.n_starts > 1:
             names["start"] = [f"start{i + 1}" for i in range(len(globals_.starts))]
         return names

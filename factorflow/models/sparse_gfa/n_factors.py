@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import entr
 
-from factorflow.kernels.linalg import diagonal, unpack
+from factorflow.kernels.linalg import diagonal, n_pairs, unpack
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.elbo import Moves, scores_terms, weights_terms
 from factorflow.models.sparse_gfa.settings import Settings
@@ -53,7 +53,7 @@ def worth_of_loadings(
     name: str,
     weights: Weights,
     expected: tuple[Float64[Array, "D K"], Float64[Array, "D K"]],
-    cross: Float64[Array, "D T K1"],
+    cross: Float64[Array, "D T L"],
     pairs: Float64[Array, "#D T Q"],
 ) -> tuple[Float64[Array, " K"], Float64[Array, " K"]]:
     """Return what features add to the worth of each factor: Delta and the entropy of q(w, s); and to gap.
@@ -71,19 +71,20 @@ def worth_of_loadings(
     """
     mean, variance = expected
     k, precision = mean.shape[1], settings.precision(name, weights)
-    extended = np.concatenate([mean, weights.intercept[:, None]], axis=1)
+    extended = np.concatenate([mean, weights.coefficients], axis=1)
+    size = extended.shape[1]
     explained, spread = np.zeros(k), np.zeros(k)
     for t in range(cross.shape[1]):
-        full = unpack(pairs[:, t], k + 1)
+        full = unpack(pairs[:, t], size)
         products = extended @ full[0] if len(full) == 1 else np.einsum("dj,djk->dk", extended, full)
         growth = 2.0 * mean * (cross[:, t, :k] - products[:, :k])
-        growth += (mean**2 - variance) * diagonal(pairs[:, t], k + 1)[:, :k]
+        growth += (mean**2 - variance) * diagonal(pairs[:, t], size)[:, :k]
         if weights.noise_shape is None or weights.noise_rate is None:
             explained += 0.5 * precision[:, t] @ growth
         else:
             relative = np.maximum(0.5 * growth / weights.noise_rate[:, t, None], -MOST_LOST)
             explained += weights.noise_shape[:, t] @ np.log1p(relative)
-        spread += (precision[:, t] * pairs[:, t, -1]) @ variance
+        spread += (precision[:, t] * pairs[:, t, n_pairs(k + 1) - 1]) @ variance
     if weights.entropies is not None:
         return explained + weights.entropies.sum(axis=0), spread
     inclusion = np.ones(mean.shape) if weights.inclusion is None else weights.inclusion

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float64, Shaped
 
 from factorflow.kernels import device
+from factorflow.kernels.linalg import triangle
 from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.settings import Settings
@@ -26,8 +27,9 @@ def predict(
 ) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
     """Return mean and standard deviation of new observations, on the data scale.
 
-    The variance of x = b + w'z has the parts of b, of z (as if scores were independent), and of w. The noise
-    adds E[1 / tau] = b / (a - 1) of q(tau) = Ga(a, b), other views have the variance of their likelihood.
+    The variance of x = a'b + w'z has the parts of b, of z (as if scores were independent), and of w. The
+    noise adds E[1 / tau] = b / (a - 1) of q(tau) = Ga(a, b); other views have the variance of their
+    likelihood.
     """
     found = predictive(settings, rows, record, name, aux)
     if found is not None:
@@ -91,7 +93,13 @@ def _predictor(
     loadings, spread = np.asarray(record[f"loadings_{name}"]), np.asarray(record[f"loadings_variance_{name}"])
     x = scores @ loadings.T + record[f"intercept_{name}"]
     variance = (scores**2 + uncertain) @ spread.T + uncertain @ (loadings**2).T
-    return x, variance + record[f"intercept_variance_{name}"]
+    if f"coefficients_{name}" not in record:
+        return x, variance + record[f"intercept_variance_{name}"]
+    given, packed = np.asarray(rows["covariates"]), np.asarray(record[f"coefficients_covariance_{name}"])
+    design = np.concatenate([np.ones((len(given), 1)), given], axis=1)
+    first, second = triangle(design.shape[1])
+    products = design[:, first] * design[:, second] * np.where(first == second, 1.0, 2.0)
+    return x + given @ np.asarray(record[f"coefficients_{name}"]).T, variance + products @ packed.T
 
 
 def _of_group(rows: Mapping[str, Array], values: Float64[Array, "*shape"]) -> Float64[Array, "*rows"]:

@@ -165,19 +165,18 @@ def table_of(
     weights = globals_.weights[view.name]
     mean, spread = expected_weights(weights)
     f = settings.precision(view.name, weights)[:, noise_group]
-    extended = np.concatenate([mean, weights.intercept[:, None]], axis=1) * f[:, None]
+    extended = np.concatenate([mean, weights.coefficients], axis=1) * f[:, None]
     pairs = None
     if view.scattered:
-        pairs = gfa.expected_pairs(
-            mean, spread, weights.intercept, weights.intercept_variance, f, settings.dtype
-        )
+        others = weights.coefficients, weights.coefficients_spread
+        pairs = gfa.expected_pairs(mean, spread, *others, f, settings.dtype)
         pairs = device.move_beside(pairs, values)
     total = globals_.views[view.name].pairs[noise_group]
     loadings = device.move_beside(pad_columns(extended, settings.dtype), values)
     wide = None
     if not view.is_gaussian:
         full = settings.full_scores
-        parts = [spread, squares_of(mean, packed=full), weights.intercept_variance[:, None]]
+        parts = [spread, squares_of(mean, packed=full), weights.coefficients_spread]
         wide = device.move_beside(np.concatenate(parts, axis=1).astype(settings.dtype), values)
     return Table(
         loadings, pairs, device.move_beside(total, values), low_noise(settings, view, globals_), wide
@@ -193,13 +192,18 @@ def squares_of(mean: Float64[Array, "N K"], *, packed: bool) -> Float64[Array, "
 
 
 def variance_of_predictor(
-    mean: Float64[Array, "B K"], spread: Float64[Array, "#B V"], table: Float[Array, "D S"], *, full: bool
+    mean: Float64[Array, "B K"],
+    spread: Float64[Array, "#B V"],
+    design: Float64[Array, "B C"],
+    table: Float[Array, "D S"],
+    *,
+    full: bool,
 ) -> Float[Array, "B D"]:
-    """Return Var x of every entry, tr(Cov w E[z z']) + E[w]' Cov z E[w] + v_b: a sum of positive parts.
+    """Return Var x of every entry, tr(Cov w E[z z']) + E[w]' Cov z E[w] + a' Cov b a, all of them positive.
 
     ``table`` has Var w (D, K) or Cov w packed, then the squares of E[w] or, where q(z) has ``full``
-    covariances, the products, then v_b. E x^2 - (E x)^2 would lose all digits where counts are high, in
-    single precision.
+    covariances, the products, then Cov b packed. E x^2 - (E x)^2 would lose all digits where counts are high,
+    in single precision.
     """
     n_rows, n_factors = mean.shape
     rows, columns = triangle(n_factors)
@@ -208,11 +212,13 @@ def variance_of_predictor(
     packed = _packed(of_scores, n_factors)
     if full:
         of_scores = packed * twice
-    if table.shape[1] - 1 - of_scores.shape[1] == n_factors:  # independent weights
+    first, second_column = triangle(design.shape[1])
+    given = design[:, first] * design[:, second_column] * np.where(first == second_column, 1.0, 2.0)
+    if table.shape[1] - given.shape[1] - of_scores.shape[1] == n_factors:  # independent weights
         second = mean**2 + diagonal(packed, n_factors)
     else:
         second = (squares_of(mean, packed=True) + packed) * twice
-    left = np.concatenate([second, of_scores, np.ones((n_rows, 1))], axis=1)
+    left = np.concatenate([second, of_scores, given], axis=1)
     return device.move_beside(left.astype(table.dtype), table) @ table.T
 
 
@@ -270,8 +276,9 @@ def pseudo_data(
     assert table.spread is not None
     scores, spread = expected_scores(local)
     weights = globals_.weights[name]
-    mean = _mean(weights, scores, values, settings.dtype)
-    variance = variance_of_predictor(scores, spread, table.spread, full=settings.full_scores)
+    design = settings.design(block, local)
+    mean = _mean(weights, scores, design, values, settings.dtype)
+    variance = variance_of_predictor(scores, spread, design, table.spread, full=settings.full_scores)
     aux = aux_of(view, block)
     given = view, globals_.fixed[name], values, mean, variance, weights.phi.T, table.low_noise
     return message_data(*given, aux=aux)
@@ -345,15 +352,14 @@ def message_data(
 def _mean(
     weights: Weights,
     scores: Float64[Array, "B K"],
+    design: Float64[Array, "B C"],
     values: Shaped[Array, "B D"],
-    dtype: np.dtype[np.floating] | None = None,
+    dtype: np.dtype[np.floating],
 ) -> Float[Array, "B D"]:
-    """Return E[x] of every entry, where ``values`` lie, and in their type unless one is given."""
-    extended = np.concatenate([expected_weights(weights)[0], weights.intercept[:, None]], axis=1)
-    left, right = np.concatenate([scores, np.ones((scores.shape[0], 1))], axis=1), extended
-    left, right = (
-        device.move_beside(pad_columns(part, dtype or values.dtype), values) for part in (left, right)
-    )
+    """Return E[x] of every entry, where ``values`` lie."""
+    right = np.concatenate([expected_weights(weights)[0], weights.coefficients], axis=1)
+    left = np.concatenate([scores, design], axis=1)
+    left, right = (device.move_beside(pad_columns(part, dtype), values) for part in (left, right))
     return left @ right.T
 
 
@@ -378,12 +384,12 @@ class Evidence:
     """What one view says about the scores of a block: A_n, packed, and h_n."""
 
     pairs: Float64[Array, "#B Q"]
-    linear: Float64[Array, "B K1"]
+    linear: Float64[Array, "B L"]
 
 
-def evidence_of(pseudo: Pseudo, table: Table, n_factors: int) -> Evidence:
-    """Return what a view says of the scores of each row: packed precisions and linear terms."""
-    linear = device.product(pseudo.response, table.loadings, n_factors + 1)
+def evidence_of(pseudo: Pseudo, table: Table, size: int) -> Evidence:
+    """Return what a view says of (z, a) of each row: packed precisions and linear terms; ``size``: L."""
+    linear = device.product(pseudo.response, table.loadings, size)
     if pseudo.weight is not None:
         return Evidence((pseudo.weight @ table.pairs).astype(np.float64), linear)
     assert pseudo.gaps is not None

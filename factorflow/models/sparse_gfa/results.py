@@ -22,6 +22,7 @@ from factorflow.models.sparse_gfa.variance_explained import (
     explained_shares,
     explained_squares,
     squares_of_block,
+    terms_shares,
 )
 from factorflow.trees import replace
 
@@ -40,9 +41,10 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
 
 @dataclass(frozen=True)
 class Final:
-    """What the variables of the rows of a block are computed from: its final q(z), and noise groups."""
+    """What the variables of the rows of a block are computed from: final q(z), covariates, noise groups."""
 
     q: Local
+    covariates: Float64[np.ndarray, "B J"]
     noise_group: Integer[np.ndarray, " B"]
 
 
@@ -51,7 +53,8 @@ def finish(
 ) -> Final:
     """Return what is known of the rows of a block in the end."""
     before = local if step.projecting else rotated_scores(local, given.globals_)
-    return Final(project_scores(settings, block, before, given), settings.group_codes(block))
+    found = project_scores(settings, block, before, given)
+    return Final(found, settings.design(block, found)[:, 1:], settings.group_codes(block))
 
 
 def _rows_table(settings: Settings) -> list[Variable]:
@@ -75,6 +78,9 @@ def _rows_table(settings: Settings) -> list[Variable]:
         table.append(
             single("sample_precision", ("obs", "view"), doc, lambda f: f.q.noise_shape / f.q.noise_rate)
         )
+    if settings.covariates is not None:
+        doc = "Covariates as the model has them: centred, numbers by their standard deviation."
+        table.append(single("covariates", ("obs", "covariate"), doc, lambda found: found.covariates))
     if settings.n_noise_groups > 1:
         doc = "Group whose noise precision holds."
         table.append(single("noise_group", ("obs",), doc, lambda found: found.noise_group))
@@ -138,6 +144,33 @@ def _shared_table(settings: Settings) -> list[Variable]:
             each(lambda v: v.intercept_shape / v.intercept_rate),
         ),
     ]
+    if settings.covariates is not None:
+        doc = "Precision of the coefficients of a term, on the model's scale."
+        table.append(
+            Variable(
+                "coefficient_precision",
+                ("view", "term"),
+                doc,
+                each(lambda v: v.coefficient_shape / v.coefficient_rate),
+            )
+        )
+        doc = "Share of the variance of a view that each term of covariates explains alone."
+        by_term = Variable(
+            "variance_explained_term",
+            (*group, "view", "term"),
+            doc,
+            by_group(lambda g: terms_shares(settings, g)[:, :, :-1]),
+        )
+        doc = "Share that all covariates explain together."
+        by_all = Variable(
+            "variance_explained_covariates",
+            (*group, "view"),
+            doc,
+            by_group(lambda g: terms_shares(settings, g)[:, :, -1]),
+        )
+        table += [by_term, by_all]
+        doc = "Regression of the scores on the covariates, by least squares."
+        table.append(Variable("score_regression", ("covariate", "factor"), doc, _regression))
     if settings.counts:
         doc = "Components that random signs do not show, counted before the fit; -1: they were not."
         table.append(Variable("n_factors_counted", (), doc, _n_counted, dtype="int64"))
@@ -169,6 +202,12 @@ def _shared_table(settings: Settings) -> list[Variable]:
 
 def _worth(globals_: Globals) -> Array:
     return np.full(globals_.n_factors, np.nan) if globals_.worth is None else globals_.worth
+
+
+def _regression(globals_: Globals) -> Array:
+    if globals_.regression is None:  # no closing pass
+        return np.full((globals_.n_given - 1, globals_.n_factors), np.nan)
+    return globals_.regression
 
 
 def _n_counted(globals_: Globals) -> Array:
@@ -258,6 +297,8 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
         ),
         Variable(f"scale_{name}", (feature,), "Data units in one unit of the model.", scale),
     ]
+    if settings.covariates is not None:
+        table += _coefficients_table(settings, name)
     if settings.view(name).spikes:
         doc = "Probability that a loading is not 0."
         table.append(Variable(f"inclusion_{name}", (feature, "factor"), doc, inclusion))
@@ -270,3 +311,33 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
         doc = "Degrees of freedom of the noise variance, 2 a of q(tau) = Ga(a, b)."
         table.append(Variable(f"noise_degrees_{name}", dims, doc, degrees))
     return table
+
+
+def _coefficients_table(settings: Settings, name: str) -> list[Variable]:
+    """Return the variables of the covariates of a view, in data units a unit of the model's covariate."""
+    dims = (f"feature_{name}", "covariate")
+
+    def scale(g: Globals) -> Float64[Array, "D 1"]:
+        return g.fixed[name].scale[:, None]
+
+    def spread(g: Globals) -> Float64[Array, "D J"]:
+        return diagonal(g.weights[name].coefficients_spread, settings.n_given)[:, 1:] * scale(g) ** 2
+
+    def joint(g: Globals) -> Float64[Array, "D CC"]:
+        return g.weights[name].coefficients_spread * scale(g) ** 2
+
+    return [
+        Variable(
+            f"coefficients_{name}",
+            dims,
+            "Coefficient of a covariate in data units.",
+            lambda g: g.weights[name].coefficients[:, 1:] * scale(g),
+        ),
+        Variable(f"coefficients_variance_{name}", dims, "Its variance.", spread),
+        Variable(
+            f"coefficients_covariance_{name}",
+            (f"feature_{name}", "coefficient_pair"),
+            "Covariances of intercept and coefficients, packed: rows of the lower triangle.",
+            joint,
+        ),
+    ]

@@ -27,6 +27,8 @@ class UpdatedRows:
     ----------
     local : Local
         q(z), and q(rho).
+    design : array
+        a = (1, covariates).
     pseudo : mapping of view to Pseudo
         The pseudo-data they were updated from.
     free, entropy : float
@@ -36,6 +38,7 @@ class UpdatedRows:
     """
 
     local: Local
+    design: Float64[np.ndarray, "B C"]
     pseudo: dict[str, Pseudo]
     free: float
     entropy: float
@@ -49,10 +52,10 @@ def sum_statistics(
     local = rows.local
     mean, spread = expected_scores(local)
     n_rows, n_factors = mean.shape
-    ones, zeros = np.ones(n_rows), np.zeros(n_rows)
-    extended = np.concatenate([mean, ones[:, None]], axis=1)
+    ones, design = np.ones(n_rows), rows.design
+    extended = np.concatenate([mean, design], axis=1)
     scores = pad_columns(extended, settings.dtype)
-    moments = gfa.sum_pairs(mean, spread, ones, zeros, ones)
+    moments = gfa.sum_pairs(mean, spread, design, None, ones)
 
     def weighted_moments(
         rows_with: Bool[Array, " B"], rho: Float64[Array, " B"] | None
@@ -60,7 +63,7 @@ def sum_statistics(
         if rho is None and rows_with.all():
             return moments
         weight = rows_with.astype(np.float64) if rho is None else rows_with * rho
-        return gfa.sum_pairs(mean, spread, ones, zeros, weight)
+        return gfa.sum_pairs(mean, spread, design, None, weight)
 
     table = None
     features, shared = {}, {}
@@ -75,7 +78,7 @@ def sum_statistics(
             if table is None or (p.low_noise.size and table.dtype != np.float64):
                 dtype = np.float64 if p.low_noise.size else settings.dtype
                 table = device.move_beside(
-                    gfa.expected_pairs(mean, spread, ones, zeros, ones, dtype), p.response
+                    gfa.expected_pairs(mean, spread, design, None, ones, dtype), p.response
                 )
             mine = table
             if rho is not None:
@@ -124,10 +127,10 @@ def _cross(
     settings: Settings,
     pseudo: Pseudo,
     scores: Float[Array, "B padded"],
-    extended: Float64[Array, "B K1"],
+    extended: Float64[Array, "B L"],
     rho: Float64[Array, " B"] | None,
-) -> Float64[Array, "D K1"]:
-    """Return sum_n q y^ (z, 1) of a view, of features of little noise in double precision."""
+) -> Float64[Array, "D L"]:
+    """Return sum_n q y^ (z, a) of a view, of features of little noise in double precision."""
     weighted = scores if rho is None else scores * rho[:, None].astype(settings.dtype)
     cross = device.product(pseudo.response.T, weighted, extended.shape[1])
     if pseudo.low_noise.size:
@@ -142,11 +145,13 @@ def _prior_sums(
 ) -> tuple[Float64[Array, "G K"], Float64[Array, "G K"]]:
     """Return sum_n P(score not 0) and sum_n of the slab's second moment, by group.
 
-    Of scores without spikes and groups the latter are in the sum of E[(z, 1)(z, 1)'] already.
+    Of scores without spikes and groups the latter are in the sum of E[(z, a)(z, a)'] already.
     """
     n_rows, n_factors = local.mean.shape
     if settings.n_groups == 1 and local.inclusion is None:
-        return np.full((1, n_factors), float(n_rows)), diagonal(moments, n_factors + 1)[None, :-1]
+        return np.full((1, n_factors), float(n_rows)), diagonal(moments, n_factors + settings.n_given)[
+            None, :n_factors
+        ]
     included = local.inclusion
     squares = local.mean**2 + diagonal(local.variance, n_factors)
     if included is None:

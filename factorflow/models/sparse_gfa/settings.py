@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from factorflow.covariates import COVARIATES, Covariates
 from factorflow.errors import InputError
 from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.loadings import get_prior
-from factorflow.models.sparse_gfa.state import Weights
+from factorflow.models.sparse_gfa.state import Local, Weights
 
 __all__ = ["PARAMETER_TOL", "Priors", "Settings", "ViewSettings"]
 
@@ -140,6 +141,8 @@ class Settings:
         Parts that the blocks are taken in, if not all at once.
     priors : Priors
         Constants.
+    covariates : Covariates or None
+        What else is given of each sample.
     """
 
     views: tuple[ViewSettings, ...]
@@ -164,6 +167,27 @@ class Settings:
     inference: str
     n_parts: int
     priors: Priors
+    covariates: Covariates | None = None
+
+    @property
+    def n_given(self) -> int:
+        """Given columns: the intercept and the covariates (C)."""
+        return 1 + (len(self.covariates) if self.covariates else 0)
+
+    @property
+    def n_terms(self) -> int:
+        """Groups of covariates whose coefficients share a precision (H)."""
+        return len(self.covariates.terms) if self.covariates else 0
+
+    @property
+    def term_of_column(self) -> Int64[Array, " J"]:
+        """The group of each covariate."""
+        return self.covariates.groups if self.covariates else np.empty(0, np.int64)
+
+    @property
+    def learned_columns(self) -> slice:
+        """Columns whose coefficients are learned: without intercepts all but the first."""
+        return slice(0 if self.intercepts else 1, None)
 
     @property
     def dtype(self) -> np.dtype[np.floating]:
@@ -235,6 +259,18 @@ class Settings:
         """Return the number of features in the views before one."""
         names = [v.name for v in self.views]
         return sum(v.n_features for v in self.views[: names.index(name)])
+
+    def design(self, block: Block, local: Local | None = None) -> Float64[Array, "B C"]:
+        """Return the given columns of each row, a = (1, covariates).
+
+        Of new samples whose covariates are not known, what is expected of them; at first 0, the average.
+        """
+        design = np.ones((block.n_rows, self.n_given))
+        if self.covariates is not None:
+            given = np.asarray(block.columns[COVARIATES])
+            known = np.zeros(given.shape) if local is None or local.covariates is None else local.covariates
+            design[:, 1:] = np.where(np.isnan(given), known, given)
+        return design
 
     def group_codes(self, block: Block) -> Int64[Array, " B"]:
         """Return the group of each row; zeros without groups.

@@ -8,7 +8,7 @@ r = h_1 - h_0 and v = h_2 - 2 h_1 + h_0, what is reached is put at::
     h_0 + 2 s r + s^2 v,   s = |r| / |v|
 
 (Varadhan and Roland 2008; s = 1 is h_2), with one s for slab means of all views, scaled by inclusion and the
-precision of the noise, one for the intercepts of each view, and one for each precision and each odds (their
+precision of the noise, one for the coefficients of each view, and one for each precision and each odds (their
 logarithm). Changes of basis come before h_0. The pass that follows has the last word (`judge_snapshot`):
 where its objective is lower than what was recorded, all is as it was, and steps get shorter. With tangents
 the second pass has to be the better one, too, and no predictor moves by more than `REACH`.
@@ -62,7 +62,7 @@ def squarem_step(settings: Settings, globals_: Globals, objective: float, count:
     """
     if not _possible(settings, globals_):
         return globals_
-    now = Iterate({name: (w.mean, w.intercept) for name, w in globals_.weights.items()}, globals_.views)
+    now = Iterate({name: (w.mean, w.coefficients) for name, w in globals_.weights.items()}, globals_.views)
     iterates = globals_.iterates if count % 3 != 2 else ()
     if len(iterates) < 2 or count < FIRST or globals_.snapshot is not None:
         return replace(globals_, iterates=(*iterates, now)[-2:])
@@ -151,11 +151,11 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Iterate, Iterate
         (r, v), start = moves[name], path[0]
         change, bend = _differences([p.weights[name][1] for p in path])
         length = _length(float(np.linalg.norm(change)), float(np.linalg.norm(bend)), most)
-        intercept = start.weights[name][1] + 2.0 * length * change + length**2 * bend
+        coefficients = start.weights[name][1] + 2.0 * length * change + length**2 * bend
         mean = start.weights[name][0] + 2.0 * step * r + step**2 * v
         if name in tangents:
-            intercept = np.clip(intercept, mine.intercept - REACH, mine.intercept + REACH)
-        weights[name] = replace(mine, mean=mean, intercept=intercept)
+            coefficients = np.clip(coefficients, mine.coefficients - REACH, mine.coefficients + REACH)
+        weights[name] = replace(mine, mean=mean, coefficients=coefficients)
         third = path[-1].views[name]
         odds = _forward([np.log(p.views[name].theta_on / p.views[name].theta_off) for p in path], most)
         total, share = third.theta_on + third.theta_off, 1.0 / (1.0 + np.exp(-odds))
@@ -163,12 +163,16 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Iterate, Iterate
         spread = _forward(
             [np.log([p.views[name].intercept_shape / p.views[name].intercept_rate]) for p in path], most
         )
+        of_terms = _forward(
+            [np.log(p.views[name].coefficient_shape / p.views[name].coefficient_rate) for p in path], most
+        )
         views[name] = replace(
             third,
             theta_on=total * share,
             theta_off=total * (1.0 - share),
             alpha_rate=third.alpha_shape / np.exp(alpha),
             intercept_rate=float(third.intercept_shape / np.exp(spread[0])),
+            coefficient_rate=third.coefficient_shape / np.exp(of_terms),
             pairs=precision_pairs(settings, name, weights[name]),
         )
     return replace(globals_, weights=weights, views=views)

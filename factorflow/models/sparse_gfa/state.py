@@ -1,7 +1,9 @@
 """State of sparse group factor analysis: what is learned, and what is kept per sample.
 
-Shapes: D features of a view, K factors, G groups of samples, T groups with a noise precision of their own (1
-unless asked for), B rows of a block, Q = (K + 1) (K + 2) / 2 packed second moments of (z, 1) or (w, b).
+Shapes: D features of a view, K factors, C given columns a = (1, covariates), G groups of samples, T groups
+with a noise precision of their own (1 unless asked for), B rows of a block, L = K + C, Q = L (L + 1) / 2
+packed second moments of (z, a) or (w, b), CC = C (C + 1) / 2, J = C - 1 covariates in H terms that share a
+precision.
 All arrays live on the scale of the model: entries are (data - reference) / scale.
 """
 
@@ -48,6 +50,9 @@ class Fixed:
     count, squares, constant : array
         Observed entries; sum of squares of Gaussian entries about the reference, of others about the
         location; parts of the bound that never change.
+    regression, regressed : array or None
+        Coefficients of the covariates, and the variance that they explain, of entries as the start sees them;
+        None without covariates.
     """
 
     reference: Float64[np.ndarray, " D"]
@@ -56,11 +61,13 @@ class Fixed:
     count: Float64[np.ndarray, "D T"]
     squares: Float64[np.ndarray, "D T"]
     constant: Float64[np.ndarray, "D T"]
+    regression: Float64[np.ndarray, "D J"] | None = None
+    regressed: Float64[np.ndarray, " D"] | None = None
 
 
 @dataclass(frozen=True)
 class Weights:
-    """q(w, s), q(b) and q(tau) of the features of a view.
+    """q(w, s), q(b), b = (intercept, coefficients of the covariates), and q(tau) of the features of a view.
 
     Parameters
     ----------
@@ -74,8 +81,8 @@ class Weights:
     scaled_square, entropies : array or None
         Of scale mixtures: E[w^2 / c^2], c the scale of the component; terms of the bound of each loading
         (`loadings`).
-    intercept, intercept_variance : array
-        b - reference, v_b.
+    coefficients, coefficients_spread : array
+        E b, the intercept less the reference; Cov b, packed.
     noise_shape, noise_rate : array or None
         q(tau); None where the likelihood has no such parameter.
     phi : array
@@ -85,13 +92,23 @@ class Weights:
     mean: Float64[np.ndarray, "D K"]
     variance: Float64[np.ndarray, "#D V"]
     inclusion: Float64[np.ndarray, "D K"] | None
-    intercept: Float64[np.ndarray, " D"]
-    intercept_variance: Float64[np.ndarray, " D"]
+    coefficients: Float64[np.ndarray, "D C"]
+    coefficients_spread: Float64[np.ndarray, "D CC"]
     noise_shape: Float64[np.ndarray, "D T"] | None
     noise_rate: Float64[np.ndarray, "D T"] | None
     phi: Float64[np.ndarray, "D P"]
     scaled_square: Float64[np.ndarray, "D K"] | None = None
     entropies: Float64[np.ndarray, "D K"] | None = None
+
+    @property
+    def intercept(self) -> Float64[Array, " D"]:
+        """Intercepts, less the reference."""
+        return self.coefficients[:, 0]
+
+    @property
+    def intercept_variance(self) -> Float64[Array, " D"]:
+        """Their variance."""
+        return self.coefficients_spread[:, 0]
 
 
 @dataclass(frozen=True)
@@ -110,6 +127,8 @@ class View:
         sum_d f_d E[(w, b)(w, b)'].
     noise_shape, noise_rate, noise_by_variance : float, float, bool
         Prior of the noise precisions; whether its rate is that of a feature of variance 1.
+    coefficient_shape, coefficient_rate : array
+        q(lambda) of the other coefficients: their precision, by group of covariates.
     """
 
     alpha_shape: Float64[np.ndarray, " K"]
@@ -124,6 +143,8 @@ class View:
     noise_shape: float = 1e-3
     noise_rate: float = 1e-3
     noise_by_variance: bool = False
+    coefficient_shape: Float64[np.ndarray, " H"] = field(default_factory=lambda: np.empty(0))
+    coefficient_rate: Float64[np.ndarray, " H"] = field(default_factory=lambda: np.empty(0))
 
     @property
     def alpha(self) -> Float64[Array, " K"]:
@@ -157,12 +178,12 @@ class Iterate:
     Parameters
     ----------
     weights : mapping of view to pair of arrays
-        Slab means and intercepts.
+        Slab means and coefficients.
     views : mapping of view to View
         See there.
     """
 
-    weights: Mapping[str, tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, " D"]]]
+    weights: Mapping[str, tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D C"]]]
     views: Mapping[str, View]
 
 
@@ -245,6 +266,8 @@ class Globals:
         with those of any factor of each start, in absolute value.
     corrected : mapping of view to Corrected
         Set by the closing pass.
+    regression : array or None
+        Set by the closing pass, with covariates: slopes of the scores on them, by least squares.
     iterates : tuple of Iterate
         What the last passes left, if they can be taken further.
     step_limit : float
@@ -275,6 +298,7 @@ class Globals:
     regained: bool = False
     likeness: Float64[np.ndarray, "starts K"] | None = None
     corrected: Mapping[str, Corrected] = field(default_factory=dict, metadata=wide())
+    regression: Float64[np.ndarray, "J K"] | None = None
     counting: Any = None
     n_counted: int | None = None
     iterates: tuple[Iterate, ...] = ()
@@ -284,6 +308,11 @@ class Globals:
     def n_factors(self) -> int:
         """Number of factors (K)."""
         return int(self.beta_rate.shape[1])
+
+    @property
+    def n_given(self) -> int:
+        """Number of given columns (C)."""
+        return next((weights.coefficients.shape[1] for weights in self.weights.values()), 1)
 
     @property
     def observed(self) -> float:
@@ -307,6 +336,8 @@ class Local:
         q(rho): precision of each sample in each view.
     before : Local or None
         As it was before a longer step (`Globals.snapshot`).
+    covariates : array or None
+        What is expected of the covariates of new samples, where they are not known.
     """
 
     mean: Float64[np.ndarray, "B K"]
@@ -315,6 +346,7 @@ class Local:
     noise_shape: Float64[np.ndarray, "B M"] | None = None
     noise_rate: Float64[np.ndarray, "B M"] | None = None
     before: Local | None = None
+    covariates: Float64[np.ndarray, "B J"] | None = None
 
 
 def expected_slab(

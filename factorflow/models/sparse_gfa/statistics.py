@@ -20,9 +20,9 @@ class FeatureStats:
     Parameters
     ----------
     cross : array
-        sum_n q y^ (z, 1).
+        sum_n q y^ (z, a).
     pairs : array or None
-        sum_n q E[(z, 1)(z, 1)'], where q depends on the feature.
+        sum_n q E[(z, a)(z, a)'], where q depends on the feature.
     squares : array or None
         sum_n q y^2, where it changes (sample noise); of features without noise, of
         others 0.
@@ -30,7 +30,7 @@ class FeatureStats:
         First and second derivatives of the expected log-likelihood in phi.
     """
 
-    cross: Float64[np.ndarray, "D T K1"]
+    cross: Float64[np.ndarray, "D T L"]
     pairs: Float64[np.ndarray, "D T Q"] | None
     squares: Float64[np.ndarray, "D T"] | None = None
     phi: Float64[np.ndarray, "D T P"] | None = None
@@ -45,7 +45,7 @@ class Stats:
     features : mapping of view to FeatureStats
         See there.
     shared : mapping of view to array
-        sum_n q E[(z, 1)(z, 1)'], where q does not depend on the feature.
+        sum_n q E[(z, a)(z, a)'], where q does not depend on the feature.
     free : float
         Parts of the likelihood's bound, or tangent, that do not depend on the weights; the terms of rho.
     entropy : float
@@ -53,7 +53,7 @@ class Stats:
     number, second : array
         sum_n P(score not 0) and sum_n E[z^2] (of the slab) in each group.
     moments : array
-        sum_n E[(z, 1)(z, 1)'].
+        sum_n E[(z, a)(z, a)'].
     covariance : array
         sum_n Cov z packed, V = K (K + 1) / 2.
     rows : array
@@ -84,8 +84,12 @@ class FeatureSums:
         sum_d gamma, sum_d gamma (mu^2 + sigma^2).
     entropy, likelihood, noise : float
         Entropy of q(w), expected log-likelihood, terms of q(tau).
-    intercepts, intercept_squares, intercept_entropy : float
-        sum_d b, sum_d (b^2 + v_b), sum_d log v_b / 2; b in full.
+    intercepts, intercept_squares : float
+        Sums of intercepts b, in full, and of b^2 + Var b.
+    coefficient_squares : array
+        sum E b^2 over the other coefficients, by group of covariates.
+    coefficient_entropy : float
+        sum_d log |Cov b| / 2.
     pairs : array
         See `View.pairs`.
     gram : array or None
@@ -101,7 +105,8 @@ class FeatureSums:
     noise: float
     intercepts: float
     intercept_squares: float
-    intercept_entropy: float
+    coefficient_squares: Float64[np.ndarray, " H"]
+    coefficient_entropy: float
     pairs: Float64[np.ndarray, "T Q"]
     gram: Float64[np.ndarray, " Q"] | None
     worth: tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, " K"]] | None = None

@@ -22,11 +22,14 @@ class Explained:
         About the prediction by all factors.
     single : array
         About the prediction by one factor alone.
+    terms : array or None
+        About the prediction by the covariates of one term, and, last, by all of them.
     """
 
     total: Float64[np.ndarray, "G M"]
     residual: Float64[np.ndarray, "G M"]
     single: Float64[np.ndarray, "G M K"]
+    terms: Float64[np.ndarray, "G M H1"] | None = None
 
 
 @dataclass(frozen=True)

@@ -18,29 +18,31 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
 from factorflow.models.sparse_gfa.summaries import Explained
 
-__all__ = ["Squares", "explained_shares", "explained_squares", "squares_of_block"]
+__all__ = ["Squares", "explained_shares", "explained_squares", "squares_of_block", "terms_shares"]
 
 
 @dataclass(frozen=True)
 class Squares:
     """Sums of squares on the data scale: of the data by feature and group, and of residuals.
 
-    The features are those of all views, Gaussian ones less their reference; ``residual``, (G, M, 2 + K), is
-    about the prediction by all factors, by each alone, and by none.
+    The features are those of all views, Gaussian ones less their reference; ``residual``, (G, M, H + 2 + K),
+    is about the prediction by each term of covariates alone, by all covariates, by all factors beside these,
+    and by each factor.
     """
 
     count: Float64[np.ndarray, "G D"]
     total: Float64[np.ndarray, "G D"]
     squares: Float64[np.ndarray, "G D"]
-    residual: Float64[np.ndarray, "G M K2"]
+    residual: Float64[np.ndarray, "G M R"]
 
 
 def squares_of_block(
     settings: Settings, block: Block, scores: Float64[Array, "B K"], globals_: Globals
 ) -> Squares:
     """Return the sums of squares of a block whose scores are known."""
-    codes = settings.group_codes(block)
-    residual = np.zeros((settings.n_groups, len(settings.views), 2 + globals_.n_factors))
+    codes, design = settings.group_codes(block), settings.design(block)
+    size = settings.n_terms + 2 + globals_.n_factors
+    residual = np.zeros((settings.n_groups, len(settings.views), size))
     moments: list[list[Array]] = []
     for g in range(settings.n_groups):
         mine = slice(None) if settings.n_groups == 1 else codes == g
@@ -52,7 +54,8 @@ def squares_of_block(
             parts.append(_moments(settings, view.name, values, globals_))
             aux = aux_of(view, block)
             aux = None if aux is None else device.on_host(aux)[mine]
-            residual[g, m] = _residuals(settings, view.name, values, scores[mine], globals_, aux)
+            rows = scores[mine], design[mine]
+            residual[g, m] = _residuals(settings, view.name, values, *rows, globals_, aux)
         moments.append(list(np.concatenate(parts, axis=1)))
     count, total, squares = (np.stack(column) for column in zip(*moments, strict=True))
     return Squares(count, total, squares, residual)
@@ -61,11 +64,14 @@ def squares_of_block(
 def explained_squares(settings: Settings, sums: Squares) -> Explained:
     """Return total and residual sums of squares by group and view.
 
-    A factor explains what it takes from the residual of the intercepts: nothing, if it has no loadings.
+    A factor explains what it takes from the residual of intercepts and covariates: nothing, if it has no
+    loadings.
     """
-    total = _total_squares(settings, sums)
-    single = sums.residual[:, :, 1:-1] + (total[:, :, None] - sums.residual[:, :, -1:])
-    return Explained(total, sums.residual[:, :, 0], single)
+    total, n = _total_squares(settings, sums), settings.n_terms
+    none = sums.residual[:, :, n : n + 1]
+    single = sums.residual[:, :, n + 2 :] + (total[:, :, None] - none)
+    terms = sums.residual[:, :, : n + 1] if n else None
+    return Explained(total, sums.residual[:, :, n + 1], single, terms)
 
 
 def _moments(
@@ -96,40 +102,47 @@ def _residuals(
     name: str,
     values: Shaped[Array, "B D"],
     scores: Float64[Array, "B K"],
+    design: Float64[Array, "B C"],
     globals_: Globals,
     aux: Shaped[Array, "B D"] | None = None,
-) -> Float64[Array, " K+2"]:
-    """Return residual sums of squares about predictions by all factors, by each alone, by none."""
+) -> Float64[Array, " R"]:
+    """Return residual sums of squares about the predictions of `Squares`."""
     view, fixed, weights = settings.view(name), globals_.fixed[name], globals_.weights[name]
     loadings = expected_weights(weights)[0] * fixed.scale[:, None]
-    intercept = weights.intercept * fixed.scale + view.level(fixed.reference)
+    coefficients = weights.coefficients * fixed.scale[:, None]
+    coefficients[:, 0] += view.level(fixed.reference)
     phi, rows_at_once = weights.phi.T, max(1, TILE // view.n_features)
-    out = np.zeros(2 + globals_.n_factors)
+    terms = [np.concatenate([[True], settings.term_of_column == t]) for t in range(settings.n_terms)]
+    out = np.zeros(len(terms) + 2 + globals_.n_factors)
     for begin in range(0, len(values), rows_at_once):
         rows = slice(begin, begin + rows_at_once)
-        y, z = values[rows], scores[rows]
+        y, z, a = values[rows], scores[rows], design[rows]
         if view.is_gaussian:
-            out += _gaussian_residuals(y, z, loadings, intercept)
+            alone = [_gaussian_residuals(y, z[:, :0], loadings[:, :0], a * t, coefficients)[0] for t in terms]
+            found = _gaussian_residuals(y, z, loadings, a, coefficients)
         else:
-            a = None if aux is None else aux[rows]
-            out += _mean_residuals(view.density, y, z, loadings, intercept, phi, settings.dtype, a)
+            given = view.density, y, phi, settings.dtype, None if aux is None else aux[rows]
+            none = z[:, :0], loadings[:, :0]
+            alone = [_mean_residuals(*given, *none, (a * t) @ coefficients.T)[0] for t in terms]
+            found = _mean_residuals(*given, z, loadings, a @ coefficients.T)
+        out += np.concatenate([alone, found])
     return out
 
 
 def _mean_residuals(
     density: Likelihood,
     values: Shaped[Array, "B D"],
-    scores: Float64[Array, "B K"],
-    loadings: Float64[Array, "D K"],
-    intercept: Float64[Array, " D"],
     phi: Float64[Array, "P D"],
     dtype: np.dtype[np.floating],
     aux: Shaped[Array, "B D"] | None,
+    scores: Float64[Array, "B K"],
+    loadings: Float64[Array, "D K"],
+    level: Float64[Array, "B D"],
 ) -> Float64[Array, " K+2"]:
-    """Return sums of squares of y - E[y | x]."""
-    y, z, w, b, p = (device.on_host(a).astype(dtype) for a in (values, scores, loadings, intercept, phi))
+    """Return sums of squares of y - E[y | x], x of ``level`` alone, with all factors, with each."""
+    y, z, w, b, p = (device.on_host(a).astype(dtype) for a in (values, scores, loadings, level, phi))
     seen, alone = y >= lowest(values), z.T[:, :, None] * w.T[:, None, :]
-    x = np.concatenate([(z @ w.T)[None], alone, np.zeros((1, *y.shape), dtype)])
+    x = np.concatenate([np.zeros((1, *y.shape), dtype), (z @ w.T)[None], alone])
     squares = [(y - density.moments(one + b, p, aux)[0]) ** 2 for one in x]
     return np.array([s.sum(where=seen, dtype=np.float64) for s in squares])
 
@@ -138,15 +151,19 @@ def _gaussian_residuals(
     values: Shaped[Array, "B D"],
     scores: Float64[Array, "B K"],
     loadings: Float64[Array, "D K"],
-    intercept: Float64[Array, " D"],
+    design: Float64[Array, "B C"],
+    coefficients: Float64[Array, "D C"],
 ) -> Float64[Array, " K+2"]:
     """Return what `_mean_residuals` does where E[y | x] is x, of single factors by matrix products."""
+    intercept = coefficients[:, 0]
     residual = device.on_host(gfa.centred(values, intercept, np.ones(len(intercept)), np.float64))
     seen = device.on_host(values >= lowest(values)).astype(np.float64)
+    if design.shape[1] > 1:
+        residual = residual - seen * (design[:, 1:] @ coefficients[:, 1:].T)
     none = float(np.vdot(residual, residual))
     moved = (loadings**2 * (seen.T @ scores**2) - 2.0 * loadings * (residual.T @ scores)).sum(axis=0)
     left = residual - seen * (scores @ loadings.T)
-    return np.concatenate([[np.vdot(left, left)], none + moved, [none]])
+    return np.concatenate([[none, np.vdot(left, left)], none + moved])
 
 
 def explained_shares(
@@ -159,3 +176,11 @@ def explained_shares(
     explained = globals_.explained
     alone = explained_share(explained.total[:, :, None], explained.single)
     return alone, explained_share(explained.total, explained.residual)
+
+
+def terms_shares(settings: Settings, globals_: Globals) -> Float64[Array, "G M H1"]:
+    """Return the share of the variance of each view that each term of covariates, and all, explain."""
+    explained = globals_.explained
+    if explained is None or explained.terms is None:
+        return np.full((settings.n_groups, len(settings.views), settings.n_terms + 1), np.nan)
+    return explained_share(explained.total[:, :, None], explained.terms)

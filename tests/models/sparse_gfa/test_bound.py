@@ -75,13 +75,14 @@ def single_updates(problem, after_local, after):
                     inclusion=np.where(done, new.inclusion, old.inclusion),
                 )
                 yield f"weights {k} of {view.name}", after_local, state()
-        for names in (("intercept", "intercept_variance"), ("noise_shape", "noise_rate")):
+        for names in (("coefficients", "coefficients_spread"), ("noise_shape", "noise_rate")):
             weights[view.name] = replace(weights[view.name], **{n: getattr(new, n) for n in names})
             yield f"{names[0]} of {view.name}", after_local, state()
     for view in problem.settings.views:
         for names in (
             ("intercept_mean", "intercept_mean_variance"),
             ("intercept_shape", "intercept_rate"),
+            ("coefficient_shape", "coefficient_rate"),
             ("alpha_shape", "alpha_rate"),
             ("theta_on", "theta_off"),
         ):

@@ -33,7 +33,7 @@ def weights(rng: np.random.Generator, counts: Any = 50.0) -> Weights:
     true = stats.gamma(4.0, scale=0.5).rvs((D, 1), random_state=rng)
     rate = 1e-3 + 0.5 * stats.chi2(np.maximum(2 * shape - 2e-3, 1e-9)).rvs(random_state=rng) / true
     phi = np.empty((D, 0))
-    return Weights(mean, variance, np.full((D, K), 0.5), intercept, known, shape, rate, phi)
+    return Weights(mean, variance, np.full((D, K), 0.5), intercept[:, None], known[:, None], shape, rate, phi)
 
 
 def fixed(rng: np.random.Generator, counts: float = 50.0) -> Fixed:

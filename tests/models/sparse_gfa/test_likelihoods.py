@@ -115,7 +115,7 @@ def test_a_warm_start_keeps_nuisance_parameters_in_data_units(name: str) -> None
     density = get_likelihood(name)
     ratio = np.full(5, 2.5) if name == "student_t" else np.ones(5)
     old = Weights(
-        rng.normal(size=(5, 2)), np.ones((5, 2)), None, np.zeros(5), np.ones(5), None, None,
+        rng.normal(size=(5, 2)), np.ones((5, 2)), None, np.zeros((5, 1)), np.ones((5, 1)), None, None,
         rng.normal(size=(5, 1)), scaled_square=rng.random((5, 2)), entropies=np.zeros((5, 2)),
     )  # fmt: skip
     before, now = 3.0 * ratio, np.full(5, 3.0)

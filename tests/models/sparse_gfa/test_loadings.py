@@ -39,7 +39,9 @@ def test_one_loading_is_exact(name: str, message: tuple[float, float]) -> None:
         CERTAIN * ones, CERTAIN / ALPHA * ones, CERTAIN * THETA * ones, CERTAIN * (1 - THETA) * ones,
         0.0, 1.0, 1.0, 1.0, np.zeros((1, 3)),
     )  # fmt: skip
-    old = Weights(np.zeros((1, 1)), np.ones((1, 1)), None, ones, ones, None, None, np.empty((1, 0)))
+    old = Weights(
+        np.zeros((1, 1)), np.ones((1, 1)), None, ones[None], ones[None], None, None, np.empty((1, 0))
+    )
     new, entropy = get_prior(name).update(
         old, view, np.array([[p, 0.0, 1.0]]), np.array([[linear]]), ones, 1.0
     )
@@ -79,8 +81,9 @@ def test_moments_move_a_share_of_the_way() -> None:
     view = View(ones, ones, ones, ones, 0.0, 1.0, 1.0, 1.0, np.zeros((1, 10)))
     pairs, linear = np.array([[4.0, 1.0, 5.0, 0.5, 0.2, 3.0, 0, 0, 0, 1]]), rng.normal(size=(6, 3)) * 3
     old = Weights(
-        rng.normal(size=(6, 3)), np.ones((6, 3)), None, np.zeros(6), np.ones(6), None, None, np.empty((6, 0))
-    )
+        rng.normal(size=(6, 3)), np.ones((6, 3)), None, np.zeros((6, 1)), np.ones((6, 1)), None, None,
+        np.empty((6, 0)),
+    )  # fmt: skip
     prior = get_prior("horseshoe")
     whole, _ = prior.update(old, view, pairs, linear, np.ones(6), 1.0)
     half, _ = prior.update(old, view, pairs, linear, np.ones(6), 0.5)

@@ -103,7 +103,12 @@ def test_messages_are_taken_at_q_of_the_predictor(tools: Any, posterior: str, sp
             problem.iterate()
     given, local = PreparedGlobals(problem.settings, problem.globals_), problem.local
     table = given.tables(0, problem.block.data["v0"])["v0"]
-    variance = variance_of_predictor(*expected_scores(local), table.spread, full=problem.settings.full_scores)
+    variance = variance_of_predictor(
+        *expected_scores(local),
+        problem.settings.design(problem.block),
+        table.spread,
+        full=problem.settings.full_scores,
+    )
     mean, exact = tools.predictor(problem.settings, "v0", local, problem.globals_)
     np.testing.assert_allclose(variance, exact, rtol=1e-10)
     view, phi = problem.settings.view("v0"), problem.globals_.weights["v0"].phi.T
@@ -122,7 +127,7 @@ def test_phi_ends_where_the_expected_log_likelihood_and_its_prior_are_highest(bo
     truth = np.array([np.log(0.5), np.log(3.0), np.log(40.0)])
     m, v = rng.normal(1.0, 0.5, (400, 3)), np.full((400, 3), 0.1)
     y = rng.poisson(np.exp(m) * rng.gamma(np.exp(truth), np.exp(-truth), m.shape)).astype(float)
-    rest = np.zeros((3, 1)), np.zeros((3, 1)), None, np.zeros(3), np.zeros(3), None, None
+    rest = np.zeros((3, 1)), np.zeros((3, 1)), None, np.zeros((3, 1)), np.zeros((3, 1)), None, None
 
     def objective(phi: float, d: int) -> float:
         at = np.array([[phi]])
@@ -170,7 +175,10 @@ def test_residual_squares_are_those_of_single_entries(
                 else:
                     centre = expit(x) if view.kind == "bernoulli" else np.exp(x)
                 expected[k] += (float(values[i, d]) - centre) ** 2
-        found = variance_explained._residuals(problem.settings, view.name, values, scores, problem.globals_)
+        design = np.ones((len(scores), 1))
+        found = variance_explained._residuals(
+            problem.settings, view.name, values, scores, design, problem.globals_
+        )
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 

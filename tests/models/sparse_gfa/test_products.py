@@ -59,27 +59,33 @@ def test_centred(rng, dtype):
 
 
 @pytest.mark.parametrize("diagonal", [True, False])
+@pytest.mark.parametrize("given", [1, 3])
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_expected_pairs_and_quadratic(rng, diagonal, k):
-    """E[x x'] and E[x' P x] - 2 E[x]' c of Gaussian vectors with a constant."""
+def test_expected_pairs_and_quadratic(rng, diagonal, k, given):
+    """E[x x'] and E[x' P x] - 2 E[x]' c of Gaussian vectors with given columns, which may be known."""
     n = 9
-    mean, b, vb, weight = rng.standard_normal((n, k)), rng.random(n), rng.random(n), rng.random(n)
+    mean, b, weight = rng.standard_normal((n, k)), rng.random((n, given)), rng.random(n)
+    vb = spd(rng, n, given)
     covariance = spd(rng, n, k)
     if diagonal:
         spread = rng.random((n, k))
         covariance = np.stack([np.diag(s) for s in spread])
     else:
         spread = linalg.pack(covariance)
-    extended = np.concatenate([mean, b[:, None]], axis=1)
-    full = extended[:, :, None] * extended[:, None, :]
-    full[:, :k, :k] += covariance
-    full[:, k, k] += vb
-    packed = gfa.expected_pairs(mean, spread, b, vb, weight, np.dtype(np.float64))
-    np.testing.assert_allclose(packed, linalg.pack(full * weight[:, None, None]), atol=1e-12)
-    np.testing.assert_allclose(gfa.sum_pairs(mean, spread, b, vb, weight), packed.sum(axis=0), atol=1e-12)
-    p, c = spd(rng, n, k + 1), rng.standard_normal((n, k + 1))
-    expected = np.einsum("nij,nij->n", p, full) - 2 * (c * extended).sum(axis=1)
-    np.testing.assert_allclose(gfa.quadratic(c, linalg.pack(p), mean, spread, b, vb), expected, atol=1e-10)
+    extended = np.concatenate([mean, b], axis=1)
+    known = extended[:, :, None] * extended[:, None, :]
+    known[:, :k, :k] += covariance
+    full = known.copy()
+    full[:, k:, k:] += vb
+    p, c = spd(rng, n, k + given), rng.standard_normal((n, k + given))
+    for second, others in ((full, linalg.pack(vb)), (known, None)):
+        packed = gfa.expected_pairs(mean, spread, b, others, weight, np.dtype(np.float64))
+        np.testing.assert_allclose(packed, linalg.pack(second * weight[:, None, None]), atol=1e-12)
+        found = gfa.sum_pairs(mean, spread, b, others, weight)
+        np.testing.assert_allclose(found, packed.sum(axis=0), atol=1e-12)
+        expected = np.einsum("nij,nij->n", p, second) - 2 * (c * extended).sum(axis=1)
+        found = gfa.quadratic(c, linalg.pack(p), mean, spread, b, others)
+        np.testing.assert_allclose(found, expected, atol=1e-10)
 
 
 @pytest.mark.parametrize("n", [1, 63, 64, 65, 130])
@@ -207,7 +213,7 @@ def test_namespace_kernels_run_on_array_api_strict(rng):
         (special.digamma, (rng.random(5) + 1,)),
         (special.gammaln, (rng.random(5) + 1,)),
         (special.softplus, (rng.standard_normal(5),)),
-        (gfa.sum_pairs, (full[0], full[1], full[2, 0], full[3, 0], rng.random(3))),
+        (gfa.sum_pairs, (full[0], full[1], full[2, :, :1], full[3, :, :1] ** 2, rng.random(3))),
     ):
         expected = function(*arguments)
         found = function(*(strict.asarray(a) for a in arguments))
@@ -248,8 +254,8 @@ def test_loops_are_compiled_for_one_type(rng):
             gfa.solve_normals(p, x, ones, a)
             gfa.coordinate_updates(p, x, ones, a, (x, a, a), (x, x))
             gfa.coordinate_updates(p, x, ones, a, (x, a, a), (x, x), 0.5)
-            gfa.quadratic(p[:, :4], p, x, a, ones, ones)
-            gfa.expected_pairs(x, a, ones, ones, ones, np.dtype(np.float64))
+            gfa.quadratic(p[:, :4], p, x, a, ones[:, None], ones[:, None])
+            gfa.expected_pairs(x, a, ones[:, None], ones[:, None], ones, np.dtype(np.float64))
             gfa.pairs_by_row(p[:5], found, p[0])
             gfa.pairs_by_column(p, found, p[0])
     for loop in (lanes.solve, lanes.update_coordinates, loops.quadratic_forms):
@@ -266,7 +272,7 @@ def test_entries_beside_do_not_change_bits(rng):
     state = (rng.standard_normal((n, k)), np.ones((n, k)), rng.random((n, k)))
     ones = np.ones(n)
     whole = gfa.coordinate_updates(pairs, h, ones, prior, state, (prior, prior))
-    fit = gfa.quadratic(h @ np.ones((k, k + 1)), pairs, h, state[1], ones, ones)
+    fit = gfa.quadratic(h @ np.ones((k, k + 1)), pairs, h, state[1], ones[:, None], ones[:, None])
     for i in (0, 63, 500, 999):
         one = slice(i, i + 1)
         mine = tuple(part[one] for part in state)
@@ -274,6 +280,6 @@ def test_entries_beside_do_not_change_bits(rng):
         for a, b in zip(alone, whole, strict=True):
             np.testing.assert_array_equal(a, b[one])
         of_one = gfa.quadratic(
-            (h @ np.ones((k, k + 1)))[one], pairs[one], h[one], state[1][one], *(ones[one],) * 2
+            (h @ np.ones((k, k + 1)))[one], pairs[one], h[one], state[1][one], *(ones[one, None],) * 2
         )
         np.testing.assert_allclose(of_one, fit[one], rtol=1e-12)

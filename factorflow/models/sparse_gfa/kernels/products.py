@@ -1,8 +1,8 @@
 """Block-level numerics of sparse group factor analysis: NumPy, and compiled loops where it is slow.
 
-Shapes: B rows of a block, D features, K factors, Q = (K + 1) (K + 2) / 2 packed second moments of
-(x_1 ... x_K, 1). Functions of a block's entries work where these lie: blocks on a device are handed to
-`factorflow.models.sparse_gfa.kernels.cuda`.
+Shapes: B rows of a block, D features, K factors, C given columns, L = K + C, Q = L (L + 1) / 2 packed second
+moments of (x_1 ... x_K, c_1 ... c_C). Functions of a block's entries work where these lie: blocks on a device
+are handed to `factorflow.models.sparse_gfa.kernels.cuda`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxtyping import Float, Float64, Int, Int32, Int64, Shaped
 from numpy.typing import DTypeLike
 
 from factorflow.kernels import device
-from factorflow.kernels.linalg import n_pairs, pack, unpack
+from factorflow.kernels.linalg import block_places, n_pairs, pack, unpack
 from factorflow.models.sparse_gfa.kernels.arrays import clear, given, runs
 from factorflow.models.sparse_gfa.kernels.coordinates import coordinate_updates
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, ListedGaps, list_gaps, lowest
@@ -100,32 +100,43 @@ def centred(
 def expected_pairs(
     mean: Float64[Array, "N K"],
     spread: Float64[Array, "#N V"],
-    constant: Float64[Array, " N"],
-    constant_variance: Float64[Array, " N"],
+    others: Float64[Array, "N C"],
+    others_spread: Float64[Array, "N P"] | None,
     weight: Float64[Array, " N"],
     dtype: DTypeLike,
 ) -> Float[Array, "N Q"]:
-    """Return weight_i E[x x'] packed, where x = (x_1 ... x_K, constant).
+    """Return weight_i E[x x'] packed, where x = (x_1 ... x_K, c_1 ... c_C).
 
-    ``spread``: variances, V = K, or packed covariances, V = K (K + 1) / 2.
+    Parameters
+    ----------
+    mean, spread : array
+        E x, and variances, V = K, or packed covariances, V = K (K + 1) / 2.
+    others, others_spread : array, array or None
+        E c, and packed covariances, P = C (C + 1) / 2; None: c is known.
+    weight : array
+        By what each is multiplied.
+    dtype : dtype
+        Of what is returned.
     """
     from factorflow.models.sparse_gfa.kernels import loops
 
     n_factors = mean.shape[1]
-    extended = _beside(mean, constant)
-    out = np.empty((len(mean), n_pairs(n_factors + 1)), dtype)
+    extended = _beside(mean, others)
+    out = np.empty((len(mean), n_pairs(extended.shape[1])), dtype)
     loops.multiply_pairs(extended * weight[:, None], extended, out)
     own = slice(n_pairs(n_factors)) if spread.shape[1] != n_factors else _diagonal_places(n_factors)
     for run in runs(out):
         out[run, own] += weight[run, None] * (spread if len(spread) == 1 else spread[run])
-    out[:, -1] += weight * constant_variance
+    if others_spread is not None:
+        out[:, block_places(n_factors, others.shape[1])] += weight[:, None] * others_spread
     return out
 
 
-def _beside(mean: Float64[Array, "N K"], constant: Float64[Array, " N"]) -> Float64[Array, "N K1"]:
-    """Return (mean, constant), row by row in memory whatever the order of ``mean``."""
-    out = np.empty((mean.shape[0], mean.shape[1] + 1))
-    out[:, :-1], out[:, -1] = mean, constant
+def _beside(left: Float64[Array, "N K"], right: Float64[Array, "N C"]) -> Float64[Array, "N L"]:
+    """Return (left, right), row by row in memory whatever the order of theirs."""
+    k = left.shape[1]
+    out = np.empty((len(left), k + right.shape[1]))
+    out[:, :k], out[:, k:] = left, right
     return out
 
 
@@ -138,16 +149,17 @@ def _diagonal_places(size: int) -> Int[np.ndarray, " K"]:
 def sum_pairs(
     mean: Float[Array, "N K"],
     spread: Float[Array, "#N V"],
-    constant: Float[Array, " N"],
-    constant_variance: Float[Array, " N"],
+    others: Float[Array, "N C"],
+    others_spread: Float[Array, "N P"] | None,
     weight: Float[Array, " N"],
-) -> Float[Array, " (K+1)*(K+2)//2"]:
+) -> Float[Array, " Q"]:
     """Return the sum over i of `expected_pairs` by one matrix product."""
     xp = device.namespace(mean)
     n_factors = mean.shape[1]
-    extended = xp.concat([mean, constant[:, None]], axis=1)
+    extended = xp.concat([mean, others], axis=1)
     gram = xp.matrix_transpose(extended * weight[:, None]) @ extended
-    gram[n_factors, n_factors] += weight @ constant_variance
+    if others_spread is not None:
+        gram[n_factors:, n_factors:] += unpack(weight @ others_spread, others.shape[1])
     if spread.shape[0] == 1:
         extra = xp.sum(weight) * spread[0]
     else:
@@ -212,33 +224,41 @@ def _add_listed(
 
 
 def quadratic(
-    cross: Float64[Array, "N K1"],
+    cross: Float64[Array, "N L"],
     pairs: Float64[Array, "#N Q"],
     mean: Float64[Array, "N K"],
     spread: Float64[Array, "#N V"],
-    constant: Float64[Array, " N"],
-    constant_variance: Float64[Array, " N"],
+    others: Float64[Array, "N C"],
+    others_spread: Float64[Array, "N P"] | None,
 ) -> Float64[Array, " N"]:
-    """Return E[x' P_i x] - 2 E[x]' c_i with x = (x_1 ... x_K, constant).
+    """Return E[x' P_i x] - 2 E[x]' l_i with x = (x_1 ... x_K, c_1 ... c_C) and ``cross`` l.
 
     The arguments are those of `expected_pairs`.
     """
     from factorflow.models.sparse_gfa.kernels import loops
 
     n_factors = mean.shape[1]
-    extended = _beside(mean, constant)
-    out = pairs[:, -1] * constant_variance - 2.0 * _dot(cross, extended)
+    extended = _beside(mean, others)
+    out = -2.0 * _dot(cross, extended)
+    if others_spread is not None:
+        mine = pairs[:, block_places(n_factors, others.shape[1])]
+        out += _dot(mine, others_spread * _twice(others.shape[1]))
     if spread.shape[1] == n_factors:
         out += _dot(pairs[:, _diagonal_places(n_factors)], spread)
     else:
-        twice = np.full(n_pairs(n_factors), 2.0)
-        twice[_diagonal_places(n_factors)] = 1.0
-        out += _dot(pairs[:, : len(twice)], spread * twice)
+        out += _dot(pairs[:, : n_pairs(n_factors)], spread * _twice(n_factors))
     if len(pairs) == 1:
-        return out + _dot(extended @ unpack(pairs[0], n_factors + 1), extended)
+        return out + _dot(extended @ unpack(pairs[0], extended.shape[1]), extended)
     forms = np.empty(len(mean))
     loops.quadratic_forms(given(pairs), extended, forms)
     return out + forms
+
+
+def _twice(size: int) -> Float64[np.ndarray, " P"]:
+    """Return how often each entry of a packed matrix stands in the full one."""
+    times = np.full(n_pairs(size), 2.0)
+    times[_diagonal_places(size)] = 1.0
+    return times
 
 
 def _dot(left: Float64[Array, "#N K"], right: Float64[Array, "#N K"]) -> Float64[Array, " #N"]:
@@ -266,7 +286,7 @@ def solve_normals(
     if pairs.shape[0] == prior.shape[0] == 1:
         return _solve_alike(pairs[0], linear, scale, prior[0])
     covariance = np.empty((n_rows, n_pairs(n_factors)))
-    solved = _beside(linear, np.zeros(n_rows))
+    solved = _beside(linear, np.zeros((n_rows, 1)))
     work = np.empty((covariance.shape[1] + 2 * n_factors + 1, lanes.LANES))
     lanes.solve(*map(given, (pairs, scale, prior)), solved, covariance, work)
     return np.ascontiguousarray(solved[:, :n_factors]), covariance, solved[:, n_factors].copy()

@@ -312,14 +312,14 @@ def as_globals(settings: Settings, drawn: Drawn) -> Globals:
     weights, views = {}, {}
     for view in settings.views:
         mine, shared = drawn.weights[view.name], drawn.shared.views[view.name]
-        mean, intercept = mine.loadings[:, :k], mine.loadings[:, k]
+        mean, coefficients = mine.loadings[:, :k], mine.loadings[:, k:]
         rates = None if mine.precision is None else np.ones_like(mine.precision)
         point = Weights(
             mean=mean,
             variance=np.zeros(mean.shape),
             inclusion=None,
-            intercept=intercept,
-            intercept_variance=np.zeros(len(mean)),
+            coefficients=coefficients,
+            coefficients_spread=np.zeros(coefficients.shape),
             noise_shape=mine.precision,
             noise_rate=rates,
             phi=np.empty((len(mean), 0)) if mine.phi is None else mine.phi,

@@ -135,8 +135,8 @@ class _Run:
         likelihood, precision, of_noise, residual = 0.0, None, None, np.zeros((len(new), 1))
         prior = self.globals_.shared.views[self.axis].noise
         if prior is not None:
-            w, zeros = new[:, :k], np.zeros(len(new))
-            fit = gfa.quadratic(system.cross, system.pairs, w, np.zeros((len(new), k)), new[:, k], zeros)
+            w = new[:, :k]
+            fit = gfa.quadratic(system.cross, system.pairs, w, np.zeros((len(new), k)), new[:, k:], None)
             fixed, variances = self.globals_.fixed[self.axis], self.globals_.variances[self.axis][self.rows]
             residual = residual_squares(self.settings, fit[:, None], fixed.squares[self.rows], squares)
             residual, count = np.maximum(residual, 0.0), fixed.count[self.rows]

@@ -105,7 +105,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
             values, tried = slice_scores(entries, centre, before, values, block.rows, step)
         new = round_scores(Local(values, np.zeros((1, k))), settings)
         free = sum(p.free for p in pseudo.values())
-        rows = UpdatedRows(new, pseudo, free, 0.0, np.zeros(k))
+        rows = UpdatedRows(new, np.ones((len(codes), 1)), pseudo, free, 0.0, np.zeros(k))
         stats = sum_statistics(settings, codes, rows, given.globals_)
         found = DrawnStats.of(stats, new.mean, codes, settings.n_groups, tried)
         return self._added(local, new.mean, reference if entries else None), found
@@ -303,7 +303,7 @@ def _draw_scores(
     pairs: Array = 0.0
     linear: Array = 0.0
     for name, table in tables.items():
-        e = evidence_of(pseudo[name], table, k)
+        e = evidence_of(pseudo[name], table, k + 1)
         pairs, linear = pairs + e.pairs, linear + e.linear
     packed = device.on_host(pairs)
     h = linear[:, :k] - packed[:, n_pairs(k) : n_pairs(k) + k]

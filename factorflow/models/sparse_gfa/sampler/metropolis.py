@@ -191,9 +191,9 @@ def propose(
     here = np.concatenate(start, axis=1)
     between = kernel.move(here, uniform[:, 0], normal[:, 0], backwards=True)
     moved = (kernel.move(between, uniform[:, i], normal[:, i]) for i in range(1, 1 + N_TRIES))
-    found, zeros = [], (np.zeros((n, k)), np.zeros(n))
+    found, zeros = [], np.zeros((n, k))
     for state in (here, *moved):
-        fit = gfa.quadratic(system.cross, system.pairs, state[:, :k], zeros[0], state[:, k], zeros[1])
+        fit = gfa.quadratic(system.cross, system.pairs, state[:, :k], zeros, state[:, k : k + 1], None)
         found.append(np.concatenate([state, -0.5 * fit[:, None]], axis=1))
     return np.stack(found, axis=1)
 

@@ -53,6 +53,10 @@ def check_sampled(settings: Settings) -> None:
         ),
         "with noise 'sample' or 'both'": (settings.sample_noise, "a sweep draws no noise of samples"),
         "with grouped_noise": (settings.n_noise_groups > 1, "draws have one noise precision a feature"),
+        "with covariates": (
+            settings.covariates is not None,
+            "a sweep draws no coefficients of covariates",
+        ),
         "without intercepts": (
             not settings.intercepts,
             "places of factors are drawn along with intercepts",

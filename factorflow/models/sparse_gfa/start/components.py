@@ -15,11 +15,12 @@ from numpy.typing import DTypeLike
 
 from factorflow.errors import InputError
 from factorflow.kernels import device
-from factorflow.kernels.linalg import n_pairs, pad_columns
+from factorflow.kernels.linalg import block_places, n_pairs, pad_columns, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.kinds import KINDS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.kernels.gaps import lowest
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.pseudo_data import aux_of, centred
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
@@ -80,12 +81,18 @@ def starting_values(settings: Settings, name: str, block: Block) -> Shaped[Array
 
 @dataclass(frozen=True)
 class Moments:
-    """Number, sum, sum of squares of a view's entries by noise group; sum of `Likelihood.log_factor`."""
+    """Number, sum, sum of squares of a view's entries by noise group; sum of `Likelihood.log_factor`.
+
+    ``given``, ``cross``: sums of the covariates over the entries of each feature, and of their products with
+    these; None without covariates.
+    """
 
     count: Float64[np.ndarray, "D T"]
     total: Float64[np.ndarray, "D T"]
     squares: Float64[np.ndarray, "D T"]
     log_factor: Float64[np.ndarray, "D T"] | None
+    given: Float64[np.ndarray, "D J"] | None = None
+    cross: Float64[np.ndarray, "D J"] | None = None
 
 
 @dataclass(frozen=True)
@@ -127,13 +134,18 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
                     axis=1,
                 )
             count, total, squares = (np.stack(column, axis=1) for column in zip(*parts, strict=True))
-            views[view.name] = Moments(count, total, squares, factor)
+            views[view.name] = Moments(
+                count, total, squares, factor, *_covariate_sums(settings, block, values)
+            )
         return None, MomentsStats(views)
 
     def update(self, globals_: Globals, stats: MomentsStats, step: Step) -> tuple[Globals, Info]:
         """Fix reference and scale, and start weights at zero."""
         settings = self.settings
-        fixed = {view.name: _fix(settings, view.name, stats.views[view.name]) for view in settings.views}
+        fixed = {}
+        for view in settings.views:
+            mine = stats.views[view.name]
+            fixed[view.name] = _regress(settings, _fix(settings, view.name, mine), view, mine)
         observed = sum(float(f.count.sum()) for f in fixed.values())
         return initial_globals(settings, fixed), {"observed": observed}
 
@@ -155,6 +167,34 @@ def _clipped(view: ViewSettings, values: Shaped[Array, "B D"], fixed: Fixed | No
     low, high = (end.astype(values.dtype) for end in ends)
     xp = device.namespace(values)
     return xp.where(values < low, low, xp.where(values > high, high, values))
+
+
+def _covariate_sums(
+    settings: Settings, block: Block, values: Shaped[Array, "B D"]
+) -> tuple[Float64[Array, "D J"] | None, Float64[Array, "D J"] | None]:
+    """Return what `Moments` knows of covariates."""
+    if settings.covariates is None:
+        return None, None
+    given = device.move_beside(settings.design(block)[:, 1:], values)
+    size = values.shape[1]
+    filled = gfa.centred(values, np.zeros(size), np.ones(size), np.float64)
+    seen = (values >= lowest(values)).astype(np.float64)
+    return device.on_host(seen.T @ given), device.on_host(filled.T @ given)
+
+
+def _regress(settings: Settings, fixed: Fixed, view: ViewSettings, moments: Moments) -> Fixed:
+    """Return what is known of the features with their regression on the covariates, of ridge penalty 1.
+
+    Of what the start sees; covariates are taken to be seen alike in all features.
+    """
+    if settings.covariates is None or moments.cross is None or moments.given is None:
+        return fixed
+    second = unpack(np.array(settings.covariates.second), len(settings.covariates))
+    about = fixed.location - np.array(view.location) if view.location else fixed.location
+    cross = (moments.cross - about[:, None] * moments.given) / fixed.scale[:, None]
+    count = np.maximum(fixed.count.sum(axis=1), 1.0)
+    found = np.linalg.solve(count[:, None, None] * second + np.eye(len(second)), cross[:, :, None])[:, :, 0]
+    return replace(fixed, regression=found, regressed=np.einsum("dc,ce,de->d", found, second, found))
 
 
 def _log_factor(view: ViewSettings, block: Block, rows: Bool[Array, " B"]) -> Float64[Array, " D"]:
@@ -200,6 +240,8 @@ def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
     view, k = settings.view(name), settings.n_factors
     zeros, covariance = np.zeros((view.n_features, k)), np.zeros((view.n_features, n_pairs(k)))
     level, uncertain = 0.0 * fixed.location, np.ones(view.n_features)
+    coefficients = np.zeros((view.n_features, settings.n_given))
+    spread = np.zeros((view.n_features, n_pairs(settings.n_given)))
     phi, noise = np.empty((view.n_features, 0)), None
     if view.is_gaussian:
         noise = np.ones(fixed.count.shape) if settings.feature_noise else None
@@ -209,8 +251,12 @@ def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
         # With a variance of 1 E e^x would be 1.6 times the rate: intercepts fall, and a factor takes over.
         n = np.maximum(fixed.count.sum(axis=1), 1.0)
         uncertain = 1.0 / (1.0 + n * view.density.information(level, phi.T))
-    uncertain = uncertain if settings.intercepts else 0.0 * uncertain
-    return Weights(zeros, covariance, None, level, uncertain, noise, noise, phi)
+    diagonal = block_places(0, settings.n_given)[np.cumsum(np.arange(1, settings.n_given + 1)) - 1]
+    spread[:, diagonal] = uncertain[:, None]
+    if not settings.intercepts:
+        spread[:, 0] = 0.0
+    coefficients[:, 0] = level
+    return Weights(zeros, covariance, None, coefficients, spread, noise, noise, phi)
 
 
 def fit_alone(view: ViewSettings, fixed: Fixed) -> tuple[Float64[Array, " D"], Float64[Array, "P D"]]:
@@ -252,6 +298,8 @@ def initial_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) 
         intercept_mean_variance=1.0 / mean_precision,
         intercept_shape=intercept_shape,
         intercept_rate=intercept_rate,
+        coefficient_shape=np.ones(settings.n_terms),
+        coefficient_rate=np.ones(settings.n_terms),
         pairs=precision_pairs(settings, name, weights),
         noise_shape=settings.priors.noise[0],
         noise_rate=settings.priors.noise[1],
@@ -264,7 +312,15 @@ def filled_views(settings: Settings, block: Block, globals_: Globals) -> dict[st
     for view in settings.views:
         fixed = globals_.fixed[view.name]
         values = _clipped(view, starting_values(settings, view.name, block), fixed)
-        filled[view.name] = centred(settings, block, view.name, values, fixed.location, fixed.scale)
+        found = centred(settings, block, view.name, values, fixed.location, fixed.scale)
+        if fixed.regression is not None:  # only what they leave is for factors
+            given, slopes = (
+                settings.design(block)[:, 1:].astype(found.dtype),
+                fixed.regression.T.astype(found.dtype),
+            )
+            level = device.move_beside(given, found) @ device.move_beside(slopes, found)
+            found = found - level * (values >= lowest(values))
+        filled[view.name] = found
     return filled
 
 

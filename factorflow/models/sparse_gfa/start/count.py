@@ -181,6 +181,8 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         for name, fixed in globals_.fixed.items():
             count = np.maximum(fixed.count.sum(axis=1), 1e-9)
             total, none = fixed.squares.sum(axis=1) / count, np.zeros((len(count), 0))
+            if fixed.regressed is not None:
+                total = np.maximum(total - fixed.regressed, 0.0)
             share, empty = count / self.settings.n_rows, np.zeros((len(count), 0, 0))
             views[name] = FeatureSketch(total, total, share, empty, none, none, inverse_root(total))
         return Counting(tuple(Spectrum({name: views[name] for name in group}) for group in groups))

@@ -46,6 +46,8 @@ def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
             intercept_mean_variance=old.intercept_mean_variance,
             intercept_shape=old.intercept_shape,
             intercept_rate=old.intercept_rate,
+            coefficient_shape=old.coefficient_shape,
+            coefficient_rate=old.coefficient_rate,
             noise_shape=old.noise_shape,
             noise_rate=old.noise_rate,
             noise_by_variance=old.noise_by_variance,

@@ -57,6 +57,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         starts=(),
         likeness=None,
         corrected={},
+        regression=None,
         numbers=np.arange(fitted.n_factors) if fitted.numbers is None else fitted.numbers,
     )
 
@@ -70,7 +71,8 @@ def _in_units(
 ) -> Weights:
     """Return weights of the scale ``before`` as those of another; ``moved``: old less new reference."""
     ratio = before / now
-    shift = weights.intercept * before + moved
+    coefficients = weights.coefficients * ratio[:, None]
+    coefficients[:, 0] += moved / now
     rate, squared, phi = weights.noise_rate, weights.scaled_square, weights.phi
     if phi.size:
         phi = density.phi_from_report(density.report_phi(phi.T, ratio)).T
@@ -78,8 +80,8 @@ def _in_units(
         weights,
         mean=weights.mean * ratio[:, None],
         variance=weights.variance * ratio[:, None] ** 2,
-        intercept=shift / now,
-        intercept_variance=weights.intercept_variance * ratio**2,
+        coefficients=coefficients,
+        coefficients_spread=weights.coefficients_spread * ratio[:, None] ** 2,
         noise_rate=None if rate is None else rate * ratio[:, None] ** 2,
         phi=phi,
         scaled_square=None if squared is None else squared * ratio[:, None] ** 2,

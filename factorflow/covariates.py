@@ -1,0 +1,171 @@
+"""Columns of the sample metadata as numbers that a model is given, and how they are coded: `Covariates`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["COVARIATES", "Column", "Covariates", "Term"]
+
+COVARIATES = "covariates"
+"""Name under which they travel with a block, in ``Block.columns``."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the sample metadata: numbers, or categories.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    mean, sd : float
+        Of its numbers; (x - mean) / sd is what a model is given.
+    levels : tuple of str
+        Of categories, each with an indicator of its own; empty: numbers.
+    digest : str
+        Of its content.
+    """
+
+    name: str
+    mean: float = 0.0
+    sd: float = 1.0
+    levels: tuple[str, ...] = ()
+    digest: str = ""
+
+    @property
+    def labels(self) -> list[str]:
+        """A label for each number that it becomes."""
+        return [f"{self.name}[{level}]" for level in self.levels] if self.levels else [self.name]
+
+    @property
+    def units(self) -> NDArray[np.float64]:
+        """How much of the column is one of a number that it becomes."""
+        return np.full(len(self.labels), self.sd)
+
+    def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Return numbers of variance 1, or indicators, (B, J); NaN where missing, or of no level."""
+        if not self.levels:
+            scaled = ((np.asarray(values, np.float64) - self.mean) / self.sd)[:, None]
+            return np.where(np.isfinite(scaled), scaled, np.nan)
+        known = np.asarray(values, str)[:, None] == np.asarray(self.levels, str)
+        return np.where(known.any(axis=1, keepdims=True), known.astype(np.float64), np.nan)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A column, or the products of several: an interaction.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        Their names.
+    means : tuple of float
+        Means over the samples, which are subtracted.
+    """
+
+    columns: tuple[str, ...]
+    means: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Covariates:
+    """What a model is given of each sample: centred numbers, one or several for each term.
+
+    Numbers are scaled to variance 1. Categories have an indicator for every level; shrinkage, not a level of
+    reference, tells them apart. What is missing, or of a level that was not there, is 0: the average.
+
+    Parameters
+    ----------
+    columns : tuple of Column
+        Of the sample metadata.
+    terms : tuple of Term
+        What is made of them; the coefficients of a term share a precision.
+    second : tuple of float
+        Average products of the numbers over the samples, packed.
+    """
+
+    columns: tuple[Column, ...]
+    terms: tuple[Term, ...]
+    second: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        """Return how many numbers a sample has (P)."""
+        return len(self.labels)
+
+    @property
+    def labels(self) -> list[str]:
+        """Their labels: ``age``, ``batch[A]``, ``age:sex[F]``."""
+        return [label for term in self.terms for label in self._joined(term, "labels")]
+
+    @property
+    def units(self) -> NDArray[np.float64]:
+        """How much of a covariate is one of its number: a standard deviation of columns of numbers."""
+        parts = [
+            np.prod(np.meshgrid(*self._parts(term, "units"), indexing="ij"), axis=0) for term in self.terms
+        ]
+        return np.concatenate([part.ravel() for part in parts])
+
+    @property
+    def groups(self) -> NDArray[np.int64]:
+        """The term that each number belongs to."""
+        return np.repeat(
+            np.arange(len(self.terms)), [len(self._joined(term, "labels")) for term in self.terms]
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """The terms: ``age``, ``batch``, ``age:sex``."""
+        return [":".join(term.columns) for term in self.terms]
+
+    def encode(self, table: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """Return the numbers of some samples.
+
+        Parameters
+        ----------
+        table : mapping of str to (B,) array
+            The columns: numbers, NaN where missing, or text, "" where missing.
+        """
+        coded = {column.name: column.encode(table[column.name]) for column in self.columns}
+        parts = []
+        for term in self.terms:
+            first, *others = (coded[name] for name in term.columns)
+            for other in others:
+                first = (first[:, :, None] * other[:, None, :]).reshape(len(first), -1)
+            parts.append(first - np.asarray(term.means) if term.means else first)
+        return np.asarray(np.nan_to_num(np.concatenate(parts, axis=1)))
+
+    def _parts(self, term: Term, what: str) -> list[Any]:
+        known = {column.name: column for column in self.columns}
+        return [getattr(known[name], what) for name in term.columns]
+
+    def _joined(self, term: Term, what: str) -> list[str]:
+        first, *others = self._parts(term, what)
+        for other in others:
+            first = [f"{a}:{b}" for a in first for b in other]
+        return list(first)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Covariates:
+        """Return the covariates that `as_record`, and JSON, made a record of.
+
+        Parameters
+        ----------
+        record : mapping of str to Any
+            A value for each field.
+
+        Returns
+        -------
+        Covariates
+        """
+        columns = (Column(**{**one, "levels": tuple(one["levels"])}) for one in record["columns"])
+        terms = (Term(tuple(one["columns"]), tuple(one["means"])) for one in record["terms"])
+        return cls(tuple(columns), tuple(terms), tuple(record["second"]))

@@ -1,0 +1,313 @@
+"""Covariates from the sample metadata of a dataset: how they are coded, and block by block."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.covariates import Column, Covariates, Term
+from factorflow.data.ingest.levels import text_of
+from factorflow.data.store.fingerprint import digest_column, digest_names
+from factorflow.errors import InputError
+from factorflow.kernels.linalg import pack
+
+if TYPE_CHECKING:
+    from factorflow.data.holdout import Holdout
+    from factorflow.data.store.dataset import Dataset
+    from factorflow.models.contract import ModelConfig
+    from factorflow.shape import Meta
+
+__all__ = ["MOST_LEVELS", "CovariateTable", "code_covariates", "model_meta", "projected_covariates"]
+
+MOST_LEVELS = 60
+"""Levels of a category at most: with more, a coefficient for each level and feature would be another set of
+factors."""
+
+AT_ONCE = 1 << 16
+"""Rows that are coded at a time."""
+
+_UNDERSTOOD = "columns of the sample metadata, C(column), and products of them"
+
+
+@dataclass(frozen=True)
+class CovariateTable:
+    """What the samples of a run are given, read with its blocks.
+
+    Parameters
+    ----------
+    covariates : Covariates
+        How they are coded.
+    table : mapping of str to (N,) array or None
+        The columns, where they are not the dataset's own.
+    known : bool
+        Whether they are known; else they are NaN, and what is computed with them is integrated over them.
+    """
+
+    covariates: Covariates
+    table: Mapping[str, NDArray[Any]] | None = None
+    known: bool = True
+
+    @cached_property
+    def digest(self) -> str:
+        """Of what it reads: equal where the numbers are."""
+        parts = [repr(self.covariates), str(self.known)]
+        parts += [f"{name} {digest_column(values)}" for name, values in (self.table or {}).items()]
+        return digest_names(parts)
+
+    def read(self, dataset: Dataset, start: int, stop: int) -> NDArray[np.float64]:
+        """Return the numbers of some rows, (stop - start, P)."""
+        if not self.known:
+            return np.full((stop - start, len(self.covariates)), np.nan)
+        if self.table is not None:
+            part = {name: values[start:stop] for name, values in self.table.items()}
+            return self.covariates.encode(part)
+        return self.covariates.encode(read_columns(dataset, self.covariates.columns, start, stop))
+
+
+def read_columns(
+    dataset: Any, columns: Sequence[Column], start: int = 0, stop: int | None = None
+) -> dict[str, NDArray[Any]]:
+    """Return columns of the sample metadata as `Covariates.encode` takes them."""
+    found = dataset.obs_columns([column.name for column in columns], start, stop)
+    return {column.name: _as_coded(column, found[column.name]) for column in columns}
+
+
+def code_covariates(dataset: Dataset, given: str | Sequence[str], option: str = "covariates") -> Covariates:
+    """Return how columns of the sample metadata are coded for a fit.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The samples.
+    given : str or sequence of str
+        Names of columns, or a formula: ``~ age + batch + age:sex``; ``C(batch)`` are categories even if they
+        are numbers.
+    option : str
+        Name of the parameter, for errors.
+
+    Returns
+    -------
+    Covariates
+
+    Raises
+    ------
+    InputError
+        When there is no such column, one does not vary, or has too many levels.
+    """
+    terms, forced = _terms(given, option)
+    columns = {}
+    for name in dict.fromkeys(column for term in terms for column in term):
+        columns[name] = _coded_column(dataset, name, option, categories=name in forced)
+    found = Covariates(tuple(columns.values()), tuple(map(Term, terms)))
+    total, products = np.zeros(len(found)), np.zeros((len(found), len(found)))
+    for part in _parts(dataset, found):
+        total += part.sum(axis=0)
+    means = np.split(total / dataset.n_rows, np.flatnonzero(np.diff(found.groups)) + 1)
+    found = replace(found, terms=tuple(Term(t, tuple(m.tolist())) for t, m in zip(terms, means, strict=True)))
+    for part in _parts(dataset, found):
+        products += part.T @ part
+    return replace(found, second=tuple(pack(products / dataset.n_rows).tolist()))
+
+
+def model_meta(
+    dataset: Dataset, config: ModelConfig, holdout: Holdout | None = None, like: Covariates | None = None
+) -> Meta:
+    """Return what a model sees of a dataset, the covariates that it asks for among it.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        What is to be fitted.
+    config : ModelConfig
+        The model.
+    holdout : Holdout, optional
+        What is hidden.
+    like : Covariates, optional
+        Those of an earlier fit, coded in the same way.
+    """
+    meta = dataset.meta(config.views, holdout)
+    if config.given_columns is None:
+        return meta
+    if like is None:
+        return replace(meta, covariates=code_covariates(dataset, config.given_columns))
+    values = read_columns(dataset, like.columns)
+    columns = tuple(replace(c, digest=digest_column(values[c.name])) for c in like.columns)
+    return replace(meta, covariates=replace(like, columns=columns))
+
+
+def _parts(dataset: Dataset, covariates: Covariates) -> Iterator[NDArray[np.float64]]:
+    for start in range(0, dataset.n_rows, AT_ONCE):
+        stop = min(start + AT_ONCE, dataset.n_rows)
+        yield CovariateTable(covariates).read(dataset, start, stop)
+
+
+def projected_covariates(
+    covariates: Covariates | None, dataset: Dataset, given: Any = None
+) -> CovariateTable | None:
+    """Return what new samples are given.
+
+    Parameters
+    ----------
+    covariates : Covariates or None
+        Those of the fit.
+    dataset : Dataset
+        New samples.
+    given : DataFrame, path, False or None
+        Their columns by sample name; None: those of the dataset's metadata; False, or columns that are not
+        there: unknown.
+
+    Raises
+    ------
+    InputError
+        When the fit has no covariates, or a sample has no row.
+    """
+    if covariates is None:
+        if given is not None and given is not False:
+            raise InputError("covariates", "columns", "none: the model was fitted without", "Leave them out.")
+        return None
+    names = [column.name for column in covariates.columns]
+    if given is False:
+        return CovariateTable(covariates, known=False)
+    if given is None:
+        return CovariateTable(covariates, known=set(names) <= set(dataset.column_names))
+    if isinstance(given, str | os.PathLike):
+        from factorflow.data.ingest.metadata import read_metadata
+
+        given = read_metadata(Path(given), "covariates", samples=dataset.obs_names)
+    lacking = [name for name in names if name not in given.columns]
+    if lacking:
+        raise InputError(
+            "covariates", f"no column {lacking[0]}", f"columns {', '.join(names)}", "Add it, or use False."
+        )
+    absent = [name for name in dataset.obs_names.tolist() if name not in given.index]
+    if absent:
+        raise InputError("covariates", f"no row {absent[0]}", "a row for each sample", "Index it by sample.")
+    rows = given.loc[dataset.obs_names.tolist()]
+    table = {c.name: _as_coded(c, rows[c.name].array) for c in covariates.columns}
+    return CovariateTable(covariates, table)
+
+
+def _as_coded(column: Column, values: Any) -> NDArray[Any]:
+    return _labels(values) if column.levels else _numbers_of(column.name, values)
+
+
+def _terms(given: str | Sequence[str], option: str) -> tuple[list[tuple[str, ...]], set[str]]:
+    """Return the columns of each term, and those that are categories whatever they hold."""
+    if isinstance(given, str) and "~" in given:
+        return _of_formula(given, option)
+    names = [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
+    terms, forced = [], set()
+    for name in filter(None, names):
+        match = re.fullmatch(r"C\((.+)\)", name)
+        terms.append((match[1] if match else name,))
+        forced |= {match[1]} if match else set()
+    if not terms:
+        raise InputError(option, given, "names of columns, or a formula", "Leave it out for none.")
+    return list(dict.fromkeys(terms)), forced
+
+
+def _of_formula(formula: str, option: str) -> tuple[list[tuple[str, ...]], set[str]]:
+    from formulaic.parser import DefaultFormulaParser
+
+    remedy = "For example '~ age + batch + age:sex'."
+    try:
+        left, _, right = formula.partition("~")
+        parsed = DefaultFormulaParser(include_intercept=False).get_terms(right)
+        factors = [[(f.expr, f.eval_method.value) for f in term.factors] for term in parsed]
+    except Exception as error:  # formulaic raises what it comes across
+        first = (str(error).splitlines() or [""])[0]
+        raise InputError(option, formula, f"a formula of {_UNDERSTOOD} ({first})", remedy) from error
+    if left.strip():
+        raise InputError(option, formula, "a formula without a response", remedy)
+    terms, forced = [], set()
+    for term in factors:
+        names = []
+        for expr, method in term:
+            match = re.fullmatch(r"C\(`?([^`]+)`?\)", expr)
+            if method == "literal":
+                continue
+            if match is None and method != "lookup":
+                raise InputError(option, expr, _UNDERSTOOD, "Make a column of it, and name that.")
+            names.append(match[1] if match else expr)
+            forced |= {match[1]} if match else set()
+        if names:
+            terms.append(tuple(names))
+    if not terms:
+        raise InputError(option, formula, f"a formula of {_UNDERSTOOD}", remedy)
+    return list(dict.fromkeys(terms)), forced
+
+
+def _coded_column(dataset: Dataset, name: str, option: str, *, categories: bool) -> Column:
+    known = list(dataset.column_names)
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        expected = f"columns of the sample metadata: {', '.join(known) or 'there are none'}"
+        remedy = (
+            f"Did you mean {near[0]}?" if near else "Write the dataset with {obs}, which has the columns."
+        )
+        raise InputError(option, name, expected, remedy, **({} if near else {"obs": ...}))
+    values = dataset.obs_columns([name])[name]
+    numbers = None if categories else _numbers(values)
+    if numbers is not None:
+        seen = numbers[np.isfinite(numbers)]
+        if not seen.size or not seen.std() > 0.0:
+            raise InputError(option, name, "a column that differs between samples", "Leave it out.")
+        return Column(name, float(seen.mean()), float(seen.std()), digest=digest_column(numbers))
+    labels = _labels(values)
+    levels = tuple(sorted(set(labels.tolist()) - {""}))
+    if len(levels) < 2:
+        raise InputError(option, name, "a column that differs between samples", "Leave it out.")
+    if len(levels) > MOST_LEVELS:
+        raise InputError(
+            option,
+            f"{name}, of {len(levels)} levels",
+            f"categories of at most {MOST_LEVELS} levels",
+            "Join levels, or leave it out: it would have a coefficient for every level and feature.",
+        )
+    return Column(name, levels=levels, digest=digest_column(labels))
+
+
+def _numbers(values: Any) -> NDArray[np.float64] | None:
+    """Return numbers, days of dates and durations; None of what is none of these."""
+    import pandas as pd
+
+    series = pd.Series(values)
+    kinds = pd.api.types
+    if kinds.is_datetime64_any_dtype(series.dtype):
+        plain = series.dt.tz_convert("UTC").dt.tz_localize(None) if series.dt.tz is not None else series
+        series = plain - pd.Timestamp(0)
+    if kinds.is_timedelta64_dtype(series.dtype):
+        return np.asarray(series.dt.total_seconds() / 86400.0, np.float64)
+    if kinds.is_bool_dtype(series.dtype) or not kinds.is_numeric_dtype(series.dtype):
+        return None
+    return series.to_numpy(np.float64, na_value=np.nan)
+
+
+def _numbers_of(name: str, values: Any) -> NDArray[np.float64]:
+    found = _numbers(values)
+    if found is None:
+        raise InputError(
+            f"column {name} of the sample metadata",
+            str(values[0]) if len(values) else "text",
+            "numbers, as when the model was fitted",
+            "Correct the column, or leave it out: what is not known is integrated over.",
+        )
+    return found
+
+
+def _labels(values: Any) -> NDArray[np.str_]:
+    """Return categories as text, "" where missing."""
+    import pandas as pd
+
+    series = pd.Series(values)
+    text = [text_of(value) if seen else "" for value, seen in zip(series, series.notna(), strict=True)]
+    return np.asarray(text, dtype=str)

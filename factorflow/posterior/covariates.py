@@ -1,0 +1,121 @@
+"""What a posterior says of the covariates of its model: coefficients, and data without their effect."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.covariates import Covariates
+from factorflow.errors import InputError
+from factorflow.posterior.labels import as_slice, rows_of
+from factorflow.posterior.prediction import Predictor, lazily, values_of_rows
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from factorflow.posterior.stored_posterior import StoredPosterior
+
+__all__ = ["adjusted", "coefficients", "variance_explained"]
+
+
+def check_covariates(posterior: StoredPosterior) -> Covariates:
+    """Return the covariates of the model of a fit.
+
+    Raises
+    ------
+    InputError
+        When it has none.
+    """
+    found = posterior.meta.covariates
+    if found is None:
+        family = posterior.run["config"].get("model")
+        remedy = "Fit with {covariates}: columns of the sample metadata."
+        raise InputError(
+            "model", f"{family} without covariates", "one with covariates", remedy, covariates=["age"]
+        )
+    return found
+
+
+def coefficients(posterior: StoredPosterior, view: str, *, total: bool) -> xr.Dataset:
+    """Return ``mean`` and ``sd`` of the coefficients of a view (`Posterior.coefficients`)."""
+    units = check_covariates(posterior).units[:, None]
+    name = posterior.check_view(view)
+    mean = posterior.variable(f"coefficients_{name}")
+    if total:
+        mean = mean + posterior.variable(f"loadings_{name}") @ posterior.variable("score_regression")
+    dims = ("covariate", f"feature_{name}")
+    sd = posterior.variable(f"coefficients_variance_{name}") ** 0.5
+    found = {"mean": mean.transpose(*dims) / units, "sd": sd.transpose(*dims) / units}
+    dataset: xr.Dataset = found["mean"].to_dataset(name="mean").assign(sd=found["sd"])
+    dataset["mean"].attrs = {"long_name": "Total effect." if total else "Effect beside the factors."}
+    dataset["sd"].attrs = {"long_name": "Its standard deviation, factors taken for known."}
+    return dataset
+
+
+def adjusted(
+    posterior: StoredPosterior, view: str, remove: Sequence[str] | None, start: int | None, stop: int | None
+) -> xr.Dataset:
+    """Return predictions and data of a view without the effect of covariates (`Posterior.adjusted`)."""
+    known, name = check_covariates(posterior), posterior.check_view(view)
+    kind = posterior.model.likelihood(name)
+    if not kind.is_location:
+        raise InputError(
+            "view", view, "a view of measurements", "Effects on other views do not add to the data."
+        )
+    terms = known.names if remove is None else [remove] if isinstance(remove, str) else list(remove)
+    unknown = [term for term in terms if term not in known.names]
+    if unknown:
+        raise InputError("remove", unknown[0], f"terms among {', '.join(known.names)}", "Correct the name.")
+    columns = np.isin(known.groups, [known.names.index(term) for term in terms])
+    slopes = posterior.variable(f"coefficients_{name}").values[:, columns]
+    predictor = Predictor(posterior, name)
+    rows = rows_of(posterior, start, stop, None)
+    parts = {
+        "mean": (partial(_predicted, predictor, slopes, columns), np.float64),
+        "observed": (partial(_observed, predictor, slopes, columns), np.float64),
+    }
+    of = f"without the effect of {', '.join(terms)}"
+    docs = {"mean": f"Expected value {of}.", "observed": f"Value of the dataset {of}; NaN where missing."}
+    return lazily(posterior, name, rows, parts, docs)
+
+
+def variance_explained(
+    posterior: StoredPosterior, by: str | None, view: str | None, *, with_factors: bool
+) -> xr.DataArray:
+    """Return the shares that covariates explain (`Posterior.variance_explained`)."""
+    import xarray as xr
+
+    check_covariates(posterior)
+    alone, together = (posterior.variable(f"variance_explained_{what}") for what in ("term", "covariates"))
+    if by not in (None, "group") or (by == "group") != ("group" in alone.dims):
+        recorded = "group" if "group" in alone.dims else "left out"
+        raise InputError("by", by, f"{recorded} for covariates", "Ask for the shares of factors by it.")
+    parts = [alone, together.expand_dims(term=["covariates"], axis=-1)]
+    if with_factors:
+        parts.append(posterior.variable("variance_explained").rename(factor="term"))
+    found = xr.concat(parts, dim="term")
+    return found if view is None else found.sel(view=posterior.check_view(view), drop=True)
+
+
+def _effect(
+    predictor: Predictor, slopes: NDArray[Any], columns: NDArray[np.bool_], rows: NDArray[np.intp]
+) -> NDArray[Any]:
+    given = predictor.posterior.array("covariates").isel(obs=as_slice(rows)).values
+    return np.asarray(given[:, columns] @ slopes.T)
+
+
+def _predicted(
+    predictor: Predictor, slopes: NDArray[Any], columns: NDArray[np.bool_], rows: NDArray[np.intp]
+) -> NDArray[Any]:
+    return np.asarray(predictor(rows)[0] - _effect(predictor, slopes, columns, rows))
+
+
+def _observed(
+    predictor: Predictor, slopes: NDArray[Any], columns: NDArray[np.bool_], rows: NDArray[np.intp]
+) -> NDArray[Any]:
+    values = values_of_rows(predictor.posterior.data, predictor.view, rows)
+    return np.asarray(values.astype(np.float64) - _effect(predictor, slopes, columns, rows))

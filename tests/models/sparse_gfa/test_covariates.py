@@ -1,0 +1,282 @@
+"""Covariates of the sample metadata: coding, coefficients, factors beside them, new samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import factorflow as ff
+from factorflow.covariates import Covariates
+from factorflow.data.covariates import code_covariates
+from factorflow.errors import InputError
+
+N, D = 160, 40
+
+
+def metadata(rng: np.random.Generator, n: int = N) -> pd.DataFrame:
+    names = [f"s{i}" for i in range(n)]
+    batch = np.array(["A", "B", "C"])[np.arange(n) % 3]
+    day = pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 300, n), "D")
+    frame = {"age": 50 + 10 * rng.standard_normal(n), "batch": batch, "sex": rng.random(n) < 0.5, "day": day}
+    return pd.DataFrame(frame, index=names)
+
+
+@pytest.fixture(scope="module")
+def truth() -> dict[str, Any]:
+    rng = np.random.default_rng(4)
+    obs = metadata(rng)
+    age = (obs["age"].to_numpy() - 50) / 10
+    z = rng.standard_normal((N, 2))
+    z[:, 0] = 0.6 * age + 0.8 * z[:, 0]
+    w = rng.standard_normal((D, 2)) * (rng.random((D, 2)) < 0.6)
+    slopes, shifts = rng.standard_normal(D) * (rng.random(D) < 0.5), 0.8 * rng.standard_normal((3, D))
+    codes = pd.Categorical(obs["batch"]).codes
+    x = 2 + np.outer(age, slopes) + shifts[codes] + z @ w.T
+    y = x + 0.7 * rng.standard_normal((N, D))
+    y[rng.random((N, D)) < 0.05] = np.nan
+    return {"obs": obs, "x": x, "y": y, "z": z, "w": w, "slopes": slopes, "shifts": shifts, "age": age}
+
+
+def write(folder: Path, truth: dict[str, Any], rows: slice = slice(None), **views: Any) -> ff.Dataset:
+    obs = truth["obs"].iloc[rows]
+    frame = pd.DataFrame(truth["y"][rows], index=obs.index, columns=[f"f{i}" for i in range(D)])
+    return ff.write_dataset(folder, {"rna": frame, **views}, obs=obs)
+
+
+@pytest.fixture(scope="module")
+def fitted(truth: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("covariates")
+    dataset = write(folder / "data.zarr", truth)
+    model = ff.models.SparseGFA(n_factors=5, covariates=["age", "batch"])
+    return {"dataset": dataset, "folder": folder, "posterior": ff.fit(dataset, model, progress=False)}
+
+
+def test_numbers_have_variance_one_and_categories_an_indicator_each(fitted: dict[str, Any]) -> None:
+    dataset = fitted["dataset"]
+    found = code_covariates(dataset, "~ age + C(batch) + sex + day + age:sex")
+    assert found.labels == [
+        "age", "batch[A]", "batch[B]", "batch[C]", "sex[False]", "sex[True]", "day",
+        "age:sex[False]", "age:sex[True]",
+    ]  # fmt: skip
+    assert found.names == ["age", "batch", "sex", "day", "age:sex"]
+    assert found.groups.tolist() == [0, 1, 1, 1, 2, 2, 3, 4, 4]
+    obs = dataset.obs
+    table = {c.name: obs[c.name].astype(str).to_numpy() if c.levels else None for c in found.columns}
+    table["age"] = obs["age"].to_numpy()
+    table["day"] = ((obs["day"] - pd.Timestamp(0)) / pd.Timedelta(days=1)).to_numpy()
+    coded = found.encode(table)
+    np.testing.assert_allclose(coded.mean(axis=0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(coded[:, [0, 6]].std(axis=0), 1.0)
+    np.testing.assert_allclose(found.units[[0, 6]], [obs["age"].std(ddof=0), table["day"].std()])
+    products = (coded.T @ coded / N)[np.tril_indices(9)]
+    np.testing.assert_allclose(found.second, products, atol=1e-12)
+    assert Covariates.from_record(found.as_record()) == found
+
+
+def test_what_is_missing_or_unknown_is_the_average(fitted: dict[str, Any]) -> None:
+    found = code_covariates(fitted["dataset"], ["age", "batch"])
+    table = {"age": np.array([np.nan, 50.0, np.inf]), "batch": np.array(["A", "", "Z"])}
+    coded = found.encode(table)
+    assert coded[0, 0] == coded[2, 0] == 0.0
+    assert not coded[1:, 1:].any()
+    assert coded[0, 1:].any()
+
+
+def test_factors_and_effects_are_found_beside_each_other(
+    truth: dict[str, Any], fitted: dict[str, Any]
+) -> None:
+    posterior = fitted["posterior"]
+    assert len(posterior.factors) == 2
+    found = posterior.coefficients("rna")
+    assert found["mean"].dims == ("covariate", "feature_rna")
+    sd = truth["obs"]["age"].std(ddof=0)
+    total = posterior.coefficients("rna", total=True)["mean"].sel(covariate="age") * sd
+    expected = (truth["slopes"] + 0.6 * truth["w"][:, 0]) * sd / 10
+    assert np.corrcoef(total, expected)[0, 1] > 0.98
+    assert np.polyfit(expected, total, 1)[0] == pytest.approx(1.0, abs=0.1)
+    batch = found["mean"].sel(covariate=["batch[A]", "batch[B]", "batch[C]"]).values
+    centred = truth["shifts"] - truth["shifts"].mean(axis=0)
+    assert np.corrcoef(batch.ravel(), centred.ravel())[0, 1] > 0.95
+    scores = posterior.scores(adjusted=True)
+    np.testing.assert_allclose(np.corrcoef(scores.values.T, truth["age"])[-1, :-1], 0.0, atol=0.02)
+    explained = posterior.variance_explained(terms="all")
+    assert explained.term.values.tolist() == ["age", "batch", "covariates", "Factor1", "Factor2"]
+    mean = posterior.predict("rna")["mean"].values
+    effect = posterior.variable("covariates").values @ posterior.variable("coefficients_rna").values.T
+    y = truth["y"] - np.nanmean(truth["y"], axis=0)
+    seen = ~np.isnan(y)
+    base = truth["y"] - posterior.intercept("rna").values - effect
+    share = 1 - (base[seen] ** 2).sum() / (y[seen] ** 2).sum()
+    assert float(explained.sel(view="rna", term="covariates")) == pytest.approx(share, abs=1e-6)
+    total_share = 1 - ((truth["y"] - mean)[seen] ** 2).sum() / (y[seen] ** 2).sum()
+    assert float(posterior.variance_explained_total()[0]) == pytest.approx(total_share, abs=1e-6)
+    assert total_share > 0.8
+
+
+def test_the_bound_never_falls_and_is_higher_than_without(fitted: dict[str, Any]) -> None:
+    posterior = fitted["posterior"]
+    bound = posterior.trace["objective"].values[1:]
+    without = ff.fit(fitted["dataset"], ff.models.SparseGFA(n_factors=5), progress=False)
+    assert bound[-1] > without.trace["objective"].values[-1] + 100
+    last = np.nonzero(posterior.trace["stage"].values == "sparse")[0]
+    steps = np.diff(posterior.trace["objective"].values[last])
+    assert (steps > -1e-9 * abs(bound[-1])).all()
+
+
+def test_predictions_vary_by_coefficients_too(truth: dict[str, Any], fitted: dict[str, Any]) -> None:
+    """Their variance is that of a direct evaluation, covariances of intercept and coefficients among it."""
+    posterior = fitted["posterior"]
+    mean, sd = (posterior.predict("rna")[name].values for name in ("mean", "sd"))
+    z, v = posterior.scores().values, posterior.variable("scores_variance").values
+    w, s = (posterior.variable(f"{name}_rna").values for name in ("loadings", "loadings_variance"))
+    packed = posterior.variable("coefficients_covariance_rna").values
+    full = np.zeros((D, 5, 5))
+    full[:, *np.tril_indices(5)] = packed
+    full = full + np.tril(full, -1).transpose(0, 2, 1)
+    design = np.column_stack([np.ones(N), posterior.variable("covariates").values])
+    variance = (z**2 + v) @ s.T + v @ (w**2).T + np.einsum("nc,dce,ne->nd", design, full, design)
+    degrees = posterior.variable("noise_degrees_rna").values
+    noise = degrees / (degrees - 2) / posterior.variable("noise_precision_rna").values
+    np.testing.assert_allclose(sd, np.sqrt(variance + noise), rtol=1e-9)
+    assert np.corrcoef(mean.ravel(), truth["x"].ravel())[0, 1] > 0.97
+
+
+def test_adjusted_data_have_no_batches(truth: dict[str, Any], fitted: dict[str, Any]) -> None:
+    posterior = fitted["posterior"]
+    found = posterior.adjusted("rna", remove=["batch"], start=10)
+    assert found["observed"].shape == (N - 10, D)
+    codes = pd.Categorical(truth["obs"]["batch"]).codes
+
+    def between(y: Any) -> float:
+        return float(
+            np.mean([np.nanvar([np.nanmean(y[codes[10:] == g, d]) for g in range(3)]) for d in range(D)])
+        )
+
+    assert between(found["observed"].values) < 0.1 * between(truth["y"][10:])
+    np.testing.assert_array_equal(np.isnan(found["observed"].values), np.isnan(truth["y"][10:]))
+    everything = posterior.adjusted("rna")["mean"].values
+    z, w = posterior.scores().values, posterior.loadings("rna").values
+    np.testing.assert_allclose(everything, z @ w.T + posterior.intercept("rna").values, atol=1e-9)
+    with pytest.raises(InputError, match="terms among age, batch"):
+        posterior.adjusted("rna", remove=["sex"])
+
+
+def test_new_samples_with_and_without_covariates(truth: dict[str, Any], fitted: dict[str, Any]) -> None:
+    """The effect of covariates that are not known is not read as scores of factors."""
+    posterior, folder = fitted["posterior"], fitted["folder"]
+    rows = slice(0, 60)
+    new = write(folder / "new.zarr", truth, rows)
+    known = posterior.project(new, progress=False)
+    np.testing.assert_allclose(known.scores(), posterior.scores()[rows], atol=1e-6)
+    bare = ff.write_dataset(
+        folder / "bare.zarr",
+        {
+            "rna": pd.DataFrame(
+                truth["y"][rows], index=truth["obs"].index[rows], columns=[f"f{i}" for i in range(D)]
+            )
+        },
+    )
+    frame = truth["obs"][["batch", "age"]]
+    given = posterior.project(bare, covariates=frame, progress=False)
+    np.testing.assert_allclose(given.scores(), known.scores(), atol=1e-9)
+    unknown = posterior.project(bare, progress=False)
+    refused = posterior.project(new, covariates=False, progress=False)
+    np.testing.assert_array_equal(unknown.scores(), refused.scores())
+    average = truth["obs"].assign(age=np.nan, batch="")
+    as_average = posterior.project(bare, covariates=average, progress=False)
+
+    def error(found: Any) -> float:
+        return float(((found.scores().values - known.scores().values) ** 2).mean())
+
+    assert error(unknown) < 0.5 * error(as_average)
+    ages = unknown.variable("covariates").values[:, 0]
+    assert np.corrcoef(ages, truth["age"][rows])[0, 1] > 0.8
+    assert (unknown.variable("scores_variance") > known.variable("scores_variance")).all()
+    with pytest.raises(InputError, match="no column age"):
+        posterior.project(bare, covariates=frame[["batch"]])
+    with pytest.raises(InputError, match="no row s3"):
+        posterior.project(bare, covariates=frame.drop(index="s3"))
+
+
+def test_a_warm_start_keeps_the_coding(truth: dict[str, Any], fitted: dict[str, Any]) -> None:
+    posterior, folder = fitted["posterior"], fitted["folder"]
+    part = write(folder / "part.zarr", truth, slice(0, 120))
+    model = ff.models.SparseGFA(n_factors=5, covariates=["age", "batch"])
+    first = ff.fit(part, model, progress=False)
+    warm = ff.fit(fitted["dataset"], model, warm_start=first, progress=False)
+    ours, theirs = warm.meta.covariates, first.meta.covariates
+    assert [c.mean for c in ours.columns] == [c.mean for c in theirs.columns]
+    assert [c.digest for c in ours.columns] != [c.digest for c in theirs.columns]
+    assert warm.trace["objective"].values[-1] == pytest.approx(
+        posterior.trace["objective"].values[-1], abs=5.0
+    )
+
+
+def test_counts_and_binary_views_have_covariates(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    obs = metadata(rng, 200)
+    age = (obs["age"].to_numpy() - 50) / 10
+    z, slopes = rng.standard_normal((200, 1)), rng.choice([-0.7, 0.0, 0.7], 30)
+    x = np.outer(age, slopes) + z @ rng.standard_normal((1, 30))
+    counts = rng.poisson(np.exp(1.5 + 0.5 * x))
+    binary = (rng.random(x.shape) < 1 / (1 + np.exp(-2 * x))).astype(int)
+    frames = {k: pd.DataFrame(v, index=obs.index) for k, v in (("counts", counts), ("binary", binary))}
+    dataset = ff.write_dataset(tmp_path / "data.zarr", frames, obs=obs)
+    posterior = ff.fit(dataset, ff.models.SparseGFA(n_factors=3, covariates="age"), progress=False)
+    unit = obs["age"].std(ddof=0) / 10
+    for view, factor in (("counts", 0.5), ("binary", 2.0)):
+        found = posterior.coefficients(view, total=True)["mean"].values[0] * 10 * unit
+        assert np.corrcoef(found, slopes)[0, 1] > (0.95 if view == "counts" else 0.85)
+        assert np.polyfit(factor * unit * slopes, found, 1)[0] == pytest.approx(1.0, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["agee"], "Did you mean age?"),
+        ("~ age +", "formula"),
+        ("~ log(age)", "Make a column of it"),
+        ("y ~ age", "without a response"),
+        (["constant"], "differs between samples"),
+        (["name"], "at most 60 levels"),
+    ],
+)
+def test_columns_that_cannot_be_covariates(
+    given: Any, message: str, truth: dict[str, Any], tmp_path: Path
+) -> None:
+    obs = truth["obs"].assign(constant=1.0, name=truth["obs"].index)
+    dataset = write(tmp_path / "data.zarr", {**truth, "obs": obs})
+    with pytest.raises(InputError) as error:
+        ff.fit(dataset, ff.models.SparseGFA(n_factors=2, covariates=given), progress=False)
+    assert message in str(error.value)
+    assert "covariates" in str(error.value)
+
+
+def test_posteriors_without_covariates_say_so(truth: dict[str, Any], tmp_path: Path) -> None:
+    dataset = write(tmp_path / "data.zarr", truth)
+    posterior = ff.fit(dataset, ff.models.SparseGFA(n_factors=2, max_iter=2, warmup_iter=2), progress=False)
+    for call in (
+        lambda: posterior.coefficients("rna"),
+        lambda: posterior.adjusted("rna"),
+        lambda: posterior.scores(adjusted=True),
+        lambda: posterior.variance_explained(terms="covariate"),
+    ):
+        with pytest.raises(InputError, match="covariates"):
+            call()
+
+
+def test_a_changed_covariate_is_another_run(truth: dict[str, Any], tmp_path: Path) -> None:
+    out, model = tmp_path / "fit", ff.models.SparseGFA(n_factors=2, covariates="age", warmup_iter=2)
+    dataset = write(tmp_path / "data.zarr", truth)
+    first = ff.fit(dataset, model, out=out, max_iter=2, progress=False)
+    again = ff.fit(dataset, model, out=out, max_iter=2, resume="auto", progress=False)
+    assert again.run["created_at"] == first.run["created_at"]
+    obs = truth["obs"].assign(age=truth["obs"]["age"].to_numpy()[::-1])
+    changed = write(tmp_path / "changed.zarr", {**truth, "obs": obs})
+    assert changed.fingerprint == dataset.fingerprint
+    with pytest.raises(InputError, match="does not exist"):
+        ff.fit(changed, model, out=out, max_iter=2, resume="auto", progress=False)
