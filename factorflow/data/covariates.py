@@ -23,7 +23,7 @@ from factorflow.kernels.linalg import pack
 if TYPE_CHECKING:
     from factorflow.data.holdout import Holdout
     from factorflow.data.store.dataset import Dataset
-    from factorflow.models.contract import ModelConfig
+    from factorflow.models.configuration import ModelConfig
     from factorflow.shape import Meta
 
 __all__ = ["MOST_LEVELS", "CovariateTable", "code_covariates", "model_meta", "projected_covariates"]
