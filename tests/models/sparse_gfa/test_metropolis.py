@@ -25,8 +25,16 @@ ENTRIES = {
     "negative_binomial": [0.0, 3.0, np.nan, 1.0, 9.0],
     "binomial(trials=4)": [0.0, 1.0, np.nan, 4.0, 3.0],
     "student_t": [-0.3, 4.0, np.nan, 0.8, 1.1],
+    "gamma": [0.3, 4.0, np.nan, 0.8, 1.1],
+    "beta": [0.3, 0.9, np.nan, 0.2, 0.5],
+    "zero_inflated_poisson": [0.0, 3.0, np.nan, 1.0, 9.0],
+    "ordinal(levels=3)": [0.0, 2.0, np.nan, 1.0, 1.0],
+    "censored": [-0.3, 1.0, np.nan, 0.8, 1.1],
 }
 """One of them is missing."""
+
+SIDES = {"censored": np.array([-1.0, 1.0, 0.0, 0.0, -1.0])}
+"""What entries have beside their values."""
 
 
 def _settings() -> Any:
@@ -48,14 +56,16 @@ def test_scores_have_their_posterior(name: str) -> None:
     phi = np.full((5, density.n_phi), 0.3)
     z = np.linspace(-6.0, 6.0, 2001)
     x = z[:, None] * loadings[:, 0] + loadings[:, 1]
-    log = np.where(y[0] == y[0], density.log_kernel(y[0], x, phi.T), 0.0).sum(axis=1) - 0.5 * z**2
+    side = SIDES.get(name)
+    log = np.where(y[0] == y[0], density.log_kernel(y[0], x, phi.T, side), 0.0).sum(axis=1) - 0.5 * z**2
     expected = np.exp(log - log.max())
     expected /= expected.sum()
 
-    u, r = metropolis.stand_ins(_settings(), density, y, np.tile(loadings[:, 1], (rows, 1)), phi)
+    aux = None if side is None else np.tile(side, (rows, 1))
+    u, r = metropolis.stand_ins(_settings(), density, y, np.tile(loadings[:, 1], (rows, 1)), phi, aux)
     precision = 1.0 + (u * loadings[:, 0] ** 2).sum(axis=1)
     centre = ((r - u * loadings[:, 1]) * loadings[:, 0]).sum(axis=1) / precision
-    entries, rng = [Entries(density, y, u, r, loadings, phi)], np.random.default_rng(2)
+    entries, rng = [Entries(density, y, u, r, loadings, phi, aux)], np.random.default_rng(2)
     scores, tried = np.full((rows, 1), 2.0), 0.0
     for i in range(25):
         fresh = centre + rng.normal(size=rows) / np.sqrt(precision)
@@ -67,11 +77,20 @@ def test_scores_have_their_posterior(name: str) -> None:
     assert rows <= tried < 4 * rows
 
 
-@pytest.mark.parametrize(("name", "k"), [("poisson", 2), ("negative_binomial", 1), ("student_t", 1)])
+@pytest.mark.parametrize(
+    ("name", "k"),
+    [
+        ("poisson", 2),
+        ("negative_binomial", 1),
+        ("student_t", 1),
+        ("ordinal(levels=3)", 1),
+        ("censored", 1),
+    ],
+)
 def test_features_have_their_posterior(name: str, k: int) -> None:
     """Scores given, of two factors much alike: features with the same entries are independent chains."""
     density, n, theta, alpha, m, lam = get_likelihood(name), 3000, 0.4, 0.8, 0.2, 1.5
-    y = np.array(ENTRIES[name])
+    y, side = np.array(ENTRIES[name]), SIDES.get(name)
     z = np.column_stack([[0.5, 1.0, -1.0, -0.7, 1.8], [0.6, 0.9, -1.1, -0.6, 1.9]])[:, :k]
     slab = np.linspace(-6.0, 6.0, 61)
     of_slab = theta * stats.norm.pdf(slab, scale=alpha**-0.5) * 0.2
@@ -86,7 +105,8 @@ def test_features_have_their_posterior(name: str, k: int) -> None:
     log = np.zeros(mass.shape)
     for row in np.flatnonzero(y == y):
         x = grid[k] + sum(z[row, j] * grid[j] for j in range(k))
-        log += density.log_density(y[row] + 0.0 * x, x, grid[k + 1 :])
+        beside = None if side is None else side[row] + 0.0 * x
+        log += density.log_density(y[row] + 0.0 * x, x, grid[k + 1 :], beside)
     mass = mass * np.exp(log - log.max())
     mass /= mass.sum()
     on = np.array(np.meshgrid(*[of_loading[2]] * k, *axes[k:], indexing="ij"), float)[:k]
@@ -94,7 +114,9 @@ def test_features_have_their_posterior(name: str, k: int) -> None:
 
     design, seen = np.column_stack([z, np.ones(5)]), y == y
     reference, start = np.full((5, 1), 0.5), np.full((1, density.n_phi), 0.3)
-    u, r = (part[:, 0] for part in metropolis.stand_ins(_settings(), density, y[:, None], reference, start))
+    aux = None if side is None else side[:, None]
+    stand_ins = metropolis.stand_ins(_settings(), density, y[:, None], reference, start, aux)
+    u, r = (part[:, 0] for part in stand_ins)
     gram = (design[seen] * u[seen, None]).T @ design[seen]
     pairs = np.tile(gram[np.tril_indices(k + 1)], (n, 1))
     assert pairs.shape[1] == n_pairs(k + 1)
@@ -105,7 +127,7 @@ def test_features_have_their_posterior(name: str, k: int) -> None:
     for i in range(200):
         step = Step(5, 0, i)
         tries = metropolis.propose(system, prior, density, (loadings, phis), count, numbers, step)
-        sums = metropolis.try_sums(density, entries, z, tries)
+        sums = metropolis.try_sums(density, entries, z, tries, None if aux is None else np.tile(aux, (1, n)))
         taken = tries[numbers, metropolis.choose(density, tries, sums, numbers, step)]
         loadings, phis = taken[:, : k + 1], taken[:, k + 1 : -1]
     states = np.concatenate([loadings, phis], axis=1)

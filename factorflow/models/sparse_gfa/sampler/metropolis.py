@@ -83,7 +83,7 @@ def stand_ins(
     y: Float64[Array, "B D"],
     x: Float64[Array, "B D"],
     phi: Float64[Array, "D P"],
-    aux: Float64[Array, "B D"] | None,
+    aux: Float64[Array, "B D"] | None = None,
 ) -> tuple[Float[Array, "B D"], Float[Array, "B D"]]:
     """Return u and r of the stand-in of every entry, its tangent taken at x."""
     _, slope, curvature = density.message(y, x, 0.0 * x, device.move_beside(phi.T, y), aux)
