@@ -6,6 +6,7 @@ import base64
 import re
 import time
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -108,6 +109,39 @@ def test_a_checkpoint_says_how_to_go_on(shown: dict[str, Any], capsys: pytest.Ca
         "checkpoint after iteration 50; to go on from it: "
         "factorflow resume runs/p.zarr --executor tcp://host:8786\n"
     )
+
+
+def test_progress_is_the_share_of_iterations_and_ends_at_all(
+    shown: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run that converged before; between, it is not updated at every iteration."""
+    from flows.artifacts import RunWatcher
+
+    watcher, key = RunWatcher(label()), label().key("progress")
+    watcher(RunStarted("x", 9, 1, 1, "http://h:8787/status", ("all",), max_iter=40))
+    assert shown[key] == (0.0, f"Iterations: {label().shown()}")
+    watcher(IterationDone("all", 10, -5.5, None, 1.0))
+    assert shown[key] == (25.0, f"{label().shown()}: all: bound -5.5")
+    watcher(IterationDone("all", 11, -5.4, None, 1.1))
+    assert shown[key][0] == 25.0
+    watcher(RunFinished("converged", 12, 3.21, None))
+    assert shown[key] == (100.0, f"{label().shown()}: converged after 12 iterations")
+    assert shown[label().key("dask-dashboard")][1].startswith("While ")
+    watcher.close()
+    assert shown[label().key("dask-dashboard")][1].startswith("The run is over.")
+    assert "converged after 12 iterations, 3.2 s" in capsys.readouterr().out
+
+
+def test_the_page_says_where_the_whole_report_is(shown: dict[str, Any], posterior: Any) -> None:
+    from flows.artifacts import publish_report
+
+    publish_report(posterior, Path("/runs/a_b/report.html"), label())
+    page = shown[label().key("report")][0]
+    assert "The whole report, one HTML file on the disk of the worker: " in page
+    assert "/runs/a_b/report.html" in page.replace("\\", "")
+    assert "Objective" in page
+    publish_report(posterior, None, label())
+    assert "The whole report" not in shown[label().key("report")][0]
 
 
 def test_the_command_of_a_checkpoint_is_that_of_the_run(tmp_path: Any) -> None:
