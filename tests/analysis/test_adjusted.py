@@ -182,6 +182,36 @@ def test_survival(given: Any, table: pd.DataFrame, blocks: str | None) -> None:
     assert set(both[both["test"] == "cox"]["n"]) == {69}
 
 
+def test_tied_times_follow_efron(given: Any) -> None:
+    """Of d events at one time the k-th sees the risk set less k / d of those events."""
+    pytest.importorskip("statsmodels")
+    rng = np.random.default_rng(2)
+    time, event = rng.integers(1, 6, 70), rng.random(70) < 0.7
+    table = pd.DataFrame({"t": time.astype(float) + 0.5, "e": event}, given.posterior.obs_names)
+    found = associate(given.posterior, metadata=table, survival=("t", "e")).set_index("factor")
+    x = given.rows["scores"][:, 0]
+    x = (x - x.mean()) / x.std()
+
+    def score(beta: float) -> float:
+        total, weight = 0.0, np.exp(beta * x)
+        for at in np.unique(time[event]):
+            died, risk = event & (time == at), time >= at
+            for k in range(died.sum()):
+                share = k / died.sum()
+                mean = (weight[risk] @ x[risk] - share * weight[died] @ x[died]) / (
+                    weight[risk].sum() - share * weight[died].sum()
+                )
+                total -= mean
+            total += x[died].sum()
+        return float(total)
+
+    low, high = -5.0, 5.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if score(middle) > 0 else (low, middle)
+    assert found.loc["Factor1", "effect"] == pytest.approx(low, rel=1e-4)
+
+
 def test_survival_that_cannot_be_tested(
     given: Any, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

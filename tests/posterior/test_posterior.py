@@ -429,6 +429,23 @@ def test_shares_by_sample_of_all_views(given: Any) -> None:
         given.posterior.variance_explained(view="atac")
 
 
+def test_samples_that_a_view_lacks_have_no_share(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    scores, names = rng.normal(size=(40, 2)), [f"s{i}" for i in range(40)]
+    first, second = (
+        pd.DataFrame(scores @ rng.normal(size=(2, 8)) + 0.3 * rng.normal(size=(40, 8)), names) for _ in "ab"
+    )
+    first.iloc[3] = np.nan
+    dataset = factorflow.write_dataset(tmp_path / "d.zarr", {"a": first, "b": second})
+    posterior = factorflow.fit(dataset, n_factors=2, drop=0.0, max_iter=20, progress=False)
+    share = posterior.variance_explained(by="sample")
+    assert np.isnan(share.sel(view="a").values).any(1).tolist() == [i == 3 for i in range(40)]
+    assert not np.isnan(share.sel(view="b").values).any()
+    contribution = posterior.contribution_scores().values
+    np.testing.assert_array_equal(contribution[3], [np.nan, 1.0])
+    np.testing.assert_allclose(np.delete(contribution, 3, 0).sum(1), 1.0)
+
+
 def test_contribution_scores(given: Any) -> None:
     relative = []
     for view in ("rna", "mutation"):
