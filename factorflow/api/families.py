@@ -70,6 +70,31 @@ class Special(Analysed):
         """
         return covariates.coefficients(self, view, total=total)
 
+    def size_factors(self, view: str) -> xr.DataArray:
+        """Return the size factors of the samples in a view of counts.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        DataArray
+            (obs,); predictions are of the sample as it was counted, with its own size factor.
+
+        Raises
+        ------
+        InputError
+            When there is no such view, or the model has no size factors.
+        """
+        name = self.check_view(view)
+        if not self.has("size_factors"):
+            remedy = "Fit with {size_factors}."
+            expected = "one with size factors"
+            raise InputError("model", "one without size factors", expected, remedy, size_factors="total")
+        return self.variable("size_factors").sel(view=name, drop=True)
+
     def adjusted(
         self,
         view: str,

@@ -103,6 +103,8 @@ class Likelihood(ABC):
     """What to do about an entry beyond."""
     is_location: ClassVar[bool] = False
     """Whether x is where y lies, in units of y: entries may then be centred and scaled."""
+    log_link: ClassVar[bool] = False
+    """Whether E y is in proportion to e^x: a size factor of a sample then is an offset of x."""
     limited: ClassVar[bool] = False
     """Whether x is a logarithm or a logit: pseudo-observations then lie at most `REACH` from m."""
     concave: ClassVar[bool] = True

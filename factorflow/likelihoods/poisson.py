@@ -28,6 +28,7 @@ class Poisson(Likelihood):
     """Counts whose variance is their mean; E e^x = e^(m + v/2) gives messages in closed form."""
 
     name, kinds, discrete, limited, smallest = "poisson", ("poisson",), True, True, 0.0
+    log_link = True
     loading_size = 0.01  # of counts of a mean of 500 a few hundredths: a wider slab would hide them
 
     def log_kernel(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:

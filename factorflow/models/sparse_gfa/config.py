@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, PositiveFloat, model_validator
 
 from factorflow.errors import InputError, OptionText
-from factorflow.likelihoods import get_likelihood, likelihood_names
+from factorflow.likelihoods import Likelihood, get_likelihood, likelihood_names
 from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Meta, ViewMeta
 from factorflow.models.registry import register
@@ -16,6 +16,7 @@ from factorflow.models.sparse_gfa.loadings import get_prior
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, check_sampled
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
+from factorflow.models.sparse_gfa.size_factors import KINDS
 from factorflow.models.views import refuse_inputs
 
 __all__ = ["REMOVED", "SparseGFA"]
@@ -96,6 +97,11 @@ class SparseGFA(ModelConfig):
         description="Columns of the sample metadata that act on the features, by name or as a formula "
         "('~ age + batch + age:sex'): numbers, and categories with a coefficient for each level, shrunk by "
         "a variance of each term and view.",
+    )
+    size_factors: str | dict[str, str] = Field(
+        default="none",
+        description="What rates of counts are relative to, of all views of counts or by view: none, total "
+        "(of the sample), median (over features, of the ratio to their average).",
     )
     intercepts: bool = Field(default=True, description="Learn an intercept for each feature.")
     center: bool = Field(default=True, description="Without intercepts: subtract the mean of each feature.")
@@ -288,6 +294,7 @@ class SparseGFA(ModelConfig):
             prior = "ard" if meta.groups else "normal"
         likelihoods = self._likelihoods(meta)
         self._check_views("loadings", self.loadings, meta)
+        self._check_views("size_factors", self.size_factors, meta)
         known = {get_likelihood(likelihood).shared_alpha_prior for _, likelihood in likelihoods}
         shared_alpha_prior = known.pop() if len(known) == 1 else None
         grouped = bool(meta.groups) and (prior != "normal" or self.grouped_noise)
@@ -398,7 +405,20 @@ class SparseGFA(ModelConfig):
             loadings=loadings,
             location=view.location if density.is_location else (),
             aux_key=view.aux_key if view.aux and density.aux == view.aux else "",
+            size_factors=self._size_factors(view.name, density),
         )
+
+    def _size_factors(self, name: str, density: Likelihood) -> str:
+        given = self.size_factors
+        found = given.get(name, "none") if isinstance(given, Mapping) else given
+        if found not in KINDS:
+            raise InputError("size_factors", found, f"one of {', '.join(KINDS)}", "Choose one of them.")
+        if isinstance(given, str) and not density.log_link:
+            return "none"
+        if found != "none" and not density.log_link:
+            expected = f"none for view {name}: {density.name} has no rates"
+            raise InputError("size_factors", found, expected, "Leave the view out.")
+        return found
 
 
 def _for_view(likelihood: str, view: ViewMeta) -> str:

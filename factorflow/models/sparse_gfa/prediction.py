@@ -50,8 +50,11 @@ def predictive(
     if view.is_gaussian:
         return None
     report = {key: record[f"{key}_{name}"] for key in view.density.phi_variables}
-    x = _predictor(rows, record, name)
-    return Predictive(view.density, *x, view.density.phi_from_report(report), aux)
+    x, variance = _predictor(rows, record, name)
+    if view.size_factors != "none":
+        index = [each.name for each in settings.views].index(name)
+        x = x + np.log(np.asarray(rows["size_factors"])[:, index, None])
+    return Predictive(view.density, x, variance, view.density.phi_from_report(report), aux)
 
 
 def aux_of_new(settings: Settings, block: Block, name: str) -> Float64[Array, "B D"] | None:

@@ -16,6 +16,7 @@ from factorflow.kernels.linalg import diagonal, n_pairs, pad_columns, triangle
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
+from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.state import (
     Fixed,
     Globals,
@@ -279,9 +280,12 @@ def pseudo_data(
     design = settings.design(block, local)
     mean = _mean(weights, scores, design, values, settings.dtype)
     variance = variance_of_predictor(scores, spread, design, table.spread, full=settings.full_scores)
-    aux = aux_of(view, block)
-    given = view, globals_.fixed[name], values, mean, variance, weights.phi.T, table.low_noise
-    return message_data(*given, aux=aux)
+    fixed = globals_.fixed[name]
+    level = block.once(
+        ("size factors", name), (fixed.average,), lambda: log_size_factors(view, fixed, values)
+    )
+    given = view, fixed, values, mean, variance, weights.phi.T, table.low_noise
+    return message_data(*given, aux=aux_of(view, block), level=level)
 
 
 TILE = 16384
@@ -316,11 +320,13 @@ def message_data(
     phi: Float64[Array, "P D"],
     low_noise: Integer[Array, " J"],
     aux: Shaped[Array, "B D"] | None = None,
+    level: Float64[Array, " B"] | None = None,
 ) -> Pseudo:
     """Return the pseudo-data of entries: tangents of their expected log-likelihood at x ~ N(mean, variance).
 
-    With value e, slope g and curvature u of the message (`factorflow.likelihoods`) a tangent has precision u
-    and linear term u m + g; what is free of x in it is e - g m + u (v - m^2) / 2.
+    ``level`` is added to x in the likelihood alone: logarithms of size factors. With value e, slope g and
+    curvature u of the message (`factorflow.likelihoods`) a tangent has precision u and linear term u m + g;
+    what is free of x in it is e - g m + u (v - m^2) / 2.
     """
     density, xp = view.density, device.namespace(mean)
     phi = device.move_beside(phi.astype(mean.dtype), mean)
@@ -332,7 +338,10 @@ def message_data(
         rows = slice(begin, begin + rows_at_once)
         m, v, y = mean[rows], variance[rows], entries_of(view, fixed, values[rows], mean.dtype)
         a = None if aux is None else aux[rows].astype(mean.dtype)
-        e, g, u = density.message(y, m, v, phi, a, bounded=view.bounded)
+        at = m
+        if level is not None:
+            at = m + device.move_beside(level[rows, None].astype(m.dtype), m)
+        e, g, u = density.message(y, at, v, phi, a, bounded=view.bounded)
         weight[rows] = u
         response[rows] = u * m + g
         value += float(e.sum(dtype=np.float64))
@@ -341,7 +350,7 @@ def message_data(
             seen = y == y
             factor = density.log_factor(y, phi, a)
             value += float(xp.where(seen, factor, 0.0).sum(dtype=np.float64))
-            found = density.phi_derivatives(y, m, v, phi, a, bounded=view.bounded)
+            found = density.phi_derivatives(y, at, v, phi, a, bounded=view.bounded)
             found = xp.where(seen, found, 0.0)
             derivatives = derivatives + device.on_host(found.sum(axis=1, dtype=np.float64))
     of_phi = np.ascontiguousarray(derivatives.T) if density.n_phi else None

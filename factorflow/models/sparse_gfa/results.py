@@ -16,6 +16,7 @@ from factorflow.models.sparse_gfa.intervals import corrected_table
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.state import Globals, Local, View, Weights, expected_weights
 from factorflow.models.sparse_gfa.variance_explained import (
     Squares,
@@ -41,9 +42,10 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
 
 @dataclass(frozen=True)
 class Final:
-    """What the variables of the rows of a block are computed from: final q(z), covariates, noise groups."""
+    """What the variables of rows are computed from: final q(z), size factors, covariates, noise groups."""
 
     q: Local
+    size_factors: Float64[np.ndarray, "B M"]
     covariates: Float64[np.ndarray, "B J"]
     noise_group: Integer[np.ndarray, " B"]
 
@@ -54,7 +56,12 @@ def finish(
     """Return what is known of the rows of a block in the end."""
     before = local if step.projecting else rotated_scores(local, given.globals_)
     found = project_scores(settings, block, before, given)
-    return Final(found, settings.design(block, found)[:, 1:], settings.group_codes(block))
+    levels = []
+    for view in settings.views:
+        level = log_size_factors(view, given.globals_.fixed[view.name], block.data[view.name])
+        levels.append(np.zeros(block.n_rows) if level is None else level)
+    sizes = np.exp(np.stack(levels, axis=1))
+    return Final(found, sizes, settings.design(block, found)[:, 1:], settings.group_codes(block))
 
 
 def _rows_table(settings: Settings) -> list[Variable]:
@@ -78,6 +85,9 @@ def _rows_table(settings: Settings) -> list[Variable]:
         table.append(
             single("sample_precision", ("obs", "view"), doc, lambda f: f.q.noise_shape / f.q.noise_rate)
         )
+    if settings.sized:
+        doc = "Size factor of a sample in a view; 1 where the view has none."
+        table.append(single("size_factors", ("obs", "view"), doc, lambda found: found.size_factors))
     if settings.covariates is not None:
         doc = "Covariates as the model has them: centred, numbers by their standard deviation."
         table.append(single("covariates", ("obs", "covariate"), doc, lambda found: found.covariates))

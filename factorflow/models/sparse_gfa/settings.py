@@ -60,6 +60,8 @@ class ViewSettings:
         Of features far from 0, where they lie (`ViewMeta.location`): 0 in the model.
     aux_key : str
         Key of ``Block.data`` of what the likelihood reads beside each entry; empty: nothing.
+    size_factors : str
+        How those of the rows are found (`size_factors`).
     """
 
     name: str
@@ -72,6 +74,7 @@ class ViewSettings:
     loadings: str = "spike_slab"
     location: tuple[float, ...] = ()
     aux_key: str = ""
+    size_factors: str = "none"
 
     @property
     def density(self) -> Likelihood:
@@ -168,6 +171,11 @@ class Settings:
     n_parts: int
     priors: Priors
     covariates: Covariates | None = None
+
+    @property
+    def sized(self) -> bool:
+        """Whether rows of a view have size factors."""
+        return any(view.size_factors != "none" for view in self.views)
 
     @property
     def n_given(self) -> int:

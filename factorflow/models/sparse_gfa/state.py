@@ -53,6 +53,8 @@ class Fixed:
     regression, regressed : array or None
         Coefficients of the covariates, and the variance that they explain, of entries as the start sees them;
         None without covariates.
+    average : array or None
+        What size factors are relative to; None without these.
     """
 
     reference: Float64[np.ndarray, " D"]
@@ -63,6 +65,7 @@ class Fixed:
     constant: Float64[np.ndarray, "D T"]
     regression: Float64[np.ndarray, "D J"] | None = None
     regressed: Float64[np.ndarray, " D"] | None = None
+    average: Float64[np.ndarray, " D"] | None = None
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.kernels.gaps import lowest
 from factorflow.models.sparse_gfa.pseudo_data import TILE, aux_of
 from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
 from factorflow.models.sparse_gfa.summaries import Explained
 
@@ -112,6 +113,7 @@ def _residuals(
     coefficients = weights.coefficients * fixed.scale[:, None]
     coefficients[:, 0] += view.level(fixed.reference)
     phi, rows_at_once = weights.phi.T, max(1, TILE // view.n_features)
+    size = log_size_factors(view, fixed, values)
     terms = [np.concatenate([[True], settings.term_of_column == t]) for t in range(settings.n_terms)]
     out = np.zeros(len(terms) + 2 + globals_.n_factors)
     for begin in range(0, len(values), rows_at_once):
@@ -122,9 +124,9 @@ def _residuals(
             found = _gaussian_residuals(y, z, loadings, a, coefficients)
         else:
             given = view.density, y, phi, settings.dtype, None if aux is None else aux[rows]
-            none = z[:, :0], loadings[:, :0]
-            alone = [_mean_residuals(*given, *none, (a * t) @ coefficients.T)[0] for t in terms]
-            found = _mean_residuals(*given, z, loadings, a @ coefficients.T)
+            none, own = (z[:, :0], loadings[:, :0]), 0.0 if size is None else size[rows, None]
+            alone = [_mean_residuals(*given, *none, (a * t) @ coefficients.T + own)[0] for t in terms]
+            found = _mean_residuals(*given, z, loadings, a @ coefficients.T + own)
         out += np.concatenate([alone, found])
     return out
 

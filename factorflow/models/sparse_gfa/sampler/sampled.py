@@ -53,6 +53,7 @@ def check_sampled(settings: Settings) -> None:
         ),
         "with noise 'sample' or 'both'": (settings.sample_noise, "a sweep draws no noise of samples"),
         "with grouped_noise": (settings.n_noise_groups > 1, "draws have one noise precision a feature"),
+        "with size_factors": (settings.sized, "a sweep knows no offsets of rates"),
         "with covariates": (
             settings.covariates is not None,
             "a sweep draws no coefficients of covariates",

@@ -24,6 +24,7 @@ from factorflow.models.sparse_gfa.kernels.gaps import lowest
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.pseudo_data import aux_of, centred
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
+from factorflow.models.sparse_gfa.size_factors import entry_level, log_size_factors
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 from factorflow.trees import replace
 
@@ -69,12 +70,19 @@ CLIPPED_PASSES = 6
 def moment_passes(settings: Settings) -> int:
     """Return how many passes it takes to know where features lie and how far they spread."""
     clips = any(np.isfinite(view.density.clip_start) for view in settings.views)
-    return CLIPPED_PASSES if clips else 1
+    sized = any(view.size_factors != "none" for view in settings.views)  # their averages come first
+    return CLIPPED_PASSES if clips else 1 + sized
 
 
-def starting_values(settings: Settings, name: str, block: Block) -> Shaped[Array, "B D"]:
-    """Return the entries of a view as the principal components see them: of one noise variance."""
+def starting_values(settings: Settings, name: str, block: Block, fixed: Fixed | None) -> Shaped[Array, "B D"]:
+    """Return the entries of a view as the principal components see them: of one noise variance.
+
+    Counts are divided by the size factors of their rows.
+    """
     view, values = settings.view(name), block.data[name]
+    level = log_size_factors(view, fixed, values)
+    if level is not None:
+        values = values / device.move_beside(np.exp(level)[:, None].astype(values.dtype), values)
     values, aux = values.astype(np.float64) if view.location else values, aux_of(view, block)
     return view.density.start(values) if aux is None else view.density.start(values, aux)
 
@@ -84,7 +92,7 @@ class Moments:
     """Number, sum, sum of squares of a view's entries by noise group; sum of `Likelihood.log_factor`.
 
     ``given``, ``cross``: sums of the covariates over the entries of each feature, and of their products with
-    these; None without covariates.
+    these; None without covariates. ``level``: see `size_factors.entry_level`.
     """
 
     count: Float64[np.ndarray, "D T"]
@@ -93,6 +101,7 @@ class Moments:
     log_factor: Float64[np.ndarray, "D T"] | None
     given: Float64[np.ndarray, "D J"] | None = None
     cross: Float64[np.ndarray, "D J"] | None = None
+    level: Float64[np.ndarray, " D"] | None = None
 
 
 @dataclass(frozen=True)
@@ -116,8 +125,8 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         views, grouped = {}, settings.n_noise_groups > 1
         for view in settings.views:
             raw = block.data[view.name]
-            values = starting_values(settings, view.name, block)
-            values = _clipped(view, values, globals_.fixed.get(view.name))
+            known = globals_.fixed.get(view.name)
+            values = _clipped(view, starting_values(settings, view.name, block, known), known)
             if view.location:  # squares about 0 would lose all digits
                 values = values - device.move_beside(np.array(view.location), values)
             parts = [
@@ -134,9 +143,8 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
                     axis=1,
                 )
             count, total, squares = (np.stack(column, axis=1) for column in zip(*parts, strict=True))
-            views[view.name] = Moments(
-                count, total, squares, factor, *_covariate_sums(settings, block, values)
-            )
+            given = *_covariate_sums(settings, block, values), entry_level(view, raw)
+            views[view.name] = Moments(count, total, squares, factor, *given)
         return None, MomentsStats(views)
 
     def update(self, globals_: Globals, stats: MomentsStats, step: Step) -> tuple[Globals, Info]:
@@ -145,7 +153,10 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         fixed = {}
         for view in settings.views:
             mine = stats.views[view.name]
-            fixed[view.name] = _regress(settings, _fix(settings, view.name, mine), view, mine)
+            known = _regress(settings, _fix(settings, view.name, mine), view, mine)
+            if mine.level is not None:
+                known = replace(known, average=mine.level / np.maximum(mine.count.sum(axis=1), 1.0))
+            fixed[view.name] = known
         observed = sum(float(f.count.sum()) for f in fixed.values())
         return initial_globals(settings, fixed), {"observed": observed}
 
@@ -311,7 +322,7 @@ def filled_views(settings: Settings, block: Block, globals_: Globals) -> dict[st
     filled = {}
     for view in settings.views:
         fixed = globals_.fixed[view.name]
-        values = _clipped(view, starting_values(settings, view.name, block), fixed)
+        values = _clipped(view, starting_values(settings, view.name, block, fixed), fixed)
         found = centred(settings, block, view.name, values, fixed.location, fixed.scale)
         if fixed.regression is not None:  # only what they leave is for factors
             given, slopes = (

@@ -1,0 +1,90 @@
+"""Size factors of counts: depths of samples that are no factors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import factorflow as ff
+from factorflow.errors import InputError
+
+N, D, K = 200, 60, 3
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    rng = np.random.default_rng(2)
+    z, size = rng.standard_normal((N, K)), np.exp(0.7 * rng.standard_normal(N))
+    w = 0.5 * rng.standard_normal((D, K)) * (rng.random((D, K)) < 0.5)
+    rate = np.exp(np.log(5) + 0.5 * rng.standard_normal(D) + z @ w.T) * size[:, None]
+    y = rng.poisson(rate * rng.gamma(5.0, 0.2, rate.shape)).astype(float)
+    y[rng.random(y.shape) < 0.1] = np.nan
+    names = [f"s{i}" for i in range(N)]
+    frame = pd.DataFrame(y, index=names, columns=[f"f{i}" for i in range(D)])
+    folder = tmp_path_factory.mktemp("sizes")
+    dataset = ff.write_dataset(folder / "data.zarr", {"rna": frame})
+    return {"y": y, "z": z, "size": size, "rate": rate, "dataset": dataset, "frame": frame, "folder": folder}
+
+
+def fit(truth: dict[str, Any], **options: Any) -> ff.Posterior:
+    model = ff.models.SparseGFA(n_factors=6, likelihoods="negative_binomial", **options)
+    return ff.fit(truth["dataset"], model, progress=False)
+
+
+@pytest.mark.parametrize("kind", ["total", "median"])
+def test_depths_are_found_and_are_no_factor(kind: str, truth: dict[str, Any]) -> None:
+    posterior = fit(truth, size_factors=kind)
+    assert (posterior.variance_explained().values[0, K:] < 0.01).all()
+    found, y = posterior.size_factors("rna").values, truth["y"]
+    seen = ~np.isnan(y)
+    if kind == "total":
+        expected = np.nansum(y, axis=1) / (seen * np.nanmean(y, axis=0)).sum(axis=1)
+    else:
+        logs = np.log(y + 0.5)
+        expected = np.exp(np.nanmedian(logs - np.nanmean(logs, axis=0), axis=1))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert np.corrcoef(np.log(found), np.log(truth["size"]))[0, 1] > 0.94
+    mean = posterior.predict("rna")["mean"].values
+    assert np.corrcoef(np.log(mean).ravel(), np.log(truth["rate"]).ravel())[0, 1] > 0.95
+    design = np.column_stack([np.ones(N), posterior.scores()])
+    left = truth["z"] - design @ np.linalg.lstsq(design, truth["z"], rcond=None)[0]
+    assert (1 - left.var(axis=0) / truth["z"].var(axis=0) > 0.75).all()
+    share = 1 - np.nansum((y - mean) ** 2) / np.nansum((y - np.nanmean(y, axis=0)) ** 2)
+    assert float(posterior.variance_explained_total()[0]) == pytest.approx(share, abs=0.01)
+
+
+def test_new_samples_have_their_own_by_the_averages_of_the_fit(truth: dict[str, Any]) -> None:
+    posterior = fit(truth, size_factors={"rna": "total"})
+    rows = truth["frame"].iloc[:20]
+    new = ff.write_dataset(truth["folder"] / "new.zarr", {"rna": rows}, likelihoods={"rna": "poisson"})
+    found = posterior.project(new, progress=False)
+    np.testing.assert_allclose(found.size_factors("rna"), posterior.size_factors("rna")[:20], rtol=1e-6)
+    np.testing.assert_allclose(found.scores(), posterior.scores()[:20], atol=0.05)
+
+
+def test_a_sample_without_counts_says_nothing(truth: dict[str, Any], tmp_path: Path) -> None:
+    frame = truth["frame"].copy()
+    frame.iloc[3] = 0.0
+    dataset = ff.write_dataset(tmp_path / "data.zarr", {"rna": frame})
+    posterior = ff.fit(dataset, ff.models.SparseGFA(n_factors=4, size_factors="total"), progress=False)
+    assert (np.abs(posterior.scores().values[3]) < 1.0).all()
+    assert (posterior.variable("scores_variance").values[3] > 0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [("totals", "one of none, total, median"), ({"x": "total"}, "views among"), ({"b": "total"}, "no rates")],
+)
+def test_what_is_refused(given: Any, message: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    views = {"a": rng.poisson(5, (30, 6)).astype(float), "b": (rng.random((30, 6)) < 0.5).astype(float)}
+    dataset = ff.write_dataset(tmp_path / "data.zarr", views)
+    with pytest.raises(InputError, match="size_factors") as error:
+        ff.fit(dataset, ff.models.SparseGFA(n_factors=2, size_factors=given), progress=False)
+    assert message in str(error.value)
+    with pytest.raises(InputError, match="size factors"):
+        ff.fit(dataset, ff.models.SparseGFA(n_factors=2, max_iter=2), progress=False).size_factors("a")
