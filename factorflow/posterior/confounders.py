@@ -73,8 +73,8 @@ def depth(posterior: StoredPosterior) -> Iterator[Finding]:
                     "depth",
                     f"{label} follows the depth of the samples: {what} explains {100 * share:.0f} % of the "
                     "variance of its scores.",
-                    "If it is that of the measurement, bring the samples to one total (the logarithm of "
-                    "counts per 10,000, as gaussian) and fit again, or do not interpret the factor.",
+                    "If it is that of the measurement, fit again with size factors (of a SparseGFA: "
+                    "size_factors='total'), or do not interpret the factor.",
                 )
                 break
 
@@ -85,6 +85,8 @@ def batch(posterior: StoredPosterior) -> Iterator[Finding]:
     if not rows.size:
         return
     scores, columns = _scores(posterior, rows), _columns(posterior, rows, BATCH)
+    covariates = posterior.meta.covariates
+    given = [column.name for column in covariates.columns] if covariates else []
     for k, label in enumerate(posterior.factors):
         for name, column in columns.items():
             known = column.notna().to_numpy()
@@ -99,8 +101,10 @@ def batch(posterior: StoredPosterior) -> Iterator[Finding]:
                     "batch",
                     f"{label} follows the column {name}: its {len(levels)} values explain "
                     f"{100 * share:.0f} % of the variance of the scores.",
-                    "If these are batches of comparable samples, correct the data for them and fit again, "
-                    "or do not interpret the factor.",
+                    "It is a covariate of the model: interpret the adjusted scores, scores(adjusted=True)."
+                    if name in given
+                    else "If these are batches of comparable samples, fit again with the column among the "
+                    "covariates (of a SparseGFA), or do not interpret the factor.",
                 )
                 break
 

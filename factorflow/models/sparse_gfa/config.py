@@ -279,6 +279,9 @@ class SparseGFA(ModelConfig):
         if "gaussian" not in kinds:
             why = "no view is Gaussian"
             found |= dict.fromkeys(("noise", "scale_views", "scale_features", "grouped_noise"), why)
+        if isinstance(self.size_factors, str):
+            if not any(get_likelihood(likelihood).log_link for _, likelihood in self._likelihoods(meta)):
+                found["size_factors"] = "no view is of counts"
         if self.intercepts:
             found["center"] = "intercepts are learned"
         if self.inference == "full":
