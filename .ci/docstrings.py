@@ -2,8 +2,8 @@
 
 Public are the names of docs/reference and the public members of the classes among them that this package
 defines. Fields of options are documented as the site is built (docs/conf.py), and those that a function takes
-stand together, out of order (`documented`). An override without a section Parameters is documented by what it
-overrides.
+stand together, out of order (`document_options`). An override without a section Parameters is documented by
+what it overrides.
 """
 
 import inspect
@@ -53,7 +53,7 @@ def errors(name: str) -> Iterator[str]:
     obj, left_out = resolve_name(name), set[str]()
     if inspect.isclass(obj) and issubclass(obj, Options):
         left_out = {"PR01"}
-    elif (inspect.isfunction(obj) or inspect.ismethod(obj)) and "@documented(" in inspect.getsource(obj):
+    elif (inspect.isfunction(obj) or inspect.ismethod(obj)) and "@document_options(" in inspect.getsource(obj):
         left_out = {"PR03"}
     for code, text in validate(name)["errors"]:
         if code in CODES - left_out:

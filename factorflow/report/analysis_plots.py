@@ -108,12 +108,14 @@ def plot_enrichment(
     ----------
     posterior : Posterior
         What was fitted.
-    view, sets, sign, test, min_size, correlation_adjusted
+    view, sets
         As for `factorflow.analysis.enrich`.
     factors : str, int or sequence of them, optional
         Factors, by label or number from 1; all when left out.
     n : int
         Sets of each factor at most, those with the smallest q-values.
+    sign, test, min_size, correlation_adjusted
+        As for `factorflow.analysis.enrich`.
     ax : Axes, optional
         Where to draw; a new figure when left out.
 
