@@ -53,8 +53,8 @@ def errors(name: str) -> Iterator[str]:
     obj, left_out = resolve_name(name), set[str]()
     if inspect.isclass(obj) and issubclass(obj, Options):
         left_out = {"PR01"}
-    elif (inspect.isfunction(obj) or inspect.ismethod(obj)) and "@document_options(" in inspect.getsource(obj):
-        left_out = {"PR03"}
+    elif inspect.isfunction(obj) or inspect.ismethod(obj):
+        left_out = {"PR03"} if "@document_options(" in inspect.getsource(obj) else left_out
     for code, text in validate(name)["errors"]:
         if code in CODES - left_out:
             yield f"{name}: {code} {text}"
