@@ -293,7 +293,7 @@ def _predict(
     rows: Mapping[str, Array],
     record: Mapping[str, Shaped[Array, "C M ..."]],
     name: str,
-    aux: Float64[Array, "B D"] | None,
+    aux: Float64[Array, "B D"] | None = None,
 ) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
     """Return mean and standard deviation of new observations over all draws."""
     view, noise = settings.view(name), 0.0
@@ -312,7 +312,7 @@ def _predictive(
     rows: Mapping[str, Array],
     record: Mapping[str, Shaped[Array, "C M ..."]],
     name: str,
-    aux: Float64[Array, "B D"] | None,
+    aux: Float64[Array, "B D"] | None = None,
 ) -> Predictive | None:
     """Return the distribution of new observations, x taken for normal over draws; None of Gaussian views."""
     view = settings.view(name)
