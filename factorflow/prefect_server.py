@@ -17,6 +17,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryFile
+from traceback import walk_tb
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
@@ -28,6 +29,9 @@ LOCAL = ("127.0.0.1", "localhost")
 """Where the server of a flow itself is."""
 
 DATABASE = "PREFECT_API_DATABASE_CONNECTION_URL"
+
+READERS = "prefect.settings", "pydantic", "tomllib"
+"""Modules in which errors of settings come up; others say what is wrong with an installation."""
 
 ANSWER_SECONDS = 10.0
 """A server that answers at all does so within this time."""
@@ -57,6 +61,9 @@ def read_settings() -> Any:
             prefect.load_profiles()
             return found
     except (ValueError, AttributeError, TypeError, KeyError) as error:
+        *_, (frame, _) = walk_tb(error.__traceback__)
+        if not str(frame.f_globals.get("__name__")).startswith(READERS):
+            raise
         raise _unreadable(error) from None
 
 
