@@ -73,7 +73,7 @@ def test_killed_worker(
     from factorflow.engine.executors.dask import DaskExecutor
 
     if local == "on disk":
-        monkeypatch.setattr("factorflow.engine.memory.KEPT_SHARE", 0.0)
+        monkeypatch.setattr("factorflow.engine.memory_limits.KEPT_SHARE", 0.0)
     dataset, config, expected = serial(case)
     two_workers.wait_for_workers(2, timeout=60)
     killed: list[int] = []

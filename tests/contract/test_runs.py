@@ -269,7 +269,7 @@ def test_state_on_disk_changes_nothing(
     plan: Any, dataset: Any, config: Any, reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does a crash while it is there; files that are superseded go at once."""
-    monkeypatch.setattr("factorflow.engine.memory.KEPT_SHARE", 0.0)
+    monkeypatch.setattr("factorflow.engine.memory_limits.KEPT_SHARE", 0.0)
     out, most = tmp_path / "p.zarr", 0
     crash = fails_after("IterationDone", n_iterations(reference) - 2)
 

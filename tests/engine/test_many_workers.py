@@ -10,7 +10,8 @@ from contract_tools import assert_same_bits
 
 import factorflow
 from factorflow.engine.executors.local_cluster import local_cluster
-from factorflow.engine.memory import measure, required_bytes, trace_scratch
+from factorflow.engine.memory import measure, trace_scratch
+from factorflow.engine.memory_limits import required_bytes
 from factorflow.errors import InputError
 from factorflow.models import SparseGFA
 

@@ -17,23 +17,18 @@ import sequence_model
 import stochastic_model
 
 import factorflow
-from factorflow.engine import memory
+from factorflow.engine import memory, memory_limits
 from factorflow.engine import source as source_module
 from factorflow.engine.executors.assignment import cut_aligned, most_merged
 from factorflow.engine.executors.local import LocalExecutor
-from factorflow.engine.memory import (
-    Footprint,
-    _CountingCache,
-    _made_up,
-    _try,
+from factorflow.engine.memory import Footprint, _CountingCache, _made_up, _try, measure, trace_scratch
+from factorflow.engine.memory_limits import (
     check_memory,
     kept_bytes,
     local_must_spill,
-    measure,
     merge_bytes,
     must_spill,
     required_bytes,
-    trace_scratch,
 )
 from factorflow.engine.source import Source
 from factorflow.engine.tasks import merge_nodes
@@ -400,7 +395,7 @@ def test_a_merge_makes_three_sums_at_most() -> None:
                 tree.add(number, None)
             sent.append(((*(replace(n, value=np.ones(10**4)) for n in tree.nodes()),),))
         peak, _ = memory._trace_peak(merge_nodes, sent)
-        assert peak < (memory.MERGED + 0.5) * 8 * 10**4
+        assert peak < (memory_limits.MERGED + 0.5) * 8 * 10**4
 
 
 def test_kept_statistics_and_local_state_may_take_a_quarter() -> None:

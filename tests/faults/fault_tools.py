@@ -39,7 +39,7 @@ def memory(on_disk: bool) -> Iterator[None]:
     """Leave no room for state in memory, if it is to be on disk."""
     with pytest.MonkeyPatch.context() as patch:
         if on_disk:
-            patch.setattr("factorflow.engine.memory.KEPT_SHARE", 0.0)
+            patch.setattr("factorflow.engine.memory_limits.KEPT_SHARE", 0.0)
         yield
 
 

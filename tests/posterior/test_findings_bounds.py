@@ -156,6 +156,7 @@ def scales(variance: Any, likelihood: str = "gaussian", scaled: bool = False) ->
     view = SimpleNamespace(name="v", likelihood=likelihood, n_features=len(variance))
     posterior: Any = SimpleNamespace(
         config=SimpleNamespace(scale_features=scaled),
+        model=SimpleNamespace(likelihood=lambda view: get_likelihood(likelihood)),
         meta=SimpleNamespace(value_views=[view]),
         dataset=SimpleNamespace(moments=lambda name, *names: {"variance": np.array(variance)}),
         features=lambda name: [f"g{i}" for i in range(len(variance))],

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import codecs
 import csv
-import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import Any
 
+from factorflow.data.ingest.text_files import open_binary, open_text, table_ending
 from factorflow.errors import InputError, pluralize
 
 TEXT = {".csv": ",", ".tsv": "\t", ".txt": "\t", ".tab": "\t"}
@@ -30,7 +30,6 @@ FEATURE_HEADERS = frozenset(
 )
 """Headers (in lower case) of first columns that name features: these are in rows then."""
 
-COMPRESSED = frozenset({".gz", ".bz2", ".xz", ".zip", ".zst"})
 
 SEPARATORS = (",", "\t", ";", "|", " ")
 """What may separate columns; a blank only where nothing else does."""
@@ -87,16 +86,14 @@ class TableFormat:
             if value is not None and wrong:
                 raise InputError(name, value, known, "Leave it out to have it detected.")
         if self.index_col is True or not isinstance(self.index_col, str | int | None):
+            expected = "the name or position of a column, or False"
             remedy = "Leave it out for a first column of text, or one called 'id' or 'sample'."
-            raise InputError(
-                "index_col", self.index_col, "the name or position of a column, or False", remedy
-            )
+            raise InputError("index_col", self.index_col, expected, remedy)
         try:
             codecs.lookup(self.encoding or "utf-8")
         except (LookupError, TypeError):
-            raise InputError(
-                "encoding", self.encoding, "an encoding that Python knows", "For example 'cp1252'."
-            ) from None
+            expected = "an encoding that Python knows"
+            raise InputError("encoding", self.encoding, expected, "For example 'cp1252'.") from None
 
     def given(self) -> dict[str, Any]:
         """Return the options that were given."""
@@ -158,52 +155,6 @@ class Dialect:
 def is_feature_header(header: str) -> bool:
     """Whether the header of the first column marks it as feature names."""
     return header.strip().lower().replace(" ", "_") in FEATURE_HEADERS
-
-
-def table_ending(path: Path) -> str:
-    """Return the ending of a file in lower case, without that of its compression."""
-    compressed = path.suffix.lower() in COMPRESSED
-    return (path.with_suffix("") if compressed else path).suffix.lower()
-
-
-def open_binary(path: Path) -> IO[bytes]:
-    """Open a file, decompressed by its ending in whatever case."""
-    ending = path.suffix.lower()
-    if ending == ".gz":
-        import gzip
-
-        return cast("IO[bytes]", gzip.open(path, "rb"))
-    if ending == ".bz2":
-        import bz2
-
-        return bz2.open(path, "rb")
-    if ending == ".xz":
-        import lzma
-
-        return lzma.open(path, "rb")
-    if ending == ".zst":
-        import pyarrow as pa
-
-        return io.BufferedReader(pa.input_stream(str(path), compression="zstd"))
-    return _only_member(path) if ending == ".zip" else path.open("rb")
-
-
-def _only_member(path: Path) -> IO[bytes]:
-    """Open the only file in a ZIP archive."""
-    import zipfile
-
-    archive = zipfile.ZipFile(path)
-    names = [name for name in archive.namelist() if not name.endswith("/") and "__MACOSX" not in name]
-    if len(names) != 1:
-        archive.close()
-        expected = "an archive of one table"
-        raise InputError(f"file {path}", ", ".join(names[:5]) or "empty", expected, "Unpack it.")
-    return archive.open(names[0])
-
-
-def open_text(path: Path, encoding: str) -> IO[str]:
-    """Open a text table; line ends stay as they are, since a field may hold one."""
-    return io.TextIOWrapper(open_binary(path), encoding=encoding, newline="")
 
 
 def read_rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
@@ -384,16 +335,8 @@ def _separate(
         share = n_rows / max(1, len(rows) - 1) if _fits(header, n_fields) else 0.0
         several = max(len(header), n_fields) > 1
         whole = several and (share == 1.0 or not counts)
-        score = (
-            whole and sign != " ",
-            whole,
-            several and sign != " ",
-            several * share,
-            n_fields,
-            n_fields == len(header),
-            -_n_strange(rows),
-            sign == usual,
-        )
+        found = whole and sign != " ", whole, several and sign != " ", several * share
+        score = *found, n_fields, n_fields == len(header), -_n_strange(rows), sign == usual
         if best is None or score > best[0]:
             best = score, sign, rows
     return (best[1], best[2]) if best is not None else (usual, [])

@@ -15,19 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import warn
-from factorflow.data.ingest.dialect import (
-    FOUND,
-    NAME_HEADERS,
-    TEXT,
-    TableFormat,
-    is_feature_header,
-    table_ending,
-)
+from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TEXT, TableFormat, is_feature_header
 from factorflow.data.ingest.feather import FEATHER, FeatherFile
 from factorflow.data.ingest.levels import EncodedLabels, split, typed_labels
 from factorflow.data.ingest.missing import MISSING_TEXTS
 from factorflow.data.ingest.sources import Source, check_columns, labels, read_type
 from factorflow.data.ingest.text import TextTable
+from factorflow.data.ingest.text_files import table_ending
 from factorflow.errors import InputError
 from factorflow.kinds import Kind
 

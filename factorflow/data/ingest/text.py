@@ -12,16 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from factorflow.data.ingest.checks import warn
-from factorflow.data.ingest.dialect import (
-    COMPRESSED,
-    FOUND,
-    NAME_HEADERS,
-    TableFormat,
-    find_dialect,
-    open_binary,
-    read_rows,
-)
+from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TableFormat, find_dialect, read_rows
 from factorflow.data.ingest.missing import MISSING_NUMBERS
+from factorflow.data.ingest.text_files import COMPRESSED, open_binary
 from factorflow.errors import InputError, pluralize
 
 BLOCK_BYTES = 2**20

@@ -11,9 +11,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import join_names, readable, warn
-from factorflow.data.ingest.dialect import FOUND, TEXT, TableFormat, table_ending
+from factorflow.data.ingest.dialect import FOUND, TEXT, TableFormat
 from factorflow.data.ingest.missing import MISSING_TEXTS
 from factorflow.data.ingest.text import TextTable
+from factorflow.data.ingest.text_files import table_ending
 from factorflow.data.tables.pieces import PIECE_ROWS, Piece, TableSource, arrow_pieces, has_declared_order
 from factorflow.errors import InputError
 from factorflow.storage.location import source_not_found

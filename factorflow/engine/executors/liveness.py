@@ -25,7 +25,7 @@ from distributed import CancelledError, wait
 from factorflow.engine.executors.local import Handle, StalledError
 from factorflow.engine.executors.timeouts import within
 from factorflow.engine.executors.worker_info import job_lines
-from factorflow.engine.memory import REMEDY
+from factorflow.engine.memory_limits import REMEDY
 from factorflow.errors import RunError
 
 if TYPE_CHECKING:

@@ -1,0 +1,121 @@
+"""Memory limits: what a task needs of a worker, and what goes to disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from factorflow.engine.executors.assignment import most_merged
+from factorflow.engine.memory import Footprint
+from factorflow.engine.plan import FEATURE_RUN
+from factorflow.engine.source import READ_AHEAD
+from factorflow.errors import InputError
+from factorflow.models.contract import Stage
+from factorflow.shape import Meta
+
+PROCESS_BYTES = 256 << 20
+"""A Python process with its libraries loaded (measured: 180 to 240 MiB)."""
+
+
+MERGE_DEPTH = 3
+"""Sets of statistics alive at once in a task: the block's, the tree's, and one on its way."""
+
+
+MERGED = 3
+"""Sums that a merge makes of the nodes that it has (measured)."""
+
+
+KEPT_SHARE = 0.25
+"""Share of a task's memory that kept statistics, and local state, may take before they go to disk."""
+
+
+LOCAL_COPIES = 3
+"""Local states of a group alive at once: before and after a sweep, and one on its way to a checkpoint."""
+
+
+REMEDY = "Give workers more memory, or use more workers, fewer factors or smaller block_rows."
+
+
+def required_bytes(
+    meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int, n_root_threads: int = 1
+) -> int:
+    """Return the memory that one task needs at most, in bytes; local state beyond its share is on disk.
+
+    Apart from local state, of which a group has its share, no less is asked of more groups.
+    """
+    on_disk = local_must_spill(meta, footprint, n_groups, n_chains, limit)
+    rows = LOCAL_COPIES * (meta.block_rows if on_disk else -(-meta.n_rows // n_groups))
+    scratch = footprint.scratch + footprint.scratch_per_row * meta.block_rows
+    blocks = meta.row_bytes * meta.block_rows * (READ_AHEAD + 2)
+    statistics = n_chains * footprint.statistics
+    sums = statistics * (MERGE_DEPTH + meta.n_blocks.bit_length())
+    mapping = blocks + scratch + sums + 2 * n_chains * footprint.globals_
+    merging = merge_bytes(meta, footprint, n_groups, n_chains, n_root_threads)
+    return int(PROCESS_BYTES + max(mapping, merging) + n_chains * footprint.local_per_row * rows)
+
+
+def merge_bytes(
+    meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, n_root_threads: int = 1
+) -> int:
+    """Return the bytes of a merge: the incoming statistics and their sums; at the root, the update too."""
+    nodes = n_chains * footprint.statistics * most_merged(meta.n_blocks, n_groups)
+    runs = sum(-(-view.n_features // FEATURE_RUN) for view in meta.views)
+    more = min(n_root_threads, runs) - 1
+    update = footprint.statistics + footprint.update + more * footprint.update_run
+    return n_chains * footprint.globals_ + nodes + max(MERGED * footprint.statistics, update)
+
+
+def check_memory(
+    meta: Meta,
+    footprint: Footprint,
+    n_groups: int,
+    n_chains: int,
+    limit: int,
+    n_root_threads: int = 1,
+    note: str = "",
+) -> None:
+    """Refuse a run that cannot fit; ``note`` says which part of a worker's limit that is.
+
+    Raises
+    ------
+    InputError
+        Naming what is needed and what there is.
+    """
+    need = required_bytes(meta, footprint, n_groups, n_chains, limit, n_root_threads)
+    if need > limit:
+        scratch = footprint.scratch + footprint.scratch_per_row * meta.block_rows
+        merging = merge_bytes(meta, footprint, n_groups, n_chains, n_root_threads)
+        raise InputError(
+            "memory_limit",
+            f"{limit / 2**20:.0f} MiB a worker{note}",
+            f"at least {need / 2**20:.0f} MiB: "
+            f"blocks of {meta.row_bytes * meta.block_rows / 2**20:.1f} MiB and "
+            f"{scratch / 2**20:.1f} MiB to work on one, "
+            f"{footprint.statistics / 2**20:.1f} MiB of statistics, "
+            f"{merging / 2**20:.1f} MiB to merge them and to update the globals, "
+            f"{footprint.globals_ / 2**20:.1f} MiB of globals, "
+            f"{footprint.local_per_row} bytes of local state a row",
+            REMEDY,
+        )
+
+
+def must_spill(
+    stages: tuple[Stage[Any], ...], meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int
+) -> bool:
+    """Return whether the kept statistics of a group would take more memory than they may."""
+    sweeps = max((len(stage.sweeps) for stage in stages if stage.replace), default=0)
+    blocks = -(-meta.n_blocks // n_groups)
+    return sweeps * blocks * n_chains * footprint.statistics > KEPT_SHARE * limit
+
+
+def local_must_spill(meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int) -> bool:
+    """Return whether the local state of a group would take more memory than it may."""
+    rows = -(-meta.n_rows // n_groups)
+    return LOCAL_COPIES * rows * n_chains * footprint.local_per_row > KEPT_SHARE * limit
+
+
+def kept_bytes(meta: Meta, footprint: Footprint, cache_bytes: int) -> int:
+    """Return the budget for values of blocks within the block cache.
+
+    The rest is for what follows from them.
+    """
+    return cache_bytes * meta.row_bytes // (meta.row_bytes + footprint.kept_per_row)
