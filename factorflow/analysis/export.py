@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import usable_names
 from factorflow.errors import InputError
+from factorflow.posterior.covariates import coefficients
 from factorflow.posterior.variance import variance_explained
 from factorflow.storage.local import disk_errors, sync_directory
 from factorflow.storage.location import Location, output_location
@@ -125,7 +126,7 @@ def export_tables(
     *,
     overwrite: bool = False,
 ) -> list[Location]:
-    """Write scores, loadings, inclusion probabilities, variance explained and held-out scores as tables.
+    """Write scores, loadings, inclusion probabilities, coefficients, variance explained and held-out scores.
 
     Parameters
     ----------
@@ -166,6 +167,9 @@ def export_tables(
             if posterior.has(f"{kind}_{view}"):
                 table: Any = posterior.variable(f"{kind}_{view}").to_pandas()
                 tables[f"{kind}_{view}"] = table.to_frame(kind) if isinstance(table, pd.Series) else table
+        if posterior.has(f"coefficients_{view}"):  # a unit of the column
+            found = coefficients(posterior, view, total=False)["mean"]
+            tables[f"coefficients_{view}"] = found.transpose(f"feature_{view}", "covariate").to_pandas()
     if posterior.has("variance_explained"):
         tables["variance_explained"] = (
             variance_explained(posterior)["variance_explained"].transpose("factor", "view").to_pandas()

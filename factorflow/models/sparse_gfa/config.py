@@ -83,8 +83,8 @@ class SparseGFA(ModelConfig):
         description="Likelihood by view, or one for all views whose entries it explains: gaussian or "
         "student_t(nu=4) (outliers; degrees of freedom) of measurements, gamma or lognormal of positive "
         "ones, beta or logit_normal of those between 0 and 1, bernoulli of binary entries, "
-        "poisson, negative_binomial (zero_inflated_ before either) or binomial(trials=N) of counts, "
-        "ordinal of levels; left out: gaussian, bernoulli, poisson.",
+        "poisson, negative_binomial, zero_inflated_poisson, zero_inflated_negative_binomial or "
+        "binomial(trials=N) of counts, ordinal of levels; left out: gaussian, bernoulli, poisson.",
     )
     bound: bool = Field(
         default=False,

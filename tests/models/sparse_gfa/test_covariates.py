@@ -165,6 +165,14 @@ def test_adjusted_data_have_no_batches(truth: dict[str, Any], fitted: dict[str, 
         posterior.adjusted("rna", remove=["sex"])
 
 
+def test_coefficients_are_exported_in_units_of_the_column(fitted: dict[str, Any], tmp_path: Path) -> None:
+    ff.analysis.export_tables(fitted["posterior"], tmp_path / "tables")
+    found = pd.read_csv(tmp_path / "tables" / "coefficients_rna.csv", index_col=0)
+    expected = fitted["posterior"].coefficients("rna")["mean"]
+    assert found.columns.tolist() == ["age", "batch[A]", "batch[B]", "batch[C]"]
+    np.testing.assert_allclose(found.to_numpy().T, expected)
+
+
 def test_new_samples_with_and_without_covariates(truth: dict[str, Any], fitted: dict[str, Any]) -> None:
     """The effect of covariates that are not known is not read as scores of factors."""
     posterior, folder = fitted["posterior"], fitted["folder"]
