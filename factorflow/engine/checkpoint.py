@@ -135,6 +135,11 @@ class Checkpoints:
         trace: dict[str, Any] = json.loads(_read_verified(str(path), manifest["trace"]["sha256"]))
         return trace
 
+    def verify(self, manifest: Mapping[str, Any]) -> None:
+        """Read all files that a manifest names; an InputError for one that is damaged or missing."""
+        for file in (manifest["trace"], manifest["state"], *manifest["groups"]):
+            _read_verified(str(self.directory / manifest["folder"] / file["file"]), file["sha256"])
+
     def load(
         self, executor: Executor, plan: Handle, groups: Sequence[range], manifest: Mapping[str, Any]
     ) -> tuple[list[Handle], Handle]:

@@ -205,10 +205,16 @@ class Output:
         return there, run.is_begun()
 
     def _can_resume(self, *, obsolete_allowed: bool) -> bool:
-        """Return whether the checkpoint is of this run; one of another run is an error unless obsolete."""
+        """Return whether the checkpoint is of this run; one of another run, or a damaged one, is an error.
+
+        Unless it may be obsolete: then the run begins anew.
+        """
         assert self.folder is not None
+        checkpoints = Checkpoints(self.folder, self.record)
         try:
-            Checkpoints(self.folder, self.record).read_manifest()
+            manifest = checkpoints.read_manifest()
+            if obsolete_allowed:
+                checkpoints.verify(manifest)
         except InputError:
             if obsolete_allowed:
                 return False

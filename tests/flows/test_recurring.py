@@ -264,6 +264,28 @@ def test_an_interrupted_refresh_goes_on(tmp_path: Path) -> None:
     assert (found.entry.name, found.entry.start) == ("0003.zarr", "0002.zarr")
 
 
+@pytest.mark.parametrize("damaged", ["group-000000.tree", "state.tree", "trace.json", "manifest.json"])
+def test_an_interrupted_refresh_begins_anew_where_its_checkpoint_is_damaged(
+    tmp_path: Path, damaged: str
+) -> None:
+    """Nobody is there to remove it, and what it replaces is its own."""
+    source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
+
+    def interrupt(event: Any) -> None:
+        if type(event).__name__ == "CheckpointWritten":
+            raise KeyboardInterrupt
+
+    options = RunOptions(max_iter=8, checkpoint_every=1)
+    with pytest.raises(KeyboardInterrupt):
+        refresh(source, Folder.at(out), MODEL, options, on_event=interrupt)
+    (file,) = (out / "0001.zarr.run").rglob(damaged)
+    file.write_bytes(file.read_bytes()[:-1])
+    heard: list[Any] = []
+    assert refresh(source, Folder.at(out), MODEL, options, on_event=heard.append).due.action == "fit"
+    assert heard[0].resumed_from is None
+    assert latest(out) == "0001.zarr"
+
+
 def test_a_killed_refresh_is_repaired_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before the pointer, or while it prunes: the next refresh repairs both, of the same data too."""
     source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
