@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import factorflow
 from factorflow.cli import app
+from factorflow.data.ingest.append import append_rows
 from factorflow.errors import InputError
 
 NAN = np.nan
@@ -133,6 +134,12 @@ def test_likelihoods_of_fits_are_kept_with_the_data(values: np.ndarray, tmp_path
     assert data.views["y"].likelihood == "gaussian"
     assert str(factorflow.models.SparseGFA(n_factors=1).build(data.meta()).likelihood("y")) == "gamma"
     assert data.fingerprint != factorflow.write_dataset(tmp_path / "p", {"y": np.exp(values)}).fingerprint
+    grown = append_rows(tmp_path / "d", {"y": np.exp(values[:5])})
+    assert grown.n_rows == 45
+    assert grown.meta().views[0].default_likelihood == "gamma"
+    limited = factorflow.write_dataset(tmp_path / "l", {"y": values}, limits={"y": (-0.5, None)})
+    with pytest.raises(InputError, match="limits or numbers of trials"):
+        append_rows(limited.path, {"y": values[:5]})
     with pytest.raises(InputError, match="likelihood of view 'y' = gama: expected one of gaussian.*gamma"):
         factorflow.write_dataset(tmp_path / "e", {"y": values}, {"y": "gama"})
 

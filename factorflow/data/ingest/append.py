@@ -53,7 +53,7 @@ def append_rows(
     target = as_location(path)
     old = open_dataset(target)
     _check(old)
-    kinds = {name: view.likelihood for name, view in old.views.items()}
+    kinds = {name: view.default_likelihood or view.likelihood for name, view in old.views.items()}
     with temporary_directory(target, "append") as folder, ExitStack() as opened:
         reading = Reading(folder, TableFormat(index_col), lambda view: _kind(old, view), AnnDataOptions())
         sources, _ = collect(views, reading)
