@@ -23,7 +23,6 @@ from factorflow.kernels.linalg import pack
 if TYPE_CHECKING:
     from factorflow.data.holdout import Holdout
     from factorflow.data.store.dataset import Dataset
-    from factorflow.models.configuration import ModelConfig
     from factorflow.shape import Meta
 
 __all__ = ["MOST_LEVELS", "CovariateTable", "code_covariates", "model_meta", "projected_covariates"]
@@ -119,7 +118,7 @@ def code_covariates(dataset: Dataset, given: str | Sequence[str], option: str = 
 
 
 def model_meta(
-    dataset: Dataset, config: ModelConfig, holdout: Holdout | None = None, like: Covariates | None = None
+    dataset: Dataset, config: Any, holdout: Holdout | None = None, like: Covariates | None = None
 ) -> Meta:
     """Return what a model sees of a dataset, the covariates that it asks for among it.
 

@@ -73,7 +73,7 @@ def depth(posterior: StoredPosterior) -> Iterator[Finding]:
                     "depth",
                     f"{label} follows the depth of the samples: {what} explains {100 * share:.0f} % of the "
                     "variance of its scores.",
-                    "If it is that of the measurement, fit again with size factors (of a SparseGFA: "
+                    "If it is that of the measurement, fit again with size factors, if the family has any ("
                     "size_factors='total'), or do not interpret the factor.",
                 )
                 break
@@ -104,7 +104,7 @@ def batch(posterior: StoredPosterior) -> Iterator[Finding]:
                     "It is a covariate of the model: interpret the adjusted scores, scores(adjusted=True)."
                     if name in given
                     else "If these are batches of comparable samples, fit again with the column among the "
-                    "covariates (of a SparseGFA), or do not interpret the factor.",
+                    "covariates, if the family takes them, or do not interpret the factor.",
                 )
                 break
 
