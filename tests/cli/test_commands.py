@@ -199,7 +199,7 @@ def test_fit_overwrites_nothing_but_posteriors(dataset: Path, tmp_path: Path) ->
     (tmp_path / "letter.txt").write_text("text")
     for other in (dataset, tmp_path):
         error = run_json("fit", dataset, "--out", other, "--overwrite", code=2)["error"]
-        assert "something else" in error["message"]
+        assert "not a factorflow result" in error["message"]
     assert (tmp_path / "letter.txt").exists()
     assert open_dataset(dataset).n_rows == 60
 

@@ -116,7 +116,7 @@ def test_never_overwrites_something_else(tmp_path: Path) -> None:
     (tmp_path / "home" / "letter.txt").write_text("dear")
     (tmp_path / "file").write_text("text")
     for name in ("home", "file"):
-        with pytest.raises(InputError, match="something else"):
+        with pytest.raises(InputError, match="not a factorflow result"):
             write_dataset(tmp_path / name, {"y": Y}, overwrite=True)
     assert (tmp_path / "home" / "letter.txt").exists()
     (tmp_path / "empty").mkdir()

@@ -160,7 +160,7 @@ def test_folders_of_others_are_left_alone(fit: Callable[..., Any], tmp_path: Pat
     shutil.rmtree(folder)
     (tmp_path / "p.zarr").mkdir()
     (tmp_path / "p.zarr" / "letter").write_text("dear")
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="not a factorflow result"):
         fit(overwrite=True)
     assert (tmp_path / "p.zarr" / "letter").read_text() == "dear"
 
