@@ -242,11 +242,19 @@ class Dataset(OpenedStore):
         -------
         dict of str to (stop - start,) array
             With their types.
+
+        Raises
+        ------
+        InputError
+            When there is no such column.
         """
         first, last, _ = slice(start, stop).indices(self.n_rows)
         codes = {column: name for name, column in self.code_columns.items()}
         found: dict[str, Any] = {}
         for name in self.column_names if names is None else names:
+            if name not in self.column_names:
+                known = ", ".join(self.column_names) or "there are none"
+                raise InputError("names", name, f"columns of the metadata: {known}", "Correct the name.")
             if name in codes:
                 values = self.codes(codes[name], first, last)
                 found[name] = np.asarray(self.groups)[values] if codes[name] == "group" else values
