@@ -87,7 +87,7 @@ class DeclaredField(Choice):
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: Any) -> dict[str, Any]:
         """Return the schema of the form."""
-        description = self.options.model_fields[self.field].description
+        description = self.options.model_json_schema()["properties"][self.field]["description"]
         return {**super().__get_pydantic_json_schema__(core_schema, handler), "description": description}
 
 

@@ -144,6 +144,7 @@ def run_tests(
     import pandas as pd
     from scipy.stats import false_discovery_control
 
+    scores = posterior.scores().values  # refuses families without
     columns = [columns] if isinstance(columns, str) else columns
     adjust = [adjust] if isinstance(adjust, str) else list(adjust or ())
     table, known = _tables(posterior, metadata)
@@ -173,7 +174,6 @@ def run_tests(
         ]
     ]
     used = used.loc[:, ~used.columns.duplicated()]
-    scores = posterior.scores().values
     adjustment = Adjustment.of(used, adjust, blocks) if adjust or blocks is not None else None
     rows: list[dict[str, Any]] = []
     left_out: list[str] = []

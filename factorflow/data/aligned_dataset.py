@@ -109,12 +109,13 @@ class AlignedDataset:
             )
             kind = self.dataset.views[view.name].missing if complete else "scattered"
             if view.name in shared and self.dataset.views[view.name].likelihood != view.likelihood:
+                option = "likelihoods" if view.kind.is_values else "inputs"
                 raise InputError(
                     f"likelihood of view {view.name}",
                     self.dataset.views[view.name].likelihood,
                     f"{view.likelihood}, as in the fitted model",
-                    "Write the new samples with {likelihoods}.",
-                    likelihoods={view.name: view.likelihood},
+                    f"Write the new samples with {{{option}}}.",
+                    **{option: {view.name: view.likelihood}},
                 )
             of_new = self.dataset.views[view.name].aux if view.name in shared else view.aux
             if of_new != view.aux and "trials" in (of_new, view.aux):

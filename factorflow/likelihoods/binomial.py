@@ -28,14 +28,14 @@ class Binomial(Likelihood):
 
     def __post_init__(self) -> None:
         if self.trials < 0:
-            raise InputError("trials", self.trials, "a whole number, at least 1", "Say the number of trials.")
+            raise InputError("trials", self.trials, "an integer >= 1", "Say the number of trials.")
 
     def for_entries(self, largest: float, aux: str = "") -> Likelihood:
         if aux == "trials":
             return type(self)(trials=0)
         if not self.trials:
             remedy = "Say the number of trials, or write the dataset with the numbers of all entries: trials."
-            raise InputError("trials", 0, "a whole number, at least 1", remedy)
+            raise InputError("trials", 0, "an integer >= 1", remedy)
         return self
 
     @property

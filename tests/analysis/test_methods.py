@@ -100,7 +100,7 @@ def test_draws_of_a_variational_posterior(folder: Path) -> None:
     posterior = open_posterior(folder / "fit0")
     with pytest.raises(InputError, match=r"posterior.sample\(100\).draws\('scores'\)"):
         posterior.draws("scores")
-    with pytest.raises(InputError, match="no such variable"):
+    with pytest.raises(InputError, match="variable = nothing: expected one of"):
         posterior.draws("nothing")
     assert posterior.sample(3).draws("scores").sizes["draw"] == 3
     with pytest.raises(InputError, match="start = -1"):

@@ -104,7 +104,7 @@ def test_options_arrive(table: Path, tmp_path: Path) -> None:
             ],
             "one response",
         ),
-        ([], "SOURCE = nothing"),
+        ([], "SOURCE nothing"),
     ],
 )
 def test_bad_input_exits_with_2(table: Path, tmp_path: Path, options: list[str], named: str) -> None:

@@ -26,6 +26,8 @@ START_Z, START_W = range(2)  # sites of the noise
 
 @register
 class PoissonNMF(ModelConfig):
+    """Poisson factorisation with nonnegative factors."""
+
     model: Literal["poisson_nmf"] = "poisson_nmf"
     n_factors: int = Field(default=2, ge=1, description="Factors (K).")
     max_iter: int = Field(default=8, ge=1, description="Iterations.")

@@ -42,7 +42,12 @@ def new_samples(path: Path, dataset: Any, features: Mapping[str, Any]) -> Any:
     return factorflow.write_dataset(
         path,
         views,
-        likelihoods={name: dataset.views[name].likelihood for name in views},
+        likelihoods={
+            v.name: v.likelihood for v in dataset.views.values() if v.name in views and v.kind.is_values
+        },
+        inputs={
+            v.name: v.likelihood for v in dataset.views.values() if v.name in views and not v.kind.is_values
+        },
         features=names,
         samples=[f"new{i}" for i in range(NEW)],
         groups=[dataset.groups[code] for code in dataset.codes("group", 0, NEW)] if dataset.groups else None,

@@ -218,7 +218,7 @@ def test_a_grid_without_exposure(tmp_path: Path, seen: pd.DataFrame) -> None:
 def test_nothing_is_held_out_of_a_grid(tmp_path: Path, seen: pd.DataFrame) -> None:
     """Hidden cells would all count more than 0, and sums over all cells would still have them as 0."""
     dataset = write_table(tmp_path / "d", seen, GRID, grid=True)
-    with pytest.raises(InputError, match="holdout = 0.1: expected nothing held out of a grid"):
+    with pytest.raises(InputError, match="holdout = 0.1: expected no hold-out for a grid"):
         fit(dataset, ProductTable(n_components=2), holdout=0.1)
 
 

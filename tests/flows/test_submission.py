@@ -108,7 +108,7 @@ def test_a_grid_is_taken() -> None:
     [
         ("fit", {"run": {"executor": "slurm"}}, "run: executor = slurm: expected 'local', 'threads', 'dask'"),
         ("fit", {"run": {"cluster": {}}}, "run: cluster = neither: expected either class or address"),
-        ("fit", {"model": {"model": "sparse-gfa"}}, "model: model = sparse-gfa: expected one of gplvm_cmf,"),
+        ("fit", {"model": {"model": "sparse-gfa"}}, "model: model = sparse-gfa: expected one of "),
         ("fit", {"source_options": {"block_rows": 0}}, "source_options: block_rows = 0: expected a number"),
         ("refresh", {"rule": {"keep": 0}}, "rule: keep = 0: expected a number >= 1"),
         ("refresh", {"rule": {"accept": "x"}}, "rule: accept = x: expected package.module:function"),

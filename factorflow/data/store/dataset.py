@@ -224,7 +224,7 @@ class Dataset(OpenedStore):
     @property
     def column_names(self) -> list[str]:
         """Names of the columns of `obs`."""
-        return [*self.code_columns.values(), *self.manifest.obs_columns]
+        return list(dict.fromkeys([*self.code_columns.values(), *self.manifest.obs_columns]))
 
     def obs_columns(
         self, names: Iterable[str] | None = None, start: int = 0, stop: int | None = None
@@ -255,7 +255,7 @@ class Dataset(OpenedStore):
             if name not in self.column_names:
                 known = ", ".join(self.column_names) or "there are none"
                 raise InputError("names", name, f"columns of the metadata: {known}", "Correct the name.")
-            if name in codes:
+            if name not in self.manifest.obs_columns:
                 values = self.codes(codes[name], first, last)
                 found[name] = np.asarray(self.groups)[values] if codes[name] == "group" else values
             else:

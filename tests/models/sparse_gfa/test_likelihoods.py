@@ -230,7 +230,7 @@ def test_student_t_goes_on_in_parts_and_projects(dataset: Any, truth: dict[str, 
         ({"z": "poisson"}, "likelihoods = z: expected views among y, n, two"),
         (
             {"y": "poisson"},
-            "poisson for view y, which was written as gaussian: expected one of beta, gamma, gaussian",
+            "poisson for view y, which was written as gaussian: expected one of beta, censored, gamma",
         ),
         ({"n": "binomial(n=3)"}, r"binomial\(n=3\): expected binomial\(trials=1\)"),
         ({"n": "binomial(trials=0)"}, "trials = 0: expected an integer >= 1"),
