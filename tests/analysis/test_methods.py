@@ -93,7 +93,7 @@ def test_a_dataset_that_has_moved(folder: Path, tmp_path: Path) -> None:
     assert "add --dataset" in run(*impute, code=2)["error"]["message"]
     run(*impute, "--dataset", tmp_path / "moved")
     factorflow.simulate("sparse_gfa", tmp_path / "other", 30, views={"a": ("gaussian", 4)})
-    assert "another one" in run(*impute, "--dataset", tmp_path / "other", code=2)["error"]["message"]
+    assert "The dataset differs" in run(*impute, "--dataset", tmp_path / "other", code=2)["error"]["message"]
 
 
 def test_draws_of_a_variational_posterior(folder: Path) -> None:

@@ -191,7 +191,7 @@ def test_posterior_of_unnamed_samples(fitted: tuple[Dataset, Path], monkeypatch:
     assert posterior.scores().obs.values.tolist() == [f"sample{i}" for i in range(90)]
     assert posterior.scores().sel(obs="sample7").shape == (len(posterior.factors),)
     assert list(posterior.predict("y", 3, 5).obs.values) == ["sample3", "sample4"]
-    for module in ("opening", "prediction", "assembly"):  # as if 90 were too many
+    for module in ("open", "prediction", "assembly"):  # as if 90 were too many
         monkeypatch.setattr(f"factorflow.posterior.{module}.LAZY_LABELS", 50)
     many = open_posterior(path)
     assert "obs" not in many.tree["variational"].coords

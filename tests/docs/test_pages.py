@@ -231,6 +231,13 @@ def study(folder: Path) -> dict[str, Any]:
     return {}
 
 
+def cohort_with_batches(folder: Path) -> dict[str, Any]:
+    rna, mutations = views()
+    obs = pd.DataFrame({"age": np.linspace(40.0, 70.0, 80), "batch": ["A", "B"] * 40}, rna.index)
+    factorflow.write_dataset(folder / "cohort.zarr", {"rna": rna, "mutations": mutations}, obs=obs)
+    return {}
+
+
 def bits(folder: Path) -> dict[str, Any]:
     factorflow.write_dataset(folder / "study.zarr", {"binary": views()[1]})
     return {}
@@ -299,6 +306,7 @@ PREPARED: dict[str, Callable[[Path], dict[str, Any]]] = {
     "docs/models/molten.md": surveys,
     "docs/models/probit.md": bits,
     "docs/models/sparse_gfa.md": study,
+    "docs/models/sparse_gfa-covariates.md": cohort_with_batches,
     "docs/models/sparse_gfa-draws.md": study,
 }
 NEEDS = {"docs/tutorial-digits.md": "torch"}

@@ -22,9 +22,9 @@ from factorflow.kernels.scalar import normal
 FIT = """
 import hashlib, sys
 import factorflow
-from factorflow.models.registry import registered
+from factorflow.models.registry import registered_models
 
-kind = registered()[sys.argv[1]]
+kind = registered_models()[sys.argv[1]]
 case = list(kind.examples().values())[-1]
 settings = {"n_samples": 70, "block_rows": 32, "missing": 0.1, **case.data}
 data = factorflow.simulate(case.simulator, sys.argv[2], seed=7, overwrite=True, **settings)
