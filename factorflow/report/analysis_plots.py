@@ -165,7 +165,8 @@ def plot_enrichment(
     bar = ax.figure.colorbar(points, ax=ax, shrink=0.6, aspect=20, pad=0.02)
     bar.set_label("features in the set", color=MUTED, fontsize=8)
     bar.ax.tick_params(labelsize=8, colors=MUTED, length=0)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    outline: Any = bar.outline
+    outline.set_visible(False)
     short = [name.removeprefix("Factor") for name in names]
     ax.set_xticks(range(len(names)), short, fontsize=8)
     ax.set_yticks(range(len(kept)), [shorten(name, 40) for name in kept], fontsize=8)
