@@ -230,7 +230,7 @@ def test_bad_input(dataset: Any, tmp_path: Path) -> None:
         configure({**given, "n_inputs": 2}).build(both)
     with pytest.raises(InputError, match="given = x: expected none without a process"):
         configure({**given, "coupling": "full"}).build(both)
-    with pytest.raises(InputError, match="explained"):
+    with pytest.raises(InputError, match="expected a Gaussian or Bernoulli view"):
         configure(given).build(meta(("x", "covariate", 1)))
     with pytest.raises(InputError, match="0 and 1"):
         factorflow.write_dataset(tmp_path / "b", {"b": np.full((40, 3), 2.0)}, likelihoods={"b": "bernoulli"})
