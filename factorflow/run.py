@@ -22,8 +22,9 @@ from factorflow.engine.executors.launch import open_executor
 from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed_globals import FixedGlobals
 from factorflow.engine.loop import Budget, Loop
-from factorflow.engine.memory import Footprint, measure, trace_scratch
+from factorflow.engine.memory import measure, trace_scratch
 from factorflow.engine.memory_limits import (
+    Footprint,
     check_memory,
     kept_bytes,
     local_must_spill,

@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 
 from factorflow.covariates import COVARIATES
+from factorflow.engine.memory_limits import Footprint
+from factorflow.engine.memory_limits import required_bytes as required_bytes  # the estimate, beside `measure`
 from factorflow.engine.plan import FEATURE_RUN
 from factorflow.engine.tasks import Run, cut_features, update_globals
 from factorflow.errors import InputError
@@ -60,38 +62,6 @@ memory._answer(pickle.load(sys.stdin.buffer))
 
 MEASURED = 64
 """Models of this process that need not be tried again: fits of one model to one shape, with other seeds."""
-
-
-@dataclass(frozen=True)
-class Footprint:
-    """Memory a model needs beyond the blocks, in bytes.
-
-    Parameters
-    ----------
-    local_per_row : int
-        Local state per row and chain.
-    statistics : int
-        One set of statistics.
-    globals_ : int
-        One set of globals.
-    scratch, scratch_per_row : int
-        Temporary arrays of `Sweep.map`: in any case, and per row of the block in hand. An upper bound, or, of
-        `trace_scratch`, what was measured.
-    kept_per_row : int
-        What `Block.once` keeps of each row of the blocks that the engine keeps in memory.
-    update, update_run : int
-        Temporary arrays and result of an update, and of that what one run of features takes, of which the
-        root updates several at a time. An upper bound, or what was measured.
-    """
-
-    local_per_row: int
-    statistics: int
-    globals_: int
-    scratch: int = 0
-    scratch_per_row: int = 0
-    kept_per_row: int = 0
-    update: int = 0
-    update_run: int = 0
 
 
 @dataclass

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from factorflow.engine.executors.assignment import most_merged
-from factorflow.engine.memory import Footprint
 from factorflow.engine.plan import FEATURE_RUN
 from factorflow.engine.source import READ_AHEAD
 from factorflow.errors import InputError
@@ -33,6 +33,38 @@ LOCAL_COPIES = 3
 
 
 REMEDY = "Give workers more memory, or use more workers, fewer factors or smaller block_rows."
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Memory a model needs beyond the blocks, in bytes.
+
+    Parameters
+    ----------
+    local_per_row : int
+        Local state per row and chain.
+    statistics : int
+        One set of statistics.
+    globals_ : int
+        One set of globals.
+    scratch, scratch_per_row : int
+        Temporary arrays of `Sweep.map`: in any case, and per row of the block in hand. An upper bound, or, of
+        `trace_scratch`, what was measured.
+    kept_per_row : int
+        What `Block.once` keeps of each row of the blocks that the engine keeps in memory.
+    update, update_run : int
+        Temporary arrays and result of an update, and of that what one run of features takes, of which the
+        root updates several at a time. An upper bound, or what was measured.
+    """
+
+    local_per_row: int
+    statistics: int
+    globals_: int
+    scratch: int = 0
+    scratch_per_row: int = 0
+    kept_per_row: int = 0
+    update: int = 0
+    update_run: int = 0
 
 
 def required_bytes(
