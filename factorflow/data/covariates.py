@@ -187,6 +187,9 @@ def projected_covariates(
         raise InputError(
             "covariates", f"no column {lacking[0]}", f"columns {', '.join(names)}", "Add it, or use False."
         )
+    if given.index.has_duplicates:
+        twice = str(given.index[given.index.duplicated()][0])
+        raise InputError("covariates", f"two rows {twice}", "every sample once", "Leave one of them out.")
     absent = [name for name in dataset.obs_names.tolist() if name not in given.index]
     if absent:
         raise InputError("covariates", f"no row {absent[0]}", "a row for each sample", "Index it by sample.")

@@ -74,8 +74,9 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             found = [expected_scores(project_scores(settings, block, None, other))[0] for other in others]
             together = np.column_stack([scores, *found, np.ones(len(scores))])
             alike = together.T @ together
-        squares = squares_of_block(settings, block, scores, globals_)
-        stats = ClosingStats(squares, *_products(scores, spread, settings.design(block)), alike)
+        design = settings.design(block)
+        squares = squares_of_block(settings, block, scores, design, globals_)
+        stats = ClosingStats(squares, *_products(scores, spread, design), alike)
         return (new if settings.stateful else None), stats
 
     def update(self, globals_: Globals, stats: ClosingStats, step: Step) -> tuple[Globals, Info]:

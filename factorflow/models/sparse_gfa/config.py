@@ -16,7 +16,7 @@ from factorflow.models.sparse_gfa.loadings import get_prior
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, check_sampled
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
-from factorflow.models.sparse_gfa.size_factors import KINDS
+from factorflow.models.sparse_gfa.size_factors import METHODS
 from factorflow.models.views import refuse_inputs
 
 __all__ = ["REMOVED", "SparseGFA"]
@@ -414,8 +414,8 @@ class SparseGFA(ModelConfig):
     def _size_factors(self, name: str, density: Likelihood) -> str:
         given = self.size_factors
         found = given.get(name, "none") if isinstance(given, Mapping) else given
-        if found not in KINDS:
-            raise InputError("size_factors", found, f"one of {', '.join(KINDS)}", "Choose one of them.")
+        if found not in METHODS:
+            raise InputError("size_factors", found, f"one of {', '.join(METHODS)}", "Choose one of them.")
         if isinstance(given, str) and not density.log_link:
             return "none"
         if found != "none" and not density.log_link:

@@ -109,7 +109,9 @@ def _shared_table(settings: Settings) -> list[Variable]:
         return value if group else lambda g: value(g)[0]
 
     def squares(block: Block, rows: Mapping[str, Array], globals_: Globals) -> Squares:
-        return squares_of_block(settings, block, rows["scores"], globals_)
+        given = [rows["covariates"]] if settings.covariates is not None else []  # expected ones, if unknown
+        design = np.concatenate([np.ones((block.n_rows, 1)), *given], axis=1)
+        return squares_of_block(settings, block, rows["scores"], design, globals_)
 
     def of_samples(which: int) -> Callable[[Globals, Squares], Array]:
         def shares(globals_: Globals, sums: Squares) -> Array:

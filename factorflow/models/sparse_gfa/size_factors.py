@@ -5,7 +5,8 @@ o_n of a row and view, of its observed entries, with averages over the samples o
 - "total": log (sum_d y_nd / sum_d mean y_d); a row without counts has half a count: it says next to nothing;
 - "median": median_d of log (y_nd + 1/2) less the mean of that feature, which few large features do not sway.
 
-The logarithm of a rate then is x + o_n, and nothing else of a model knows of them.
+A row that a view lacks has o_n = 0. The logarithm of a rate then is x + o_n, and nothing else of a model
+knows of them.
 
 References
 ----------
@@ -22,9 +23,9 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed
 
-__all__ = ["KINDS", "entry_level", "log_size_factors"]
+__all__ = ["METHODS", "entry_level", "log_size_factors"]
 
-KINDS = ("none", "total", "median")
+METHODS = ("none", "total", "median")
 """How they are found."""
 
 
@@ -53,13 +54,13 @@ def log_size_factors(
     if view.size_factors == "none" or fixed is None or fixed.average is None:
         return None
     y, seen = _entries(view, values)
+    found, known = np.zeros(len(y)), seen @ fixed.average > 0.0
     if view.size_factors == "total":
-        expected = seen @ fixed.average
-        return np.log(np.maximum((y * seen).sum(axis=1), 0.5) / np.maximum(expected, 1e-300))
-    apart = np.where(seen > 0.0, y - fixed.average, np.nan)
+        expected = seen[known] @ fixed.average
+        found[known] = np.log(np.maximum(y[known].sum(axis=1), 0.5) / expected)
+        return found
     known = seen.any(axis=1)
-    found = np.zeros(len(y))
-    found[known] = np.nanmedian(apart[known], axis=1)
+    found[known] = np.nanmedian(np.where(seen > 0.0, y - fixed.average, np.nan)[known], axis=1)
     return found
 
 

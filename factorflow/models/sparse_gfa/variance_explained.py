@@ -38,10 +38,14 @@ class Squares:
 
 
 def squares_of_block(
-    settings: Settings, block: Block, scores: Float64[Array, "B K"], globals_: Globals
+    settings: Settings,
+    block: Block,
+    scores: Float64[Array, "B K"],
+    design: Float64[Array, "B C"],
+    globals_: Globals,
 ) -> Squares:
-    """Return the sums of squares of a block whose scores are known."""
-    codes, design = settings.group_codes(block), settings.design(block)
+    """Return the sums of squares of a block whose scores and given columns are known."""
+    codes = settings.group_codes(block)
     size = settings.n_terms + 2 + globals_.n_factors
     residual = np.zeros((settings.n_groups, len(settings.views), size))
     moments: list[list[Array]] = []

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import factorflow as ff
 from factorflow.covariates import Covariates
 from factorflow.data.covariates import code_covariates
 from factorflow.errors import InputError
+from factorflow.models.sparse_gfa import elbo
+from factorflow.trees import replace
 
 N, D = 160, 40
 
@@ -53,6 +57,22 @@ def fitted(truth: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> d
     dataset = write(folder / "data.zarr", truth)
     model = ff.models.SparseGFA(n_factors=5, covariates=["age", "batch"])
     return {"dataset": dataset, "folder": folder, "posterior": ff.fit(dataset, model, progress=False)}
+
+
+def check_regression(posterior: ff.Posterior) -> None:
+    """Slopes of the scores are those of least squares; of collinear covariates, what they predict is."""
+    given, scores = posterior.variable("covariates").values, posterior.scores().values
+    design = np.column_stack([np.ones(len(given)), given])
+    expected = design @ np.linalg.lstsq(design, scores, rcond=None)[0]
+    found = given @ posterior.variable("score_regression").values
+    np.testing.assert_allclose(found - found.mean(axis=0), expected - expected.mean(axis=0), atol=1e-4)
+
+
+def full_covariances(posterior: ff.Posterior) -> Any:
+    """Return Cov (intercept, coefficients) of each feature, (D, 5, 5)."""
+    full = np.zeros((D, 5, 5))
+    full[:, *np.tril_indices(5)] = posterior.variable("coefficients_covariance_rna").values
+    return full + np.tril(full, -1).transpose(0, 2, 1)
 
 
 def test_numbers_have_variance_one_and_categories_an_indicator_each(fitted: dict[str, Any]) -> None:
@@ -98,9 +118,12 @@ def test_factors_and_effects_are_found_beside_each_other(
     expected = (truth["slopes"] + 0.6 * truth["w"][:, 0]) * sd / 10
     assert np.corrcoef(total, expected)[0, 1] > 0.98
     assert np.polyfit(expected, total, 1)[0] == pytest.approx(1.0, abs=0.1)
+    expected_sd = posterior.variable("coefficients_variance_rna").values[:, 0] ** 0.5 / sd
+    np.testing.assert_allclose(found["sd"].sel(covariate="age"), expected_sd)
     batch = found["mean"].sel(covariate=["batch[A]", "batch[B]", "batch[C]"]).values
     centred = truth["shifts"] - truth["shifts"].mean(axis=0)
     assert np.corrcoef(batch.ravel(), centred.ravel())[0, 1] > 0.95
+    check_regression(posterior)
     scores = posterior.scores(adjusted=True)
     np.testing.assert_allclose(np.corrcoef(scores.values.T, truth["age"])[-1, :-1], 0.0, atol=0.02)
     explained = posterior.variance_explained(terms="all")
@@ -133,16 +156,48 @@ def test_predictions_vary_by_coefficients_too(truth: dict[str, Any], fitted: dic
     mean, sd = (posterior.predict("rna")[name].values for name in ("mean", "sd"))
     z, v = posterior.scores().values, posterior.variable("scores_variance").values
     w, s = (posterior.variable(f"{name}_rna").values for name in ("loadings", "loadings_variance"))
-    packed = posterior.variable("coefficients_covariance_rna").values
-    full = np.zeros((D, 5, 5))
-    full[:, *np.tril_indices(5)] = packed
-    full = full + np.tril(full, -1).transpose(0, 2, 1)
+    full = full_covariances(posterior)
     design = np.column_stack([np.ones(N), posterior.variable("covariates").values])
     variance = (z**2 + v) @ s.T + v @ (w**2).T + np.einsum("nc,dce,ne->nd", design, full, design)
     degrees = posterior.variable("noise_degrees_rna").values
     noise = degrees / (degrees - 2) / posterior.variable("noise_precision_rna").values
     np.testing.assert_allclose(sd, np.sqrt(variance + noise), rtol=1e-9)
     assert np.corrcoef(mean.ravel(), truth["x"].ravel())[0, 1] > 0.97
+
+
+def test_precisions_follow_from_the_coefficients(fitted: dict[str, Any]) -> None:
+    posterior = fitted["posterior"]
+    scale = posterior.variable("scale_rna").values[:, None]
+    mean, variance = (posterior.variable(f"coefficients{n}_rna").values for n in ("", "_variance"))
+    second = ((mean / scale) ** 2 + variance / scale**2).sum(axis=0)
+    for term, columns in (("age", slice(0, 1)), ("batch", slice(1, 4))):
+        shape, rate = 1e-3 + 0.5 * D * len(second[columns]), 1e-3 + 0.5 * second[columns].sum()
+        found = float(posterior.variable("coefficient_precision").sel(view="rna", term=term))
+        assert found == pytest.approx(shape / rate, rel=1e-6)
+
+
+def test_terms_of_the_bound_equal_monte_carlo(fitted: dict[str, Any]) -> None:
+    """E log p(B | lambda) p(lambda) - log q, B and lambda drawn from q."""
+    settings, rng, n = fitted["posterior"].model.settings, np.random.default_rng(1), 200_000
+    shape, rate = np.array([21.0, 61.0]), np.array([14.0, 35.0])
+    spread = {"intercepts": 0.0, "intercept_squares": 0.0}
+    mean, variance = rng.standard_normal((D, 4)), rng.uniform(0.1, 0.5, (D, 4))
+    squares = (mean**2 + variance).sum(axis=0)
+    sums = SimpleNamespace(
+        **spread,
+        coefficient_squares=np.array([squares[0], squares[1:].sum()]),
+        coefficient_entropy=0.5 * np.log(variance).sum(),
+    )
+    view = SimpleNamespace(coefficient_shape=shape, coefficient_rate=rate)
+    only = replace(settings, intercepts=False)
+    found = elbo._coefficients_term(only, view, D, sums)  # type: ignore[arg-type]
+    lam = rng.gamma(shape, 1.0 / rate, (n, 2))
+    of = lam[:, [0, 1, 1, 1]]
+    # Given lambda the average over B is exact.
+    inner = 0.5 * (D * np.log(of) - of * squares).sum(axis=1) + 0.5 * (4 * D + np.log(variance).sum())
+    prior, q = stats.gamma(1e-3, scale=1e3), stats.gamma(shape, scale=1.0 / rate)
+    values = inner + (prior.logpdf(lam) - q.logpdf(lam)).sum(axis=1)
+    assert found == pytest.approx(values.mean(), abs=4 * values.std() / np.sqrt(n))
 
 
 def test_adjusted_data_have_no_batches(truth: dict[str, Any], fitted: dict[str, Any]) -> None:
@@ -206,8 +261,43 @@ def test_new_samples_with_and_without_covariates(truth: dict[str, Any], fitted: 
     assert (unknown.variable("scores_variance") > known.variable("scores_variance")).all()
     with pytest.raises(InputError, match="no column age"):
         posterior.project(bare, covariates=frame[["batch"]])
+    with pytest.raises(InputError, match="two rows s0"):
+        posterior.project(bare, covariates=pd.concat([frame, frame.iloc[:1]]))
+    y, mean = truth["y"][rows], unknown.predict("rna")["mean"].values
+    seen, centred = ~np.isnan(y), y - np.nanmean(y, axis=0)
+    share = 1 - ((y - mean)[seen] ** 2).sum() / (centred[seen] ** 2).sum()
+    assert float(unknown.variance_explained_total()[0]) == pytest.approx(share, abs=1e-6)
     with pytest.raises(InputError, match="no row s3"):
         posterior.project(bare, covariates=frame.drop(index="s3"))
+
+
+def test_unknown_covariates_have_the_prior_of_the_fit(
+    truth: dict[str, Any], fitted: dict[str, Any], tmp_path: Path
+) -> None:
+    """Of a sample with few measurements: scores and covariates are those of dense linear algebra."""
+    posterior = fitted["posterior"]
+    y, columns = truth["y"][:3, :4], [f"f{i}" for i in range(4)]
+    new = ff.write_dataset(tmp_path / "few.zarr", {"rna": pd.DataFrame(y, list("abc"), columns)})
+    found = posterior.project(new, covariates=False, progress=False)
+    k, covariance = len(posterior.factors), full_covariances(posterior)
+    w, b = posterior.loadings("rna").values, posterior.variable("coefficients_rna").values
+    b0, tau = posterior.intercept("rna").values, posterior.variable("noise_precision_rna").values
+    second = np.zeros((4, 4))
+    second[np.tril_indices(4)] = posterior.meta.covariates.second
+    second = second + np.tril(second, -1).T + 1e-6 * np.eye(4)
+    for n in range(3):
+        precision, linear = np.eye(k + 4), np.zeros(k + 4)
+        precision[k:, k:] = np.linalg.inv(second)
+        for d in np.flatnonzero(~np.isnan(y[n])):
+            v = np.append(w[d], b[d])
+            spread = np.zeros((k + 4, k + 4))
+            spread[:k, :k] = np.diag(posterior.variable("loadings_variance_rna").values[d])
+            spread[k:, k:] = covariance[d, 1:, 1:]
+            precision += tau[d] * (np.outer(v, v) + spread)
+            linear += tau[d] * ((y[n, d] - b0[d]) * v - np.append(np.zeros(k), covariance[d, 1:, 0]))
+        expected = np.linalg.solve(precision, linear)
+        np.testing.assert_allclose(found.scores().values[n], expected[:k], atol=1e-3)
+        np.testing.assert_allclose(found.variable("covariates").values[n], expected[k:], atol=1e-3)
 
 
 def test_a_warm_start_keeps_the_coding(truth: dict[str, Any], fitted: dict[str, Any]) -> None:
@@ -235,6 +325,7 @@ def test_counts_and_binary_views_have_covariates(tmp_path: Path) -> None:
     frames = {k: pd.DataFrame(v, index=obs.index) for k, v in (("counts", counts), ("binary", binary))}
     dataset = ff.write_dataset(tmp_path / "data.zarr", frames, obs=obs)
     posterior = ff.fit(dataset, ff.models.SparseGFA(n_factors=3, covariates="age"), progress=False)
+    check_regression(posterior)
     unit = obs["age"].std(ddof=0) / 10
     for view, factor in (("counts", 0.5), ("binary", 2.0)):
         found = posterior.coefficients(view, total=True)["mean"].values[0] * 10 * unit

@@ -57,6 +57,21 @@ def test_depths_are_found_and_are_no_factor(kind: str, truth: dict[str, Any]) ->
     assert float(posterior.variance_explained_total()[0]) == pytest.approx(share, abs=0.01)
 
 
+def test_terms_of_covariates_explain_beside_the_depths(truth: dict[str, Any], tmp_path: Path) -> None:
+    frame, dose = truth["frame"].fillna(1.0), truth["z"][:, 0]
+    obs = pd.DataFrame({"dose": dose}, frame.index)
+    dataset = ff.write_dataset(tmp_path / "data.zarr", {"rna": frame}, obs=obs)
+    model = ff.models.SparseGFA(n_factors=4, size_factors="total", covariates="dose")
+    posterior = ff.fit(dataset, model, progress=False)
+    x = posterior.intercept("rna").values + (
+        posterior.variable("covariates").values @ posterior.variable("coefficients_rna").values.T
+    )
+    rate, y = posterior.size_factors("rna").values[:, None] * np.exp(x), frame.to_numpy()
+    share = 1 - ((y - rate) ** 2).sum() / ((y - y.mean(axis=0)) ** 2).sum()
+    found = posterior.variance_explained(terms="covariate").sel(view="rna", term=["dose", "covariates"])
+    np.testing.assert_allclose(found, share, atol=1e-6)
+
+
 def test_new_samples_have_their_own_by_the_averages_of_the_fit(truth: dict[str, Any]) -> None:
     posterior = fit(truth, size_factors={"rna": "total"})
     rows = truth["frame"].iloc[:20]
@@ -73,6 +88,20 @@ def test_a_sample_without_counts_says_nothing(truth: dict[str, Any], tmp_path: P
     posterior = ff.fit(dataset, ff.models.SparseGFA(n_factors=4, size_factors="total"), progress=False)
     assert (np.abs(posterior.scores().values[3]) < 1.0).all()
     assert (posterior.variable("scores_variance").values[3] > 0.5).all()
+
+
+@pytest.mark.parametrize("kind", ["total", "median"])
+def test_a_sample_that_a_view_lacks_is_predicted_as_the_average(
+    kind: str, truth: dict[str, Any], tmp_path: Path
+) -> None:
+    frame = truth["frame"].copy()
+    frame.iloc[3] = np.nan
+    other = pd.DataFrame(np.random.default_rng(0).standard_normal((N, 5)), frame.index)
+    dataset = ff.write_dataset(tmp_path / "data.zarr", {"rna": frame, "other": other})
+    posterior = ff.fit(dataset, ff.models.SparseGFA(n_factors=4, size_factors=kind), progress=False)
+    assert posterior.size_factors("rna").values[3] == 1.0
+    ratio = posterior.predict("rna")["mean"].values[3] / frame.mean()
+    assert ratio.between(0.2, 5.0).all()
 
 
 @pytest.mark.parametrize(
