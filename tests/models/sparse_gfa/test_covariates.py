@@ -150,6 +150,13 @@ def test_the_bound_never_falls_and_is_higher_than_without(fitted: dict[str, Any]
     assert (steps > -1e-9 * abs(bound[-1])).all()
 
 
+def test_slopes_of_the_scores_are_in_the_order_of_the_factors(fitted: dict[str, Any]) -> None:
+    """Also where the last pass puts them into another."""
+    options = {"start": "random", "drop": 0.0, "warmup_iter": 2, "max_iter": 2}
+    model = ff.models.SparseGFA(n_factors=5, covariates=["age", "batch"], **options)
+    check_regression(ff.fit(fitted["dataset"], model, progress=False))
+
+
 def test_predictions_vary_by_coefficients_too(truth: dict[str, Any], fitted: dict[str, Any]) -> None:
     """Their variance is that of a direct evaluation, covariances of intercept and coefficients among it."""
     posterior = fitted["posterior"]
