@@ -13,8 +13,9 @@ from factorflow.lazy_imports import names_of, on_first_use
 
 if TYPE_CHECKING:
     from factorflow import analysis, data, models, posterior, report
-    from factorflow.api import Posterior, fit, load, open_posterior, project, resume
+    from factorflow.api import Posterior, fit, load, open_posterior, project
     from factorflow.data import open_dataset, simulate, write_dataset, write_table
+    from factorflow.workflow.resume import resume
 
     __version__: str
 
@@ -40,7 +41,7 @@ __all__ = [
     "write_table",
 ]
 
-_API = ("Posterior", "fit", "load", "open_posterior", "project", "resume")
+_API = ("Posterior", "fit", "load", "open_posterior", "project")
 _MODULES = ("analysis", "data", "models", "posterior", "report")
 _DATA = ("open_dataset", "simulate", "write_dataset", "write_table")
 
@@ -50,6 +51,7 @@ _get = on_first_use(
         **{name: f"factorflow.{name}" for name in _MODULES},
         **dict.fromkeys(_API, "factorflow.api"),
         **dict.fromkeys(_DATA, "factorflow.data"),
+        "resume": "factorflow.workflow.resume",
     },
 )
 

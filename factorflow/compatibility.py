@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from factorflow.doctor import Check
-from factorflow.engine.checkpoint import MANIFEST
-from factorflow.engine.remote_checkpoints import DRAWN
+from factorflow.engine.checkpoint import DRAWN, MANIFEST
 from factorflow.engine.run_directory import FINISHED, RunDirectory
 from factorflow.errors import InputError, pluralize
 from factorflow.storage.checksums import METADATA

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from warnings import warn
 
@@ -49,6 +50,7 @@ from factorflow.posterior.store import create_draws
 from factorflow.posterior.stored_posterior import StoredPosterior
 from factorflow.settings import ResumeOptions, RunOptions
 from factorflow.shape import ViewMeta
+from factorflow.storage.local import delete
 from factorflow.storage.location import Location, as_location, output_location, real_path
 from factorflow.storage.publish import current_version
 from factorflow.storage.remote import RemotePath
@@ -396,18 +398,21 @@ def _fitting(
 def _run(loop: Loop, output: Output) -> xr.DataTree | Location:
     """Drive the loop and publish its results, also after an interruption."""
     plan = loop.plan
+    n_draws, globals_ = 0, None
     if output.resuming and loop.checkpoints is not None:
         manifest = loop.checkpoints.read_manifest()
-        if plan.draws_path is not None:
-            if manifest["drawn"]["sizes"]["draw"] or not plan.may_resize:
-                check_draws(plan.draws_path, manifest["drawn"])
+        if plan.draws_path is not None and (n_draws := manifest["drawn"]["sizes"]["draw"]):
+            check_draws(plan.draws_path, manifest["drawn"])
             make_room(plan.draws_path, plan.n_draws, sets_after(plan.n_draws, plan.n_draws, plan.n_chains))
         loop.resume(manifest)
+        if plan.draws_path is not None and not n_draws:
+            delete(Path(plan.draws_path))  # no draw is lost with it, and it may be damaged
+            globals_ = loop.first_globals()
     else:
-        if plan.draws_path is not None:
-            fitted = None if plan.fixed is None else plan.fixed.globals_(0, 0)
-            create_draws(plan.draws_path, plan.model, plan.n_draws, fitted)
         loop.start()
+    if plan.draws_path is not None and not n_draws:
+        fitted = globals_ if plan.fixed is None else plan.fixed.globals_(0, 0)
+        create_draws(plan.draws_path, plan.model, plan.n_draws, fitted)
     planned = sum(stage.max_iter for stage in plan.stages if stage.counts)
     started = RunStarted(
         run=output.name,

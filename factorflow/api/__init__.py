@@ -1,7 +1,7 @@
-"""What users call: `fit`, `resume`, `project`, `open_posterior`, `load`, and the `Posterior` they return."""
+"""What users call: `fit`, `project`, `open_posterior`, `load`, and the `Posterior` they return."""
 
 from factorflow.api.posterior import Posterior, open_posterior
-from factorflow.api.runs import fit, project, resume
+from factorflow.api.runs import fit, project
 from factorflow.api.sharing import load
 
-__all__ = ["Posterior", "fit", "load", "open_posterior", "project", "resume"]
+__all__ = ["Posterior", "fit", "load", "open_posterior", "project"]

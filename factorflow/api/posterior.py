@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from factorflow.posterior.findings import Finding
     from factorflow.posterior.variance import By
 
-__all__ = ["Posterior", "face", "open_posterior", "told"]
+__all__ = ["Posterior", "as_posterior", "log_findings", "open_posterior"]
 
 _figures = on_first_use("factorflow.api.posterior", {"Plots": "factorflow.report.accessor"})
 
@@ -440,7 +440,7 @@ class Posterior(Special):
                 on_event=watch,
                 covariates=covariates,
             )
-        return told(face(found))
+        return log_findings(as_posterior(found))
 
     def sample(self, n_draws: int = 100, seed: int = 0) -> Posterior:
         """Return this posterior with draws from its variational distribution.
@@ -631,13 +631,13 @@ class Posterior(Special):
         return summary.as_html(self, self.findings)
 
 
-def face(found: xr.DataTree | Path | RemotePath) -> Posterior:
-    """Return what a run found: a tree in memory, or the store at a path."""
+def as_posterior(found: xr.DataTree | Path | RemotePath) -> Posterior:
+    """Return the result of a run, a tree in memory or the store at a path, as a posterior."""
     return open_posterior(found) if isinstance(found, os.PathLike | RemotePath) else Posterior(found)
 
 
-def told(posterior: Posterior) -> Posterior:
-    """Return a posterior, having said what is to be known of it."""
+def log_findings(posterior: Posterior) -> Posterior:
+    """Log the findings of a posterior as warnings, and return it."""
     for finding in posterior.findings:
         with suppress(ValueError):  # of logging, where stderr is closed
             FINDINGS.warning("%s", finding)

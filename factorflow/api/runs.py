@@ -1,4 +1,4 @@
-"""Runs: `fit` starts one, `resume` continues one, `project` scores new samples with the globals fixed."""
+"""Runs: `fit` starts one, `project` scores new samples with the globals fixed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow import run
 from factorflow.api.inputs import as_dataset, split_options
-from factorflow.api.posterior import Posterior, face, told
+from factorflow.api.posterior import Posterior, as_posterior, log_findings
 from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import LOGGER, say, watching
-from factorflow.settings import FitOptions, ResumeOptions, RunOptions, document_options, parse_config
+from factorflow.settings import FitOptions, RunOptions, document_options, parse_config
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -113,7 +113,7 @@ def fit(
     settings = parse_config(RunOptions, given | where)
     model, of_data = split_options(data, model, options, _OWN)
     shown = on_event is None if progress is None else progress
-    with watching(progress, on_event, _preparing(executor)) as watch:
+    with watching(progress, on_event, preparation_text(executor)) as watch:
         found = run.fit(
             as_dataset(data, of_data, say if shown else partial(LOGGER.info, "%s")),
             model,
@@ -125,62 +125,15 @@ def fit(
             place=place,
             on_event=watch,
         )
-    return told(face(found))
+    return log_findings(as_posterior(found))
 
 
-def _preparing(executor: Place) -> str:
+def preparation_text(executor: Place) -> str:
     """Return what is done before a run begins, in words."""
     return "preparing" if executor in ("local", "threads") else "preparing, starting workers"
 
 
 _OWN = tuple(name for name in inspect.signature(fit).parameters if name != "options")
-
-
-def resume(
-    out: str | os.PathLike[str],
-    *,
-    executor: Place = "local",
-    progress: bool | None = None,
-    on_event: OnEvent | None = None,
-    **options: Any,
-) -> Posterior:
-    """Resume an interrupted run with the dataset, model, seed and hold-out it began with.
-
-    Of a projection, too, if the fit that it is on is stored.
-
-    Parameters
-    ----------
-    out : path or URL
-        Where the run was to put its posterior. One that is complete is returned: a retry changes nothing.
-    executor, progress, on_event
-        As for `fit`.
-    **options
-        Of `fit`: workers, memory_limit, max_iter (left out: that of the run), max_minutes, checkpoint_every,
-        log_json, metrics, performance_report.
-
-    Returns
-    -------
-    Posterior
-        In memory, or opened from ``out``.
-
-    Raises
-    ------
-    InputError
-        If there is no interrupted run.
-
-    Examples
-    --------
-    >>> model = factorflow.models.SparseGFA(n_factors=3)
-    >>> stopped = factorflow.fit(dataset, model, max_minutes=1e-4, out="stopped.zarr")
-    >>> stopped.run["status"]
-    'partial'
-    >>> factorflow.resume("stopped.zarr").run["status"]
-    'complete'
-    """
-    place, where = executor_options(executor)
-    with watching(progress, on_event, _preparing(executor)) as watch:
-        found = run.resume(out, parse_config(ResumeOptions, options | where), place=place, on_event=watch)
-    return told(face(found))
 
 
 def project(posterior: Posterior, dataset: Dataset | str | os.PathLike[str], **options: Any) -> Posterior:

@@ -29,7 +29,6 @@ from factorflow.settings import (
     SelectOptions,
     SourceOptions,
 )
-from factorflow.storage.location import as_location
 
 if TYPE_CHECKING:
     from factorflow.api import Posterior
@@ -61,8 +60,6 @@ def resume(
     run: ResumeOptions,
 ) -> DisplayedResult:
     """Resume an interrupted run with the dataset, model and seed it began with."""
-    from factorflow.workflow.pipeline import Folder, repair
-
     began = False
 
     def watch(event: Event) -> None:
@@ -72,9 +69,6 @@ def resume(
 
     with progress_bar() as on_event:
         posterior = factorflow.resume(out, on_event=watch, **run.arguments())
-    place = as_location(out, "out")
-    for folder in place.parents[:1]:  # of a flow: its summary and report follow the posterior
-        repair(Folder(folder, place.name))
     shown = _describe_fit(out, posterior)
     if began:
         return shown

@@ -21,6 +21,7 @@ from factorflow.engine.plan import Plan, State
 from factorflow.engine.spill import delete_unreferenced, files_of, link_into, sync_files
 from factorflow.engine.tasks import Group
 from factorflow.errors import RUN_ANEW, InputError, RunError
+from factorflow.posterior.draw_store import check_draws
 from factorflow.posterior.record import RunRecord
 from factorflow.storage.checksums import signature
 from factorflow.storage.local import describe, sync_directory
@@ -33,6 +34,8 @@ MANIFEST = "manifest.json"
 TRACE = "trace.json"
 SIGNATURE = "signature"
 KEPT = "kept"
+DRAWN = "posterior.zarr"
+"""Directory, in that of a run, of its draws and of the posterior that is being built."""
 
 
 class Checkpoints:
@@ -112,13 +115,21 @@ class Checkpoints:
             If there is none, or it is of another version or run.
         """
         manifest, begun = read_manifest(self.directory)
-        differing: dict[str, tuple[Any, Any]] = {}
+        self.check_same_run(begun)
+        return manifest
+
+    def differences(self, begun: RunRecord) -> dict[str, tuple[Any, Any]]:
+        """Return what makes a run another one than this, by name: there and here."""
+        found: dict[str, tuple[Any, Any]] = {}
         if (kind := _kind(begun)) != (asked := _kind(self.record)):
-            differing["run"] = kind, asked
+            found["run"] = kind, asked
         elif kind == "projection" and begun.options.max_iter != self.record.options.max_iter:
-            differing["iterations"] = begun.options.max_iter, self.record.options.max_iter
-        differing |= begun.identity.differences(self.record.identity)
-        for name, (found, wanted) in differing.items():
+            found["iterations"] = begun.options.max_iter, self.record.options.max_iter
+        return found | begun.identity.differences(self.record.identity)
+
+    def check_same_run(self, begun: RunRecord) -> None:
+        """Refuse the checkpoint of another run (InputError)."""
+        for name, (found, wanted) in self.differences(begun).items():
             raise InputError(
                 "resume",
                 f"{self.directory} with {name} = {_short(found)}",
@@ -127,7 +138,6 @@ class Checkpoints:
                 out=...,
                 overwrite=True,
             )
-        return manifest
 
     def read_trace(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Return the trace up to the checkpoint."""
@@ -136,9 +146,11 @@ class Checkpoints:
         return trace
 
     def verify(self, manifest: Mapping[str, Any]) -> None:
-        """Read all files that a manifest names; an InputError for one that is damaged or missing."""
+        """Read all files that a manifest names, draws too; an InputError for one damaged or missing."""
         for file in (manifest["trace"], manifest["state"], *manifest["groups"]):
             _read_verified(str(self.directory / manifest["folder"] / file["file"]), file["sha256"])
+        if manifest["drawn"] and manifest["drawn"]["sizes"]["draw"]:
+            check_draws(self.directory / DRAWN, manifest["drawn"])
 
     def load(
         self, executor: Executor, plan: Handle, groups: Sequence[range], manifest: Mapping[str, Any]

@@ -17,7 +17,7 @@ from factorflow.engine.decide import cut_short, first_state
 from factorflow.engine.draws import DrawStore
 from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
 from factorflow.engine.executors.local import Executor, Handle, StalledError
-from factorflow.engine.plan import Plan, Record
+from factorflow.engine.plan import Plan, Record, State
 from factorflow.engine.tasks import (
     hand_out,
     keep,
@@ -141,6 +141,10 @@ class Loop:
         """Resume from a checkpoint."""
         self._load(manifest)
         self._begun -= self.trace.last_seconds
+
+    def first_globals(self) -> Any:
+        """Return the globals of the first chain as they are now."""
+        return self.executor.result(self.executor.submit("globals", first_globals, self.state, group=0))
 
     def _load(self, manifest: dict[str, Any]) -> None:
         assert self.checkpoints is not None
@@ -440,6 +444,11 @@ class Loop:
         if self.checkpoints is None or not (self.checkpoints.directory / MANIFEST).exists():
             return "There is no checkpoint yet: nothing was kept."
         return f"The last checkpoint is in {self.checkpoints.directory}: go on with {{resume}}."
+
+
+def first_globals(state: State) -> Any:
+    """Return the globals of the first chain."""
+    return state.globals_[0]
 
 
 def _iteration(record: Record, seconds: float) -> IterationDone:

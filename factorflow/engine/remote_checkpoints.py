@@ -20,14 +20,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from factorflow.engine.checkpoint import KEPT, MANIFEST
+from factorflow.engine.checkpoint import DRAWN, KEPT, MANIFEST
 from factorflow.errors import FactorflowError, InputError, RunError
 from factorflow.storage.local import LOCK, Lock, check_space, sync
 from factorflow.storage.publish import write_file
 from factorflow.storage.remote import RemotePath, map_concurrently
-
-DRAWN = "posterior.zarr"
-"""Directory, in that of a run, of its draws and of the posterior that is being built."""
 
 OWNER = "owner"
 

@@ -15,8 +15,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Literal
 
-from factorflow.engine.checkpoint import KEPT, MANIFEST, Checkpoints, read_manifest
-from factorflow.engine.remote_checkpoints import DRAWN, RemoteCheckpoints
+from factorflow.engine.checkpoint import DRAWN, KEPT, MANIFEST, Checkpoints, read_manifest
+from factorflow.engine.remote_checkpoints import RemoteCheckpoints
 from factorflow.errors import FactorflowError, InputError, RunError
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import is_posterior
@@ -207,19 +207,24 @@ class Output:
     def _can_resume(self, *, obsolete_allowed: bool) -> bool:
         """Return whether the checkpoint is of this run; one of another run, or a damaged one, is an error.
 
-        Unless it may be obsolete: then the run begins anew.
+        Unless it may be obsolete: then the run begins anew, of a damaged one with a warning.
         """
         assert self.folder is not None
         checkpoints = Checkpoints(self.folder, self.record)
         try:
-            manifest = checkpoints.read_manifest()
+            manifest, begun = read_manifest(self.folder)
+            if obsolete_allowed and checkpoints.differences(begun):
+                return False
+            checkpoints.check_same_run(begun)
             if obsolete_allowed:
                 checkpoints.verify(manifest)
-        except InputError:
-            if obsolete_allowed:
-                return False
-            raise
-        _warn_of_other_versions(read_manifest(self.folder)[1], self.record)
+        except InputError as error:
+            if not obsolete_allowed:
+                raise
+            text = f"the run in {self.folder} begins anew, since its checkpoint cannot be read: {error}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+            return False
+        _warn_of_other_versions(begun, self.record)
         return True
 
     def _check_free(self, run: RunDirectory, overwrite: bool) -> None:

@@ -416,15 +416,16 @@ def publish(folder: Folder) -> Location:
 
 
 def repair(folder: Folder) -> None:
-    """Rewrite the summary and report of the posterior if they are damaged.
+    """Rewrite the summary and report of the posterior if they are damaged, missing or of an earlier one.
 
-    Or are of the posterior that was there before.
+    Where neither was ever written of a posterior of this name, no flow made it, and nothing is written.
     """
     noted = _read_json(folder.written) or {}
-    for path, step in ((folder.summary, summarise), (folder.report, publish)):
-        its = noted.get(path.name, {})
-        if its.get("posterior") == folder.name and its != _checksums(folder, path):
-            step(folder)
+    outputs = {folder.summary: summarise, folder.report: publish}
+    if any(noted.get(path.name, {}).get("posterior") == folder.name for path in outputs):
+        for path, write in outputs.items():
+            if not folder.is_current(path):
+                write(folder)
 
 
 @dataclass

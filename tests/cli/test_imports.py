@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"data", "models", "kernels", "posterior", "settings"},
     "run": {"engine", "posterior", "data", "models", "settings"},
     "api": {"analysis", *BELOW_API} - {"kernels"},
-    "": {"api", "models", "data", "posterior", "analysis", "report"},  # the package itself: public names
+    "": {"api", "models", "data", "posterior", "analysis", "report", "workflow"},  # public names
     "analysis": {"posterior", "data", "models", "kernels"},
     "report": {"api", "analysis", "posterior", "data", "models", "kernels", "settings"},
     "workflow": {"api", "analysis", "report", *BELOW_API},
@@ -62,8 +62,8 @@ FLOORS = (
     {"posterior"},
     {"engine", "analysis"},
     {"run", "api", "doctor", "compatibility"},
-    {"report", ""},
-    {"workflow"},
+    {"report"},
+    {"workflow", ""},
     {"cli", "__main__"},
 )
 """Rooms import those of their own floor and of the floors before it."""

@@ -281,9 +281,51 @@ def test_an_interrupted_refresh_begins_anew_where_its_checkpoint_is_damaged(
     (file,) = (out / "0001.zarr.run").rglob(damaged)
     file.write_bytes(file.read_bytes()[:-1])
     heard: list[Any] = []
-    assert refresh(source, Folder.at(out), MODEL, options, on_event=heard.append).due.action == "fit"
+    with pytest.warns(RuntimeWarning, match=rf"the run in .*0001\.zarr\.run begins anew, since .*{damaged}"):
+        found = refresh(source, Folder.at(out), MODEL, options, on_event=heard.append)
+    assert found.due.action == "fit"
     assert heard[0].resumed_from is None
     assert latest(out) == "0001.zarr"
+
+
+@pytest.mark.parametrize(
+    ("damage", "with_draws"),
+    [("cut off", True), ("deleted", True), ("metadata", True), ("metadata", False), ("root", False)],
+)
+def test_an_interrupted_sampler_begins_anew_where_its_draws_are_damaged(
+    tmp_path: Path, damage: str, with_draws: bool
+) -> None:
+    """Where it had none yet, nothing is lost: it goes on."""
+    source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
+    model = {**MODEL, "n_factors": 1, "max_iter": 5, "n_draws": 8, "n_burn_in": 6, "chains": 1}
+    store = out / "0001.zarr.run/posterior.zarr"
+
+    def chunks() -> list[Path]:
+        return [file for file in sorted(store.rglob("*")) if file.is_file() and "c" in file.parts]
+
+    def interrupt(event: Any) -> None:
+        if type(event).__name__ == "CheckpointWritten" and bool(chunks()) == with_draws:
+            raise KeyboardInterrupt
+
+    options = RunOptions(checkpoint_every=1)
+    with pytest.raises(KeyboardInterrupt):
+        refresh(source, Folder.at(out), model, options, on_event=interrupt)
+    if damage == "cut off":
+        chunks()[0].write_bytes(chunks()[0].read_bytes()[:-3])
+    elif damage == "deleted":
+        chunks()[0].unlink()
+    else:
+        folder = store if damage == "root" else min(store.glob("*/*/zarr.json")).parent
+        (folder / "zarr.json").write_text("{")
+    heard: list[Any] = []
+    if with_draws:
+        with pytest.warns(RuntimeWarning, match=r"the run in .*0001\.zarr\.run begins anew, since its check"):
+            refresh(source, Folder.at(out), model, options, on_event=heard.append)
+    else:
+        refresh(source, Folder.at(out), model, options, on_event=heard.append)
+    assert (heard[0].resumed_from is None) == with_draws
+    assert latest(out) == "0001.zarr"
+    assert factorflow.open_posterior(out / "0001.zarr").n_draws == 8
 
 
 def test_a_killed_refresh_is_repaired_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -563,22 +605,29 @@ def test_summary_and_report_that_are_not_whole_are_written_anew(tmp_path: Path) 
     assert before == [(out / name).stat().st_mtime_ns for name in files]  # what is whole is left alone
 
 
-def test_resume_repairs_summary_and_report(tmp_path: Path) -> None:
+def by_command(posterior: Path) -> None:
+    assert CliRunner().invoke(app, ["resume", str(posterior)]).exit_code == 0
+
+
+@pytest.mark.parametrize("resume", [by_command, factorflow.resume])
+def test_resume_repairs_summary_and_report(tmp_path: Path, resume: Any) -> None:
     """Of a complete run, whose posterior a flow summarised; where no flow did, it writes none."""
     source, folder = write(tmp_path / "y.csv", 60), Folder.at(tmp_path / "out")
     dataset, _ = pipeline.ingest(source, folder)
     pipeline.fit(dataset, folder, MODEL, RunOptions(max_iter=3))
-    assert CliRunner().invoke(app, ["resume", str(folder.posterior)]).exit_code == 0
-    assert not (tmp_path / "out/summary.json").exists()
-    pipeline.summarise(folder)
-    pipeline.publish(folder)
     summary, report = (tmp_path / "out/summary.json"), (tmp_path / "out/report.html")
+    resume(folder.posterior)
+    assert not summary.exists()
+    assert not report.exists()
+    pipeline.summarise(folder)
     content = summary.read_bytes()
-    summary.write_bytes(content[:9])
-    report.unlink()
-    assert CliRunner().invoke(app, ["resume", str(folder.posterior)]).exit_code == 0
-    assert summary.read_bytes() == content
-    assert report.exists()
+    report.write_text("<ht")  # killed in writing the first report
+    for damaged in (content, content[:9]):
+        summary.write_bytes(damaged)
+        resume(folder.posterior)
+        assert summary.read_bytes() == content
+        assert report.read_text() == folder.name
+        report.unlink()
 
 
 def test_a_source_that_is_refused_leaves_the_dataset_of_the_posterior(tmp_path: Path) -> None:
