@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -37,6 +38,8 @@ class Last:
         When.
     fingerprint : str
         Of the data of the latest posterior, a fit or a projection; empty: it is gone or cannot be read.
+    covariates : str
+        Digest of the columns of the sample metadata that the latest posterior was given; empty: none.
     """
 
     record: RunRecord
@@ -44,6 +47,7 @@ class Last:
     n_rows: int
     made: datetime
     fingerprint: str
+    covariates: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,16 +76,15 @@ def due(last: Last | None, asked: RunRecord, n_rows: int, rule: RefreshOptions, 
     """
     if last is None:
         return Due("fit", "There is no complete fit yet.")
-    before = last.record.identity.model_copy(
-        update={"fingerprint": asked.identity.fingerprint, "warm_start": ""}
-    )
+    data = {name: getattr(asked.identity, name) for name in ("fingerprint", "covariates")}
+    before = last.record.identity.model_copy(update={**data, "warm_start": ""})
     if other := sorted(before.differences(asked.identity)):
         return Due("fit", f"Other settings than those of the last fit: {', '.join(other)}.")
     if not last.record.model_copy(update={"identity": before}).answers(asked):
         return Due("fit", "Another budget of iterations than that of the last fit.")
     if not last.fingerprint:
         return Due("fit", "The latest posterior is gone, or cannot be read.")
-    if last.fingerprint == asked.identity.fingerprint:
+    if data == {"fingerprint": last.fingerprint, "covariates": last.covariates}:
         return Due("nothing", "Data and settings are those of the latest posterior.")
     grown = (n_rows - last.n_rows) / last.n_rows
     days = (now - last.made).total_seconds() / 86400.0
@@ -95,14 +98,36 @@ def due(last: Last | None, asked: RunRecord, n_rows: int, rule: RefreshOptions, 
     return Due("project", f"{share}; below {100 * rule.refit_growth:g} % they are projected on it.")
 
 
-def run_asked_for(dataset: Dataset, model: ModelConfig | Mapping[str, Any], options: RunOptions) -> RunRecord:
-    """Return the record of the run that a fit of the dataset would be."""
+def run_asked_for(
+    dataset: Dataset, model: ModelConfig | Mapping[str, Any], options: RunOptions, last: Last | None = None
+) -> RunRecord:
+    """Return the record of the run that a fit of the dataset would be.
+
+    Covariates are coded as by the last fit: their digest is that of the latest posterior if no column of them
+    has changed.
+    """
     from factorflow.engine.executors.environment import environment
     from factorflow.models import configure
     from factorflow.posterior.record import RunRecord
 
-    config = configure(model).model_dump(mode="json")
-    return RunRecord.begin(str(dataset.path), dataset.fingerprint, config, options, environment())
+    config = configure(model)
+    covariates = "" if config.given_columns is None else _covariates_digest(dataset, config, last)
+    settings = config.model_dump(mode="json")
+    begin = partial(RunRecord.begin, str(dataset.path), dataset.fingerprint, settings, options)
+    return begin(environment(), covariates=covariates)
+
+
+def _covariates_digest(dataset: Dataset, config: ModelConfig, last: Last | None) -> str:
+    from factorflow.api import open_posterior
+    from factorflow.data.covariates import CovariateTable, model_meta
+
+    like = None if last is None else open_posterior(last.path).meta.covariates
+    try:
+        meta = model_meta(dataset, config, like=like)
+    except InputError:  # columns that are no longer there, or are of another kind
+        meta = model_meta(dataset, config)
+    assert meta.covariates is not None
+    return CovariateTable(meta.covariates).digest
 
 
 def last_fit(history: History, folder: Folder) -> Last | None:
@@ -110,13 +135,15 @@ def last_fit(history: History, folder: Folder) -> Last | None:
     from factorflow.posterior.store import read_run
 
     entries = history.entries()
-    is_there = bool(entries) and read_run(history.path(entries[-1])) is not None
-    fingerprint = entries[-1].fingerprint if is_there else ""
+    latest = read_run(history.path(entries[-1])) if entries else None
+    fingerprint, covariates = "", ""
+    if latest is not None:
+        fingerprint, covariates = entries[-1].fingerprint, latest.identity.covariates
     for entry in reversed(entries):
         record = read_run(history.path(entry)) if entry.kind == "fit" else None
         if record is not None and record.status == "complete":
             made = datetime.fromisoformat(entry.made)
-            return Last(record, history.path(entry), entry.n_rows, made, fingerprint)
+            return Last(record, history.path(entry), entry.n_rows, made, fingerprint, covariates)
     record = read_run(folder.posterior)
     if record is None or record.status != "complete" or entries:
         return None
@@ -124,7 +151,8 @@ def last_fit(history: History, folder: Folder) -> Last | None:
 
     made = modified_at(folder.posterior)
     rows = open_posterior(folder.posterior).meta.n_rows
-    return Last(record, folder.posterior, rows, made, record.identity.fingerprint)
+    its = record.identity
+    return Last(record, folder.posterior, rows, made, its.fingerprint, its.covariates)
 
 
 def n_latest_rows(history: History, last: Last | None) -> int:

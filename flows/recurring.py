@@ -191,7 +191,8 @@ def run_steps(
         last = last_fit(history, folder)
         path, ingested = steps.ingest(folder, lambda new: check_rows(history, last, new, rule))
         dataset = open_dataset(path)
-        decided = due(last, run_asked_for(dataset, model, options), dataset.n_rows, rule, datetime.now(UTC))
+        asked = run_asked_for(dataset, model, options, last)
+        decided = due(last, asked, dataset.n_rows, rule, datetime.now(UTC))
         if (
             last is not None
             and decided.action == "project"

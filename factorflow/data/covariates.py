@@ -138,9 +138,14 @@ def model_meta(
         return meta
     if like is None:
         return replace(meta, covariates=code_covariates(dataset, config.given_columns))
-    values = read_columns(dataset, like.columns)
-    columns = tuple(replace(c, digest=digest_column(values[c.name])) for c in like.columns)
-    return replace(meta, covariates=replace(like, columns=columns))
+    return replace(meta, covariates=_with_digests(like, dataset))
+
+
+def _with_digests(covariates: Covariates, dataset: Dataset) -> Covariates:
+    """Return covariates, coded as they are, with the digests of the columns of a dataset."""
+    values = read_columns(dataset, covariates.columns)
+    columns = tuple(replace(c, digest=digest_column(values[c.name])) for c in covariates.columns)
+    return replace(covariates, columns=columns)
 
 
 def _parts(dataset: Dataset, covariates: Covariates) -> Iterator[NDArray[np.float64]]:
@@ -177,7 +182,8 @@ def projected_covariates(
     if given is False:
         return CovariateTable(covariates, known=False)
     if given is None:
-        return CovariateTable(covariates, known=set(names) <= set(dataset.column_names))
+        known = set(names) <= set(dataset.column_names)
+        return CovariateTable(_with_digests(covariates, dataset) if known else covariates, known=known)
     if isinstance(given, str | os.PathLike):
         from factorflow.data.ingest.metadata import read_metadata
 

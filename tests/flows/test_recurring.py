@@ -704,3 +704,27 @@ def test_a_dataset_that_lost_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"rows of the source = 40: expected >= 54"):
         again(source, out, max_iter=3)
     assert again(source, out, {"min_rows": 0.5}, max_iter=3).due.action == "fit"
+
+
+def test_a_changed_covariate_is_changed_data(tmp_path: Path) -> None:
+    """Columns that the model is given, after a fit and after a projection; no other column."""
+    source, obs, out = tmp_path / "y.csv", tmp_path / "obs.csv", tmp_path / "out"
+    model = {**MODEL, "covariates": "~ age + sex"}
+
+    def run(rows: int, age: int = 0, sex: str = "f", site: int = 0) -> str:
+        write(source, rows)
+        samples = [f"s{i},{(i * 7 + age) % 50},{'m' if i % 3 else sex},{i % 4 + site}" for i in range(rows)]
+        obs.write_text("\n".join(["sample,age,sex,site", *samples]) + "\n")
+        options = {"rule": RefreshOptions(refit_growth=0.5), "source_options": SourceOptions(obs=str(obs))}
+        done = refresh(source, Folder.at(out), model, RunOptions(max_iter=3), **options)  # type: ignore[arg-type]
+        return done.due.action
+
+    assert [run(60), run(60), run(60, site=1)] == ["fit", "nothing", "nothing"]
+    assert [run(60, age=1), run(60, age=1)] == ["fit", "nothing"]
+    assert [run(60, 1, "w"), run(60, 1, "w")] == ["fit", "nothing"]
+    assert [run(70, 1, "w"), run(70, 1, "w"), run(70, 2, "w"), run(70, 2, "w")] == [
+        "project", "nothing", "project", "nothing",
+    ]  # fmt: skip
+    assert run(70, 2, "4") == "project"  # of a level that the fit does not know
+    found = factorflow.open_posterior(out / latest(out))
+    assert found.run["status"] == "projected"
