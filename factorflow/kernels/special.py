@@ -85,7 +85,10 @@ def expected_log_beta(
 
 
 def beta_term(
-    on: Float[Array, "*shape"], off: Float[Array, "*shape"], prior_on: float, prior_off: float
+    on: Float[Array, "*shape"],
+    off: Float[Array, "*shape"],
+    prior_on: float | Float[Array, "#*shape"],
+    prior_off: float | Float[Array, "#*shape"],
 ) -> Float[Array, "*shape"]:
     """Return E[log p - log q] of Beta variables: q = Be(on, off), p = Be(prior_on, prior_off)."""
     from scipy.special import betaln
@@ -93,5 +96,5 @@ def beta_term(
     log_on, log_off = expected_log_beta(on, off)
     log_norm = gammaln(on) + gammaln(off) - gammaln(on + off)
     return (
-        (prior_on - on) * log_on + (prior_off - off) * log_off - float(betaln(prior_on, prior_off)) + log_norm
+        (prior_on - on) * log_on + (prior_off - off) * log_off - betaln(prior_on, prior_off) + log_norm
     )

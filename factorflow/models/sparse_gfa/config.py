@@ -12,7 +12,7 @@ from factorflow.likelihoods import Likelihood, get_likelihood, likelihood_names
 from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Meta, ViewMeta
 from factorflow.models.registry import register
-from factorflow.models.sparse_gfa.loadings import get_prior
+from factorflow.models.sparse_gfa.loadings import get_prior, prior_help, prior_names
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, check_sampled
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
@@ -68,8 +68,7 @@ class SparseGFA(ModelConfig):
     )
     loadings: str | dict[str, str] = Field(
         default="spike_slab",
-        description="Prior of the loadings, of all views or by view: spike_slab (some are 0), horseshoe "
-        "(many are nearly 0, others of any size), ard (normal, with a scale of each factor and view).",
+        description=f"Prior of the loadings, of all views or by view: {prior_help()}.",
     )
     ard_prior: tuple[PositiveFloat, PositiveFloat] | None = Field(
         default=None,
@@ -190,6 +189,14 @@ class SparseGFA(ModelConfig):
         small: dict[str, Any] = {"n_factors": 3, "warmup_iter": 4, "max_iter": 4}
         mixed = {"a": ("gaussian", 9), "b": ("bernoulli", 7), "c": ("poisson", 6)}
         wide = {"a": ("gaussian", 12), "b": ("gaussian", 8)}
+        priors = {
+            name: Example(
+                cls(**small, loadings={"a": name, "b": "ard"}, **get_prior(name).options),
+                data={"views": mixed, "n_factors": 3},
+            )
+            for name in prior_names()
+            if name not in ("spike_slab", "ard")
+        }
         return {
             "gaussian": Example(cls(**small)),
             "likelihoods": Example(cls(**small), data={"views": mixed, "n_factors": 3}),
@@ -200,9 +207,6 @@ class SparseGFA(ModelConfig):
             "outliers": Example(
                 cls(**small, likelihoods={"a": "student_t(nu=5)", "c": "binomial(trials=400)"}),
                 data={"views": {"a": ("gaussian", 9), "c": ("poisson", 6)}, "n_factors": 3},
-            ),
-            "horseshoe": Example(
-                cls(**small, loadings={"a": "horseshoe", "b": "ard"}), data={"views": mixed, "n_factors": 3}
             ),
             "groups": Example(
                 cls(**small, grouped_noise=True, scores="spike"),
@@ -220,6 +224,7 @@ class SparseGFA(ModelConfig):
                 cls(**small | {"max_iter": 8}, inference="incremental", batch=0.5),
                 data={"views": mixed, "n_factors": 3},
             ),
+            **priors,
         }
 
     def wider(self, kind: str) -> str | None:

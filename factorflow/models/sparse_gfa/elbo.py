@@ -10,6 +10,7 @@ from jaxtyping import Float64
 
 from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.loadings import LoadingSums
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Globals, View
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
@@ -24,16 +25,15 @@ class Moves:
 
     Parameters
     ----------
-    squares, included : mapping of view to array
-        sum_d E[w^2] over weights that are not 0, and their number.
+    loadings : mapping of view to LoadingSums
+        Sums over the loadings.
     second : array
         sum_n E[z^2].
     entropy : float
         Entropy of q(z) and of all q(w).
     """
 
-    squares: Mapping[str, Float64[np.ndarray, " K"]]
-    included: Mapping[str, Float64[np.ndarray, " K"]]
+    loadings: Mapping[str, LoadingSums]
     second: Float64[np.ndarray, "G K"]
     entropy: float
 
@@ -73,7 +73,7 @@ def shared_by_features(
 def _update_view(
     settings: Settings, view: View, fixed: ViewSettings, moves: Moves, sums: FeatureSums, *, sparse: bool
 ) -> View:
-    n_features, (shape, rate) = fixed.n_features, fixed.alpha_prior
+    n_features = fixed.n_features
     if settings.intercepts:
         view = _update_intercept_prior(settings, view, n_features, sums)
     own, sizes = settings.priors.intercept, n_features * np.bincount(settings.term_of_column)
@@ -82,11 +82,8 @@ def _update_view(
         coefficient_shape=own[0] + 0.5 * sizes,
         coefficient_rate=own[1] + 0.5 * sums.coefficient_squares,
     )
-    included, squares = moves.included[fixed.name], moves.squares[fixed.name]
-    if sparse and fixed.spikes:
-        on, off = settings.priors.theta
-        view = replace(view, theta_on=on + included, theta_off=off + n_features - included)
-    return replace(view, alpha_shape=shape + 0.5 * included, alpha_rate=rate + 0.5 * squares)
+    constants = settings.prior_constants(fixed)
+    return fixed.prior(sparse=sparse).learn(constants, view, moves.loadings[fixed.name])
 
 
 def _update_intercept_prior(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> View:
@@ -127,17 +124,9 @@ def bound_of(
 def weights_terms(
     settings: Settings, view: View, fixed: ViewSettings, moves: Moves, *, sparse: bool
 ) -> Float64[Array, " K"]:
-    """Return E log p(w, s) and the terms of alpha and theta, by factor."""
-    included, squares = moves.included[fixed.name], moves.squares[fixed.name]
-    n_features, (shape, rate) = fixed.n_features, fixed.alpha_prior
-    log_alpha = digamma(view.alpha_shape) - np.log(view.alpha_rate)
-    total = 0.5 * (included * log_alpha - squares * view.alpha)
-    total += gamma_term(view.alpha_shape, view.alpha_rate, shape, rate)
-    if sparse and fixed.spikes:
-        log_on, log_off = expected_log_beta(view.theta_on, view.theta_off)
-        total += included * log_on + (n_features - included) * log_off
-        total += beta_term(view.theta_on, view.theta_off, *settings.priors.theta)
-    return np.asarray(total)
+    """Return E log p(w, s) and the terms of the parameters that loadings share, by factor."""
+    constants = settings.prior_constants(fixed)
+    return fixed.prior(sparse=sparse).terms(constants, view, moves.loadings[fixed.name])
 
 
 def _coefficients_term(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> float:

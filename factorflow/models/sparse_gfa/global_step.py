@@ -65,8 +65,7 @@ def finish_iteration(
         regained=False,
     )
     moves = Moves(
-        squares={name: s.squares for name, s in sums.items()},
-        included={name: s.included for name, s in sums.items()},
+        loadings={name: s.loadings for name, s in sums.items()},
         second=stats.second,
         entropy=stats.entropy + sum(s.entropy for s in sums.values()),
     )
@@ -74,7 +73,7 @@ def finish_iteration(
         if not sparse and settings.full_scores and settings.scores_prior == "normal":
             new, moves = _rotate(settings, new, moves, sums)
         else:
-            new, moves = _rescale(settings, new, moves, stats.number)
+            new, moves = _rescale(settings, new, moves, stats.number, sparse=sparse)
     new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
     objective = bound_of(settings, new, moves, sums, stats, sparse=sparse)
     check_finite(new, objective)
@@ -164,17 +163,16 @@ def follow_loadings(settings: Settings, globals_: Globals) -> Globals:
     That is what the bound of the last pass had, and what is recorded: while a fit goes on, it is ahead of
     them (`hyperparameters`).
     """
+    sparse = any(w.inclusion is not None or w.entropies is not None for w in globals_.weights.values())
     sums = {
-        name: loading_sums(settings, name, weights, globals_.fixed[name])
+        name: loading_sums(settings, name, weights, globals_.fixed[name], sparse=sparse)
         for name, weights in globals_.weights.items()
     }
     moves = Moves(
-        squares={name: s.squares for name, s in sums.items()},
-        included={name: s.included for name, s in sums.items()},
+        loadings={name: s.loadings for name, s in sums.items()},
         second=np.zeros((1, globals_.n_factors)),
         entropy=0.0,
     )
-    sparse = any(weights.inclusion is not None for weights in globals_.weights.values())
     return replace(globals_, views=shared_by_features(settings, globals_, moves, sums, sparse=sparse))
 
 
@@ -196,8 +194,10 @@ def _rotate(
     logdet = float(np.linalg.slogdet(rotation)[1])
     second = rotation @ globals_.second @ rotation.T
     moved = Moves(
-        squares={name: np.diag(inverse @ gram @ inverse.T).copy() for name, gram in grams.items()},
-        included=moves.included,
+        loadings={
+            name: replace(moves.loadings[name], squares=np.diag(inverse @ gram @ inverse.T).copy())
+            for name, gram in grams.items()
+        },
         second=(np.diag(second) * n_rows)[None].copy(),
         entropy=moves.entropy + (n_rows - sum(sizes.values())) * logdet,
     )
@@ -205,22 +205,25 @@ def _rotate(
 
 
 def _rescale(
-    settings: Settings, globals_: Globals, moves: Moves, number: Float64[Array, "G K"]
+    settings: Settings, globals_: Globals, moves: Moves, number: Float64[Array, "G K"], *, sparse: bool
 ) -> tuple[Globals, Moves]:
     """Rescale each factor to where the bound is highest."""
     grouped = settings.scores_prior != "normal"
+    powers = {view.name: view.prior(sparse=sparse).power for view in settings.views}
     r = best_scale(
         moves.second,
         number if grouped else number.sum(axis=0, keepdims=True),
-        [moves.squares[v.name] for v in settings.views],
-        [moves.included[v.name] for v in settings.views],
+        [moves.loadings[v.name].squares for v in settings.views],
+        [moves.loadings[v.name].included for v in settings.views],
         [v.alpha_prior for v in settings.views],
         settings.priors.beta if grouped else None,
+        [powers[v.name] for v in settings.views],
     )
-    lost = np.sum(list(moves.included.values()), axis=0) @ np.log(r)
+    lost = np.sum([s.included for s in moves.loadings.values()], axis=0) @ np.log(r)
     moved = Moves(
-        squares={name: s / r**2 for name, s in moves.squares.items()},
-        included=moves.included,
+        loadings={
+            name: replace(s, squares=s.squares / r ** powers[name]) for name, s in moves.loadings.items()
+        },
         second=moves.second * r**2,
         entropy=moves.entropy + float((number.sum(axis=0) * np.log(r)).sum()) - float(lost),
     )

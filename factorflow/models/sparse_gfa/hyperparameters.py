@@ -5,7 +5,7 @@ the hyperparameters. So these are set to where the bound is highest with the loa
 messages fixed. One step of expectation maximisation a pass would creep where each loading is hardly known.
 
 - alpha and theta of each factor, from l = mu / sigma^2, p = 1 / sigma^2 - <alpha>, by iterations from where
-  they are, or where none of its loadings is there, if that is higher;
+  they are, or where none of its loadings is there, if that is higher (`loadings.optimum`);
 - m and lambda of the intercepts b, a root in log lambda; lambda of the coefficients of each term, m = 0::
 
       b_d = (lambda m + l_d) / (lambda + p_d),  m = sum_d [l / (lambda + p)] / sum_d [p / (lambda + p)]
@@ -31,21 +31,15 @@ from jaxtyping import Float64
 from scipy.special import gammaln
 
 from factorflow.kernels.linalg import unpack
-from factorflow.kernels.special import beta_term, digamma, gamma_term, logistic
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
+from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 from factorflow.trees import replace
 
 __all__ = ["column_precision", "message_precision", "noise_prior_of", "optimize_hyperparameters"]
 
-INNER = 3
-"""Steps of alpha and theta at fixed messages, of two iterations each. Always as many: an end that rounding
-decides would show in the fourth digit of a fit."""
 SHAPES = np.geomspace(0.5, 1e5, 12)[:, None]
 """Shapes a of the prior of noise precisions that are compared: from one entry's worth to all alike."""
-FURTHEST = 30.0
-"""How many times as far as its first step an extrapolation may go."""
 LOGS = -60.0, 60.0
 """Between which log lambda lies."""
 NEWTON = 8
@@ -71,9 +65,10 @@ def optimize_hyperparameters(
         name = fixed_view.name
         weights, fixed, view, old = new.weights[name], new.fixed[name], new.views[name], before.views[name]
         view = _coefficients(settings, weights, fixed, view, old)
-        if sparse and fixed_view.spikes:
+        if sparse:
+            prior, constants = fixed_view.prior(sparse=True), settings.prior_constants(fixed_view)
             scale = np.ones(new.n_factors) if new.transform is None else np.diag(new.transform)
-            view = _slab(settings, fixed_view, weights, view, old.alpha * scale**2)
+            view = prior.optimize(constants, weights, view, old.alpha * scale**prior.power)
         if weights.noise_rate is not None:
             view = _noise(weights, fixed, view, old)
         views[name] = view
@@ -154,61 +149,6 @@ def _optimal_precision(
 
     log_precision = float(brentq(lambda x: excess(x)[0], *LOGS, xtol=1e-6))
     return excess(log_precision)[1], float(np.exp(log_precision))
-
-
-def _slab(
-    settings: Settings, fixed: ViewSettings, weights: Weights, view: View, used: Float64[Array, " K"]
-) -> View:
-    """Return the view with alpha and theta for the next pass; ``used``: <alpha> of this one's loadings."""
-    precision, (shape, rate), (on, off) = 1.0 / weights.variance, fixed.alpha_prior, settings.priors.theta
-    p, squared = np.maximum(precision - used, 0.0), (weights.mean * precision) ** 2  # l^2
-    total = on + off + len(p)
-
-    def parameters(at: Float64[Array, "2 K"]) -> tuple[Float64[Array, " K"], ...]:
-        """Return q(alpha) and q(theta), given log <alpha> and the log odds of theta's expectation."""
-        included = total * logistic(at[1])
-        a = shape + 0.5 * np.maximum(included - on, 0.0)
-        return a, a / np.exp(at[0]), included, total - included
-
-    def iterate(at: Float64[Array, "2 K"]) -> Float64[Array, "2 K"]:
-        """Return what follows from the loadings that some hyperparameters give."""
-        a, b, t, u = parameters(at)
-        kept = p + a / b
-        fit = squared / kept
-        gamma = logistic(digamma(t) - digamma(u) + 0.5 * (digamma(a) - np.log(b) - np.log(kept) + fit))
-        included = gamma.sum(axis=0)
-        squares = (gamma * (fit + 1.0) / kept).sum(axis=0)
-        return np.log(
-            [(shape + 0.5 * included) / (rate + 0.5 * squares), (on + included) / (total - on - included)]
-        )
-
-    def evidence(at: Float64[Array, "2 K"]) -> Float64[Array, " K"]:
-        """Return the bound's terms of alpha, theta and the loadings, these integrated out."""
-        a, b, t, u = parameters(at)
-        kept = p + a / b
-        log_on, log_off = digamma(t) - digamma(t + u), digamma(u) - digamma(t + u)
-        slab = log_on + 0.5 * (digamma(a) - np.log(b) - np.log(kept) + squared / kept)
-        terms = gamma_term(a, b, shape, rate) + beta_term(t, u, on, off)
-        return np.asarray(np.logaddexp(log_off, slab).sum(axis=0) + terms)
-
-    at = np.log([view.alpha, view.theta_on / view.theta_off])
-    for _ in range(INNER):
-        first = iterate(at)
-        at = _further(at, first, iterate(first))
-    # From where all loadings seem to be there, and small, to where none is, iterations creep.
-    none = np.log([np.full_like(at[0], shape / rate), np.full_like(at[1], on / (total - on))])
-    at = np.where(evidence(none) > evidence(at), none, at)
-    a, b, t, u = parameters(at)
-    return replace(view, alpha_shape=a, alpha_rate=b, theta_on=t, theta_off=u)
-
-
-def _further(
-    zero: Float64[Array, "*n"], first: Float64[Array, "*n"], second: Float64[Array, "*n"]
-) -> Float64[Array, "*n"]:
-    """Return where three iterates of each number lead (Aitken), if they come nearer; else the last."""
-    r, v = first - zero, second - 2.0 * first + zero
-    nearer = (r * v < 0.0) & (np.abs(v) > np.abs(r) / FURTHEST)
-    return np.where(nearer, zero - r * r / np.where(nearer, v, 1.0), second)
 
 
 def _noise(weights: Weights, fixed: Fixed, view: View, old: View) -> View:

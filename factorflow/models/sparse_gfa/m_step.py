@@ -14,7 +14,6 @@ from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.hyperparameters import ALONE, column_precision, noise_prior_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.loadings import get_prior
 from factorflow.models.sparse_gfa.n_factors import worth_of_loadings
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
@@ -86,7 +85,7 @@ def _update(
     pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
     system = normal_equations(settings.precision(name, weights), pairs, mine)
     if sparse:
-        prior = get_prior(settings.view(name).loadings)
+        prior = settings.view(name).prior(sparse=True)
         linear = _linear(weights, system)
         weights, entropy = prior.update(weights, view, system.pairs, linear, system.scale, rate)
     else:
@@ -97,7 +96,7 @@ def _update(
         settings, name, weights, expected, fixed, view, (mine, pairs), rate
     )
     terms = entropy, likelihood, noise, given
-    sums = _sums(settings, name, weights, expected, fixed, terms, rotates=rotates)
+    sums = _sums(settings, name, weights, expected, fixed, terms, sparse=sparse, rotates=rotates)
     if sparse and settings.deletes:
         sums = replace(sums, worth=worth_of_loadings(settings, name, weights, expected, mine.cross, pairs))
     return weights, sums
@@ -276,10 +275,13 @@ def _precision_pairs(
     )
 
 
-def loading_sums(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> FeatureSums:
+def loading_sums(
+    settings: Settings, name: str, weights: Weights, fixed: Fixed, *, sparse: bool
+) -> FeatureSums:
     """Return what the loadings and intercepts of a view add up, for the parameters that they share."""
     terms = 0.0, 0.0, 0.0, 0.0
-    return _sums(settings, name, weights, expected_weights(weights), fixed, terms, rotates=False)
+    expected = expected_weights(weights)
+    return _sums(settings, name, weights, expected, fixed, terms, sparse=sparse, rotates=False)
 
 
 def _sums(
@@ -290,17 +292,10 @@ def _sums(
     fixed: Fixed,
     terms: tuple[float, float, float, float],
     *,
+    sparse: bool,
     rotates: bool,
 ) -> FeatureSums:
     mean, spread = expected
-    n_factors = mean.shape[1]
-    if weights.inclusion is None:
-        included = np.full(n_factors, float(len(mean)))
-        second = mean**2 + diagonal(spread, n_factors)
-        squares = (second if weights.scaled_square is None else weights.scaled_square).sum(axis=0)
-    else:
-        included = weights.inclusion.sum(axis=0)
-        squares = (weights.inclusion * (weights.mean**2 + weights.variance)).sum(axis=0)
     b = weights.intercept + fixed.reference / fixed.scale
     v = weights.intercept_variance
     ones = np.ones(len(mean))
@@ -308,8 +303,7 @@ def _sums(
     others = weights.coefficients[:, 1:] ** 2 + diagonal(weights.coefficients_spread, settings.n_given)[:, 1:]
     coefficients = weights.coefficients, weights.coefficients_spread
     return FeatureSums(
-        included=included,
-        squares=squares,
+        loadings=settings.view(name).prior(sparse=sparse).sums(weights),
         entropy=entropy,
         likelihood=likelihood,
         noise=noise,

@@ -11,7 +11,7 @@ from factorflow.covariates import COVARIATES, Covariates
 from factorflow.errors import InputError
 from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.models.contract import Array, Block
-from factorflow.models.sparse_gfa.loadings import get_prior
+from factorflow.models.sparse_gfa.loadings import LoadingsPrior, PriorConstants, get_prior
 from factorflow.models.sparse_gfa.state import Local, Weights
 
 __all__ = ["PARAMETER_TOL", "Priors", "Settings", "ViewSettings"]
@@ -85,6 +85,10 @@ class ViewSettings:
     def spikes(self) -> bool:
         """Whether loadings may be 0, with a probability each."""
         return get_prior(self.loadings).spikes
+
+    def prior(self, *, sparse: bool) -> LoadingsPrior:
+        """Return the prior of the loadings; in the warm-up, whatever it is, they are normal."""
+        return get_prior(self.loadings if sparse else "ard")
 
     @property
     def is_gaussian(self) -> bool:
@@ -258,6 +262,10 @@ class Settings:
     def deletes(self) -> bool:
         """Whether factors are deleted that the bound is higher without."""
         return self.learns_n_factors and self.full_scores and not self.scores_spike and not self.dense
+
+    def prior_constants(self, view: ViewSettings) -> PriorConstants:
+        """Return the constants of the prior of the loadings of a view."""
+        return PriorConstants(view.n_features, view.alpha_prior, self.priors.theta)
 
     def view(self, name: str) -> ViewSettings:
         """Return a view by name."""

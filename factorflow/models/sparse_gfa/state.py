@@ -388,11 +388,13 @@ def transformed_weights(weights: Weights, transform: Float64[Array, "K before"])
         return replace(weights, mean=mean, variance=congruence(weights.variance, transform))
     kept, squared = (transform != 0).T.astype(np.float64), (transform**2).T
     scaled, entropies = weights.scaled_square, weights.entropies
+    included = None if weights.inclusion is None else weights.inclusion @ kept
+    grown = np.log(np.abs(transform).sum(axis=1)) * (1.0 if included is None else included)
     return replace(
         weights,
         mean=mean,
         variance=weights.variance @ squared,
-        inclusion=None if weights.inclusion is None else weights.inclusion @ kept,
+        inclusion=included,
         scaled_square=None if scaled is None else scaled @ squared,
-        entropies=None if entropies is None else entropies @ kept + np.log(np.abs(transform).sum(axis=1)),
+        entropies=None if entropies is None else entropies @ kept + grown,
     )

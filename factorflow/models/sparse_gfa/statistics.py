@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.models.sparse_gfa.loadings import LoadingSums
 from factorflow.trees import wide
 
 __all__ = ["FeatureStats", "FeatureSums", "Stats"]
@@ -80,8 +81,8 @@ class FeatureSums:
 
     Parameters
     ----------
-    included, squares : array
-        sum_d gamma, sum_d gamma (mu^2 + sigma^2).
+    loadings : LoadingSums
+        Of the loadings, for the parameters that they share.
     entropy, likelihood, noise : float
         Entropy of q(w), expected log-likelihood, terms of q(tau).
     intercepts, intercept_squares : float
@@ -98,8 +99,7 @@ class FeatureSums:
         What these features add to the worth of each factor, see `n_factors.worth_of_loadings`; with spikes.
     """
 
-    included: Float64[np.ndarray, " K"]
-    squares: Float64[np.ndarray, " K"]
+    loadings: LoadingSums
     entropy: float
     likelihood: float
     noise: float

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.stats import norm
 
 import factorflow
 from factorflow.errors import InputError
 from factorflow.models import SparseGFA
-from factorflow.models.sparse_gfa.loadings import Horseshoe, get_prior, prior_names
+from factorflow.models.sparse_gfa.loadings import PriorConstants, get_prior, prior_names
+from factorflow.models.sparse_gfa.loadings.base import _REGISTRY
+from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture
 from factorflow.models.sparse_gfa.state import View, Weights, expected_weights
 
 ALPHA, THETA = 1.7, 0.3
@@ -21,56 +22,56 @@ CERTAIN = 1e9
 """Shape of q(alpha), and counts of q(theta), that leave nothing open."""
 
 
-def density(name: str, w: float) -> float:
-    """Return the continuous part of the prior."""
-    if name == "horseshoe":
-        share = Horseshoe.scales / (1.0 + Horseshoe.scales**2)
-        return float(share @ norm.pdf(w, 0.0, Horseshoe.scales / np.sqrt(ALPHA)) / share.sum())
-    return float((THETA if name == "spike_slab" else 1.0) * norm.pdf(w, 0.0, ALPHA**-0.5))
+def one_view() -> View:
+    ones = np.ones(1)
+    return View(
+        CERTAIN * ones, CERTAIN / ALPHA * ones, CERTAIN * THETA * ones, CERTAIN * (1 - THETA) * ones,
+        0.0, 1.0, 1.0, 1.0, np.zeros((1, 3)),
+    )  # fmt: skip
+
+
+def one_weight() -> Weights:
+    ones = np.ones((1, 1))
+    return Weights(np.zeros((1, 1)), ones, None, ones, ones, None, None, np.empty((1, 0)))
+
+
+@pytest.mark.parametrize("name", prior_names())
+def test_a_density_is_one(name: str) -> None:
+    prior, view = get_prior(name), one_view()
+    w = np.concatenate([-np.geomspace(1e3, 1e-7, 200_000), np.geomspace(1e-7, 1e3, 200_000)])
+    at_zero, density = prior.density(w, view)
+    assert at_zero + np.trapezoid(density, w) == pytest.approx(1.0, abs=1e-3)
+    assert (at_zero > 0.0) == prior.spikes
+    assert (density[w < 0.0].max() > 0.0) == prior.signed
 
 
 @pytest.mark.parametrize("message", [(0.0, 2.0), (3.0, 2.0), (-40.0, 30.0)])
 @pytest.mark.parametrize("name", prior_names())
 def test_one_loading_is_exact(name: str, message: tuple[float, float]) -> None:
-    """Its moments, and the evidence, by numerical integration."""
+    """Its moments, and the evidence, by numerical integration; a further prior is tested by its file."""
     linear, p = message
-    ones = np.ones(1)
-    view = View(
-        CERTAIN * ones, CERTAIN / ALPHA * ones, CERTAIN * THETA * ones, CERTAIN * (1 - THETA) * ones,
-        0.0, 1.0, 1.0, 1.0, np.zeros((1, 3)),
-    )  # fmt: skip
-    old = Weights(
-        np.zeros((1, 1)), np.ones((1, 1)), None, ones[None], ones[None], None, None, np.empty((1, 0))
-    )
-    new, entropy = get_prior(name).update(
-        old, view, np.array([[p, 0.0, 1.0]]), np.array([[linear]]), ones, 1.0
-    )
+    prior, view, old = get_prior(name), one_view(), one_weight()
+    normal = np.array([[p, 0.0, 1.0]]), np.array([[linear]]), np.ones(1)
+    new, entropy = prior.update(old, view, *normal, 1.0)
     mode = linear / (p + ALPHA)
     places = sorted({-1.0, 0.0, 1.0, mode, linear / p, -10.0, 10.0})
     ends = {"limit": 2000, "points": places}
 
     def moment(power: int) -> float:
         def at(w: float) -> float:
-            return w**power * density(name, w) * np.exp(min(linear * w - 0.5 * p * w * w - top, 0.0))
+            density = float(prior.density(np.array([w]), view)[1][0])
+            return w**power * density * np.exp(min(linear * w - 0.5 * p * w * w - top, 0.0))
 
         reach = 12.0 / np.sqrt(p + ALPHA * 2.0**-16) + 10.0
         return float(quad(at, mode - reach, mode + reach, **ends)[0])
 
     top = 0.5 * linear**2 / p
-    at_zero = (1 - THETA) * np.exp(-top) if name == "spike_slab" else 0.0
-    total = moment(0) + at_zero
+    total = moment(0) + prior.density(np.zeros(1), view)[0] * np.exp(-top)
     mean, variance = (float(part[0, 0]) for part in expected_weights(new))
     assert mean == pytest.approx(moment(1) / total, rel=1e-5, abs=1e-8)
     assert variance == pytest.approx(moment(2) / total - mean**2, rel=1e-4, abs=1e-10)
-    included = 1.0 if new.inclusion is None else float(new.inclusion[0, 0])
-    squares = mean**2 + variance
-    if new.inclusion is not None:
-        squares = included * float(new.mean[0, 0] ** 2 + new.variance[0, 0])
-    if new.scaled_square is not None:
-        squares = float(new.scaled_square[0, 0])
-    found = entropy + 0.5 * (included * np.log(ALPHA) - ALPHA * squares)
-    if name == "spike_slab":
-        found += included * np.log(THETA) + (1 - included) * np.log(1 - THETA)
+    constants = PriorConstants(1, (CERTAIN, CERTAIN / ALPHA), (CERTAIN * THETA, CERTAIN * (1 - THETA)))
+    found = entropy + float(prior.terms(constants, view, prior.sums(new))[0])
     found += linear * mean - 0.5 * p * (mean**2 + variance)
     assert found == pytest.approx(np.log(total) + top, abs=1e-5)
 
@@ -134,3 +135,35 @@ def test_priors_by_view(truth: dict[str, Any], tmp_path: Path) -> None:
     assert (theta[2] < 1.0).all()
     with pytest.raises(InputError, match="loadings that all are spike_slab, or all ard"):
         factorflow.fit(data, SparseGFA(n_factors=2, loadings={"a": "horseshoe"}, n_draws=2), progress=False)
+
+
+def test_a_prior_that_is_one_class(truth: dict[str, Any], tmp_path: Path) -> None:
+    """A list of components is enough: options, help, fits and warm starts find it."""
+
+    class OwnPrior(Mixture):
+        """Loadings that are small, or ten times as large."""
+
+        name, help = "own", "small, or ten times as large"
+        components = (Component("normal", 1.0), Component("normal", 10.0))
+
+        def log_shares(self, view: View, factor: int) -> Any:
+            return np.log([0.9, 0.1])
+
+    try:
+        assert "own" in prior_names()
+        data = factorflow.write_dataset(tmp_path / "d", {"y": truth["y"]})
+        model = SparseGFA(n_factors=6, loadings="own", scale_views=False)
+        posterior = factorflow.fit(data, model, progress=False)
+        assert len(posterior.factors) == 3
+        again = factorflow.fit(data, model, progress=False, warm_start=posterior)
+        np.testing.assert_allclose(again.loadings("y"), posterior.loadings("y"), atol=0.02)
+    finally:
+        del _REGISTRY["own"]
+        get_prior.cache_clear()
+
+
+def test_parameters_of_a_prior_are_checked() -> None:
+    with pytest.raises(InputError, match=r"loadings = ard\(a=b\): expected ard, without parameters"):
+        get_prior("ard(a=b)")
+    with pytest.raises(InputError, match="loadings = what: expected one of spike_slab, ard, horseshoe"):
+        get_prior("what")

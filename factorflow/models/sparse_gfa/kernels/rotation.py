@@ -97,10 +97,11 @@ def best_scale(
     included: Sequence[Float64[Array, " K"]],
     priors: Sequence[tuple[float, float]],
     scores: tuple[float, float] | None = None,
+    powers: Sequence[float] | None = None,
 ) -> Float64[Array, " K"]:
     """Return r of z_k -> r_k z_k, w_k -> w_k / r_k that maximises the bound over r, q(alpha) and q(beta).
 
-    Maximises (N - sum_m c_m) log r - r^2 S / 2 - sum_m (a_m + c_m / 2) log(b_m + T_m / (2 r^2)), which is
+    Maximises (N - sum_m c_m) log r - r^2 S / 2 - sum_m (a_m + c_m / n) log(b_m + T_m / (n r^n)), which is
     concave in log r, by Newton's method; where the scores of each group have a precision beta of their own,
     sum_g (a + N_g / 2) log(b + r^2 S_g / 2) takes the place of r^2 S / 2.
 
@@ -109,12 +110,15 @@ def best_scale(
     second, number : array
         S, sum over samples of E[z^2], and their number N, by group.
     squares, included : sequence of array
-        T_m, sum of E[w^2] over the weights of a view that are not 0, and their number c_m.
+        T_m, sum of E |w|^n over the weights of a view that are not 0, and their number c_m.
     priors : sequence of (float, float)
         Shape and rate of the prior of alpha in each view (a_m, b_m).
     scores : (float, float) or None
         Shape and rate of the prior of beta (a, b); None: scores have variance 1.
+    powers : sequence of float or None
+        n of each view; None: 2.
     """
+    powers = [2.0] * len(priors) if powers is None else powers
     second = np.maximum(second, 1e-300)
     n_rows = number.sum(axis=0)
     u = 0.5 * np.log(n_rows / second.sum(axis=0))
@@ -127,10 +131,10 @@ def best_scale(
             weight, x = 2.0 * scores[0] + number, 0.5 * grown
             slope = slope - (weight * x / (scores[1] + x)).sum(axis=0)
             curvature = curvature - 2.0 * (weight * x * scores[1] / (scores[1] + x) ** 2).sum(axis=0)
-        for c, t, (shape, rate) in zip(included, squares, priors, strict=True):
-            x = 0.5 * t * np.exp(-2.0 * u)
-            weight = 2.0 * shape + c
+        for c, t, (shape, rate), n in zip(included, squares, priors, powers, strict=True):
+            x = t / n * np.exp(-n * u)
+            weight = n * shape + c
             slope = slope + weight * x / (rate + x)
-            curvature = curvature - 2.0 * weight * x * rate / (rate + x) ** 2
+            curvature = curvature - n * weight * x * rate / (rate + x) ** 2
         u = u - np.clip(slope / np.minimum(curvature, -1e-300), -_LONGEST, _LONGEST)
     return np.exp(u)

@@ -1,0 +1,41 @@
+"""Normal loadings, with a scale of each factor and view."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.loadings.base import (
+    Linear,
+    LoadingsPrior,
+    Pairs,
+    Scale,
+    slab_variances,
+)
+from factorflow.models.sparse_gfa.state import View, Weights
+from factorflow.trees import replace
+
+__all__ = ["ARD"]
+
+
+class ARD(LoadingsPrior):
+    """w ~ N(0, 1 / alpha)."""
+
+    name, help = "ard", "normal, with a scale of each factor and view"
+
+    def update(
+        self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: float
+    ) -> tuple[Weights, float]:
+        """Return q(w) and its entropy; see `LoadingsPrior.update`."""
+        before = weights.mean, slab_variances(weights), np.ones(weights.mean.shape)
+        mean, variance, _, entropy = gfa.coordinate_updates(
+            pairs, linear, scale, view.alpha[None], before, None, step
+        )
+        return replace(weights, mean=mean, variance=variance, inclusion=None), float(entropy.sum())
+
+    def density(self, w: Float64[Array, " n"], view: View) -> tuple[float, Float64[Array, " n"]]:
+        """Return the probability of 0, and the density of other values."""
+        alpha = view.alpha[0]
+        return 0.0, np.sqrt(alpha / (2.0 * np.pi)) * np.exp(-0.5 * alpha * w**2)

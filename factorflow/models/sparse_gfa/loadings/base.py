@@ -1,0 +1,245 @@
+"""What a prior of loadings is."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.errors import InputError
+from factorflow.kernels.linalg import diagonal
+from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.state import View, Weights
+from factorflow.trees import replace
+
+__all__ = [
+    "LoadingSums",
+    "LoadingsPrior",
+    "PriorConstants",
+    "get_prior",
+    "log_alpha",
+    "prior_help",
+    "prior_names",
+    "slab_variances",
+]
+
+Pairs = Float64[np.ndarray, "#D Q"]
+Linear = Float64[np.ndarray, "D K"]
+Scale = Float64[np.ndarray, " D"]
+
+
+@dataclass(frozen=True)
+class PriorConstants:
+    """Constants of the prior of the loadings of a view.
+
+    Parameters
+    ----------
+    n_features : int
+        Features of the view (D).
+    alpha : (float, float)
+        Shape and rate of the prior of alpha.
+    theta : (float, float)
+        Counts (on, off) of the prior of theta.
+    """
+
+    n_features: int
+    alpha: tuple[float, float]
+    theta: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class LoadingSums:
+    """What loadings add up for the parameters that they share, by factor.
+
+    Parameters
+    ----------
+    included : array
+        Loadings that are not 0: sum_d gamma.
+    squares : array
+        sum_d E |w / c|^`LoadingsPrior.power` of these, c the scale of the component.
+    counts : array or None
+        What the prior counts besides.
+    """
+
+    included: Float64[np.ndarray, " K"]
+    squares: Float64[np.ndarray, " K"]
+    counts: Float64[np.ndarray, "P K"] | None = None
+
+
+class LoadingsPrior(ABC):
+    """A prior of the loadings of a view; a frozen dataclass, if it has parameters.
+
+    With ``power`` n, log p(w) has alpha as (log alpha - alpha |w / c|^n) / n: 2 of normal slabs, 1 of
+    exponential ones, whose rate is alpha.
+    """
+
+    name: ClassVar[str]
+    help: ClassVar[str]
+    """What it says of loadings, in a few words, for the help of the option."""
+    spikes: ClassVar[bool] = False
+    """Whether a loading may be 0: it has an inclusion probability then, and theta is learned."""
+    signed: ClassVar[bool] = True
+    """Whether loadings may be of either sign."""
+    options: ClassVar[Mapping[str, Any]] = {}
+    """Further options of the model that tests fit it with."""
+
+    @property
+    def power(self) -> float:
+        """The power of |w| whose expectation alpha follows from."""
+        return 2.0
+
+    @abstractmethod
+    def update(
+        self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: float
+    ) -> tuple[Weights, float]:
+        """Return q(w) of a run of features, one factor after the other, and its entropy.
+
+        The entropy is the part of the bound that parameters shared by the loadings do not change.
+
+        Parameters
+        ----------
+        weights, view : Weights, View
+            Before the update.
+        pairs, linear, scale : array
+            Normal equations: precision scale_d P_d, packed, and linear term.
+        step : float
+            Share of the way that natural parameters, or moments of a mixture, move.
+        """
+
+    @abstractmethod
+    def density(self, w: Float64[Array, " n"], view: View) -> tuple[float, Float64[Array, " n"]]:
+        """Return the probability of 0, and the density of other values, of a loading of the first factor.
+
+        Of its own model, parameters of the view at their expectations; what tests compare updates with.
+        """
+
+    def sums(self, weights: Weights) -> LoadingSums:
+        """Return what the loadings of some features add up."""
+        mean, n_factors = weights.mean, weights.mean.shape[1]
+        if weights.inclusion is None:
+            second = mean**2 + diagonal(weights.variance, n_factors)
+            squares = second if weights.scaled_square is None else weights.scaled_square
+            return LoadingSums(np.full(n_factors, float(len(mean))), squares.sum(axis=0))
+        squares = weights.inclusion * (mean**2 + weights.variance)
+        return LoadingSums(weights.inclusion.sum(axis=0), squares.sum(axis=0))
+
+    def learn(self, constants: PriorConstants, view: View, sums: LoadingSums) -> View:
+        """Return the view with the parameters that follow from its loadings."""
+        if self.spikes:
+            on, off = constants.theta
+            excluded = off + constants.n_features - sums.included
+            view = replace(view, theta_on=on + sums.included, theta_off=excluded)
+        shape, rate = constants.alpha
+        return replace(
+            view, alpha_shape=shape + sums.included / self.power, alpha_rate=rate + sums.squares / self.power
+        )
+
+    def terms(self, constants: PriorConstants, view: View, sums: LoadingSums) -> Float64[Array, " K"]:
+        """Return E log p(w) as far as it has these parameters, and their own terms, by factor."""
+        total = (sums.included * log_alpha(view) - sums.squares * view.alpha) / self.power
+        total += gamma_term(view.alpha_shape, view.alpha_rate, *constants.alpha)
+        if self.spikes:
+            log_on, log_off = expected_log_beta(view.theta_on, view.theta_off)
+            total += sums.included * log_on + (constants.n_features - sums.included) * log_off
+            total += beta_term(view.theta_on, view.theta_off, *constants.theta)
+        return np.asarray(total)
+
+    def optimize(
+        self, constants: PriorConstants, weights: Weights, view: View, used: Float64[Array, " K"]
+    ) -> View:
+        """Return the view with the parameters for the next pass, by default those that `learn` found.
+
+        Parameters
+        ----------
+        constants, weights, view : PriorConstants, Weights, View
+            After a pass.
+        used : array
+            Expectations of alpha that its loadings were updated with.
+        """
+        return view
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            _REGISTRY[cls.name] = cls
+
+
+def slab_variances(weights: Weights) -> Float64[Array, "D K"]:
+    """Return variances, also of the full covariances that the warm-up leaves."""
+    return np.asarray(diagonal(weights.variance, weights.mean.shape[1]))
+
+
+def log_alpha(view: View) -> Float64[Array, " K"]:
+    """Return E log alpha."""
+    return np.asarray(digamma(view.alpha_shape) - np.log(view.alpha_rate))
+
+
+_REGISTRY: dict[str, type[LoadingsPrior]] = {}
+
+
+@cache
+def _scan_package() -> None:
+    from importlib import import_module
+    from pathlib import Path
+    from pkgutil import iter_modules
+
+    for module in iter_modules([str(Path(__file__).parent)]):
+        import_module(f"factorflow.models.sparse_gfa.loadings.{module.name}")
+
+
+@cache
+def _scan() -> None:
+    """Import the files of this package and what entry points name, once."""
+    from importlib import metadata
+
+    _scan_package()
+    for entry in metadata.entry_points(group="factorflow.loadings"):
+        entry.load()
+
+
+def prior_names() -> tuple[str, ...]:
+    """Return the names of all priors of loadings, the default first."""
+    _scan()
+    return tuple(sorted(_REGISTRY, key=_default_first))
+
+
+def _default_first(name: str) -> tuple[bool, str]:
+    return name != "spike_slab", name
+
+
+def prior_help() -> str:
+    """Return what each prior of this package says of loadings, for the help of the option."""
+    _scan_package()
+    known = sorted(
+        (n for n, kind in _REGISTRY.items() if kind.__module__.startswith(__package__)), key=_default_first
+    )
+    return ", ".join(f"{name} ({_REGISTRY[name].help})" for name in known)
+
+
+@cache
+def get_prior(text: str) -> LoadingsPrior:
+    """Return a prior by name, with parameters in brackets where it has some.
+
+    Raises
+    ------
+    InputError
+        When there is none of that name, or a parameter is not of it.
+    """
+    _scan()
+    found = re.fullmatch(r"(\w+)(?:\((\w+)=(\w+)\))?", text)
+    kind: Any = _REGISTRY.get(found[1]) if found else None
+    if found is None or kind is None:
+        raise InputError("loadings", text, f"one of {', '.join(prior_names())}", "Choose one of them.")
+    if found[2] is None:
+        return kind()  # type: ignore[no-any-return]
+    known = [field.name for field in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
+    if found[2] not in known:
+        expected = f"{kind.name} with {' or '.join(known)}" if known else f"{kind.name}, without parameters"
+        raise InputError("loadings", text, expected, "Correct what is in brackets.")
+    return kind(**{found[2]: found[3]})  # type: ignore[no-any-return]
