@@ -147,6 +147,8 @@ class ViewMeta:
         What lies beside the values with a number for each entry (`AUX_DTYPES`), in ``Block.data`` under
         `aux_key`: -1 or 1 where a value is a limit that the entry lies below or above, else 0; numbers of
         trials, 0 where the entry is missing.
+    reading_bytes : int
+        What reading a block takes besides its values: of a view that is stored sparse, its arrays.
     """
 
     name: str
@@ -157,6 +159,7 @@ class ViewMeta:
     largest: float = field(default=0.0, compare=False, repr=False)
     default_likelihood: str = ""
     aux: str = ""
+    reading_bytes: int = field(default=0, compare=False, repr=False)
 
     @property
     def aux_key(self) -> str:

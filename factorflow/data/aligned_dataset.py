@@ -126,7 +126,8 @@ class AlignedDataset:
                     "as in the fitted model",
                     "Write the new samples alike: trials.",
                 )
-            views.append(replace(view, missing=kind))
+            stored = self.dataset.views[view.name].reading_bytes if view.name in shared else 0
+            views.append(replace(view, missing=kind, reading_bytes=stored))
         groups, sizes = self.fitted.groups, self.fitted.group_sizes  # a new sample may be alone in its group
         return replace(new, views=tuple(views), groups=groups, group_sizes=sizes)
 

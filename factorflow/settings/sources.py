@@ -93,6 +93,11 @@ class MatrixOptions(FileOptions):
         "sample) or covariate (numbers).",
         json_schema_extra={"flag": "input"},
     )
+    layout: dict[str, Literal["auto", "dense", "sparse"]] | None = Field(
+        default=None,
+        description="How views are stored, by view: dense, sparse (only entries that are not zero), or "
+        "auto: sparse for counts of which at most a quarter are not zero. Fits are the same.",
+    )
     limits: dict[str, Any] | None = Field(
         default=None,
         description="Limits of detection by view: LOWER,UPPER (either may be empty), or a table by feature "

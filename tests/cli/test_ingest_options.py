@@ -114,3 +114,15 @@ def test_options_of_a_recurring_run(tmp_path: Path, cells: list[str]) -> None:
     help_text = CliRunner().invoke(app, ["refresh", "--help"]).output
     assert "--layer" in help_text
     assert "--highly-variable" in help_text
+
+
+def test_layouts_by_view(tmp_path: Path) -> None:
+    counts = np.random.default_rng(0).poisson(0.1, (40, 30)).astype(np.uint8)
+    np.save(tmp_path / "a.npy", counts)
+    np.save(tmp_path / "b.npy", counts)
+    files = [f"{view}={tmp_path / view}.npy" for view in "ab"]
+    dataset = ingest(tmp_path / "d", *files, "--layout", "a=dense")
+    assert [view.layout for view in dataset.manifest.views] == ["dense", "sparse"]
+    output = ingest(tmp_path / "e", *files, "--layout", "a=csr", code=2)
+    assert "--layout" in output
+    assert "'auto', 'dense' or 'sparse'" in output

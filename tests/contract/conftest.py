@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import bayesian_pca  # noqa: F401  (they register themselves)
@@ -130,6 +132,23 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
         return made[key]
 
     return dataset
+
+
+@pytest.fixture
+def sparse(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The dataset of a case without missing entries, its views of values stored sparse."""
+    from factorflow.data.store import views, writer
+
+    def prepare(view: views.ViewSource, *given: Any) -> Any:
+        is_values = view.kind is None or view.kind.is_values
+        return views.prepare(replace(view, layout="sparse") if is_values else view, *given)
+
+    monkeypatch.setattr(writer, "prepare", prepare)
+    case = example(family)
+    settings = {"n_samples": 97, "block_rows": 32, "missing": 0.0, **case.data}
+    made = factorflow.simulate(case.simulator, tmp_path / "sparse.zarr", seed=7, **settings)
+    assert {entry.layout for entry in made.manifest.views if entry.kind.is_values} == {"sparse"}
+    return made
 
 
 @pytest.fixture

@@ -154,6 +154,22 @@ def test_noise_does_not_depend_on_the_block_size(config: Any, family: str, datas
 
 
 @pytest.mark.once
+def test_sparse_views_change_no_bits(sparse: Any, config: Any, family: str, datasets: Any) -> None:
+    dense = datasets(family, missing=0.0)
+    assert dense.fingerprint == sparse.fingerprint
+    found = run_plan(plan_of(dense, config))
+    for executor in (Cut(), Cut(1, 2)):
+        assert_same_found(run_plan(plan_of(sparse, config), executor), found)
+
+
+@pytest.mark.once("sparse_gfa:counts")
+def test_sparse_views_on_workers(cluster: Any, sparse: Any, config: Any, family: str, datasets: Any) -> None:
+    found = run_plan(plan_of(datasets(family, missing=0.0), config))
+    for workers in (1, 3):
+        assert_same_found(run_plan(plan_of(sparse, config), on_workers(cluster, workers)), found)
+
+
+@pytest.mark.once
 def test_time_budget_equals_that_many_iterations(plan: Any) -> None:
     begun = run_loop(plan, max_minutes=1e-9)
     assert begun.counted >= 1

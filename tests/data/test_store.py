@@ -142,7 +142,8 @@ def test_sparse_views_are_compressed(tmp_path: Path, rng: np.random.Generator) -
     sparse = rng.poisson(0.05, (500, 40)).astype(np.float32)
     dense = rng.standard_normal((500, 40)).astype(np.float32)
     zeros = np.where(rng.random((500, 40)) < 0.05, dense, 0).astype(np.float32)
-    dataset = write_dataset(tmp_path / "s", {"sparse": sparse, "dense": dense, "zeros": zeros})
+    views = {"sparse": sparse, "dense": dense, "zeros": zeros}
+    dataset = write_dataset(tmp_path / "s", views, layout={"sparse": "dense"})
     assert [view.compressed for view in dataset.manifest.views] == [True, False, True]
     assert_equal(dataset.values("sparse"), sparse)
     assert_equal(dataset.values("zeros"), zeros)
@@ -257,7 +258,7 @@ def test_many_threads(tmp_path: Path, views: dict[str, np.ndarray]) -> None:
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "absent", "empty"])
 def test_damaged_chunk(tmp_path: Path, rng: np.random.Generator, compressed: bool, damage: str) -> None:
     values = rng.poisson(0.05 if compressed else 5.0, (128, 20))
-    dataset = write_dataset(tmp_path / "s", {"counts": values}, block_rows=32)
+    dataset = write_dataset(tmp_path / "s", {"counts": values}, block_rows=32, layout={"counts": "dense"})
     assert dataset.manifest.views[0].compressed is compressed
     file = tmp_path / "s" / "counts" / "values" / "c" / "2" / "0"
     content = bytearray(file.read_bytes())

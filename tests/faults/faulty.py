@@ -33,9 +33,11 @@ def written(path: Path, seed: int, **options: Any) -> Any:
     """Write a small dataset."""
     rng = np.random.default_rng(seed)
     views = {"y": rng.standard_normal((70, 5)), "z": (rng.random((70, 3)) < 0.5).astype(float)}
-    kinds = {"y": "gaussian", "z": "bernoulli"}
+    views["counts"] = rng.poisson(0.1, (70, 4)).astype(float)
+    kinds = {"y": "gaussian", "z": "bernoulli", "counts": "poisson"}
     path.parent.mkdir(parents=True, exist_ok=True)
-    return factorflow.write_dataset(path, views, kinds, block_rows=32, **options)
+    layout = {"counts": "sparse"}
+    return factorflow.write_dataset(path, views, kinds, block_rows=32, layout=layout, **options)
 
 
 class Faults:

@@ -165,8 +165,9 @@ def rich_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mutations = (rng.random((80, 4)) < 0.4).astype(float)
     mutations[7] = np.nan
     path = tmp_path_factory.mktemp("rich") / "d.zarr"
+    views = {"rna": rna, "mutations": mutations, "counts": rng.poisson(0.1, (80, 20)).astype(float)}
     factorflow.write_dataset(
-        path, {"rna": rna, "mutations": mutations}, {"mutations": "bernoulli"}, block_rows=32,
+        path, views, {"mutations": "bernoulli"}, block_rows=32, layout={"counts": "sparse"},
         samples=[f"s{i}" for i in range(80)], groups=["a", "b"] * 40, sequences=np.repeat(["x", "y"], 40),
         obs=pd.DataFrame({"age": np.zeros(80), "sex": ["m", ""] * 40}),
     )  # fmt: skip

@@ -65,7 +65,9 @@ def append_rows(
         samples = _samples(old, sources)
         features: dict[str, Any] = {view: old.features(view) for view in kinds}
         place, replaces = (str(target), True) if out is None else (out, False)
-        return write_dataset(place, grown, kinds, samples=samples, features=features, overwrite=replaces)
+        return write_dataset(
+            place, grown, kinds, samples=samples, features=features, layout=_layouts(old), overwrite=replaces
+        )
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,14 @@ class AppendedView:
         if stop > n:
             parts.append(np.asarray(self.more.read(max(start, n) - n, stop - n), np.float64))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _layouts(old: Dataset) -> dict[str, str]:
+    """Return the layouts of the views; counts that are stored sparse may no longer be, with the new rows."""
+    return {
+        entry.name: "auto" if entry.layout == "sparse" and entry.kind.by_size else entry.layout
+        for entry in old.manifest.views
+    }
 
 
 def _check(old: Dataset) -> None:

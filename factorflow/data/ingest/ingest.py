@@ -15,27 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.align import Names, align, check_by_view, check_own_names, number_names
+from factorflow.data.ingest.align import Names, align, check_by_view
 from factorflow.data.ingest.by_feature import of_parts, split_by_likelihood
 from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.columns import describe_rows
 from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.dialect import TableFormat
-from factorflow.data.ingest.entry_arrays import Limits, Trials, limits_of, trials_of
-from factorflow.data.ingest.levels import find_levels, reader
 from factorflow.data.ingest.marked import read_marked
 from factorflow.data.ingest.missing import MissingCodes, warn_of_codes
 from factorflow.data.ingest.reading import AnnDataOptions, Reading
-from factorflow.data.ingest.sources import KindOf, Source, labels
+from factorflow.data.ingest.sources import Source
 from factorflow.data.ingest.sticks import as_sticks
+from factorflow.data.ingest.view_sources import entry_arrays, lookup, named_kinds, view_sources, with_defaults
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
-from factorflow.data.store.rows import RowNames
-from factorflow.data.store.views import ViewSource, is_long_table
+from factorflow.data.store.views import is_long_table
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError, OptionError, removed_option
-from factorflow.kinds import INPUTS, KINDS, Kind, kind_of
-from factorflow.likelihoods import get_likelihood, likelihood_names
 from factorflow.settings import MatrixOptions, document_options, parse_config
 from factorflow.storage.download import as_local_source
 from factorflow.storage.local import check_space
@@ -74,6 +70,7 @@ def write_dataset(
     obsm: str | Sequence[str] = (),
     highly_variable: bool | str | Sequence[str] = False,
     join: str = "outer",
+    layout: Mapping[str, str] | None = None,
     attributes: Mapping[str, Any] | None = None,
     **removed: Any,
 ) -> Dataset:
@@ -145,18 +142,12 @@ def write_dataset(
         for name, value in removed.items():
             raise _unknown_option(name, value)
         checks.check_attributes(attributes or {})
-        said = _requested_kinds(likelihoods) | _input_kinds(inputs)
+        named = parse_config(MatrixOptions, {"join": join, "layout": layout})
+        said = named_kinds(likelihoods, inputs)
         table, codes = TableFormat(index_col, sep, decimal, encoding), MissingCodes(na_values)
-        annotated = _anndata_options(layer, obsm, highly_variable)
-        spool, turned = partial / "spool", _transposes(transpose)
+        annotated, turned = _anndata_options(layer, obsm, highly_variable), _transposes(transpose)
         reading = Reading(
-            spool,
-            table,
-            _lookup(said),
-            annotated,
-            parse_config(MatrixOptions, {"join": join}).join,
-            transpose=turned,
-            codes=codes,
+            partial / "spool", table, lookup(said), annotated, named.join, transpose=turned, codes=codes
         )
         views = _on_disk(views, partial, opened)
         obs = opened.enter_context(as_local_source(obs, partial, "obs"))
@@ -169,26 +160,22 @@ def write_dataset(
             opened.callback(source.close)
         sources, chosen, parts = split_by_likelihood(sources, likelihoods or {}, features or {})
         if parts:
-            said = _requested_kinds(chosen) | _input_kinds(inputs)
-            codes = MissingCodes(of_parts(na_values, parts))
+            said, codes = named_kinds(chosen, inputs), MissingCodes(of_parts(na_values, parts))
             features = {name: given for name, given in (features or {}).items() if name not in parts.values()}
         names, positions = align(sources, of_parts(samples, parts))
-        described = _view_sources(
-            sources, positions, said, features or {}, codes, drop_empty=drop_empty_features
+        layouts = of_parts(named.layout or {}, parts)
+        described = view_sources(
+            sources, positions, said, features or {}, codes, layouts, drop_empty=drop_empty_features
         )
         described = [as_sticks(v) if chosen.get(v.name) == "categorical" else v for v in described]
         for what, by_view in (("limits", limits or {}), ("trials", trials or {})):
             check_by_view(what, by_view, sources)
         sides = of_parts(sides, parts)
-        of_views = _entry_arrays(described, limits or {}, trials or {}, sides, views, names, reading)
-        described = _with_defaults(described, chosen, of_views)
+        of_views = entry_arrays(described, limits or {}, trials or {}, sides, views, names, reading)
+        described = with_defaults(described, chosen, of_views)
         row_bytes = sum(view.work_bytes for view in described)
         check_space(partial, names.n_rows * row_bytes)
-        own: Any = groups
-        if reading.groups and groups is None:
-            own = reading.groups[0]
-        elif reading.groups:  # those of the values are a column like any other
-            of_samples = reading.groups[0].to_frame() if obs is None else obs
+        own, of_samples = _groups(groups, reading, obs, of_samples)
         of_obs = replace(table, na_values=codes.texts("obs"))
         columns = describe_rows(names, of_samples, own, sequences, of_obs, alone=not reading.tables)
         _warn_of_codes(columns.obs)
@@ -196,6 +183,15 @@ def write_dataset(
         write_store(partial, described, columns, rows, drop_empty_features, attributes=attributes)
         shutil.rmtree(partial / "spool", ignore_errors=True)
     return open_dataset(target)
+
+
+def _groups(groups: Any, reading: Reading, obs: Any, of_samples: Any) -> tuple[Any, Any]:
+    """Return the groups and the metadata of the samples, given what came with the values."""
+    if not reading.groups:
+        return groups, of_samples
+    if groups is None:
+        return reading.groups[0], of_samples
+    return groups, reading.groups[0].to_frame() if obs is None else obs  # a column like any other
 
 
 def _anndata_options(layer: Any, obsm: Any, highly_variable: Any) -> AnnDataOptions:
@@ -263,151 +259,3 @@ def _warn_of_codes(obs: pd.DataFrame | None) -> None:
             lambda some: [values[:, some]],
             one_unit=False,
         )
-
-
-def kind_name(name: str) -> str:
-    """Return the name of the kind of view whose entries a likelihood explains; that of a kind is its own."""
-    return name if name in KINDS else get_likelihood(name).kinds[0]
-
-
-def _requested_kinds(likelihoods: Mapping[str, Any] | None) -> dict[str, Kind]:
-    """Return the kinds of views given by `likelihoods` and `inputs`."""
-    if likelihoods is not None and not isinstance(likelihoods, Mapping):
-        raise InputError("likelihoods", likelihoods, "a mapping by view", "For example {'rna': 'gaussian'}.")
-    found = {}
-    for view, name in (likelihoods or {}).items():
-        if isinstance(name, Mapping):  # by feature: the view is cut first
-            _requested_kinds({f"{view}:{feature}": of_one for feature, of_one in name.items()})
-            continue
-        if name == "covariate":
-            remedy = f"Name it as an input: inputs={{{str(view)!r}: 'covariate'}}."
-            raise InputError("likelihoods", name, "a likelihood of values", remedy)
-        if name not in KINDS and str(name).partition("(")[0].strip() not in likelihood_names():
-            expected = f"one of {', '.join(dict.fromkeys([*KINDS, *likelihood_names()]))}"
-            raise InputError(
-                f"likelihood of view {view!r}", name, expected, "Leave it out to have it guessed."
-            )
-        found[str(view)] = kind_of(view, kind_name(name))
-    return found
-
-
-def _input_kinds(inputs: Mapping[str, str] | None) -> dict[str, Kind]:
-    """Return the kinds of views that are inputs."""
-    for view, name in (inputs or {}).items():
-        if name not in INPUTS:
-            expected = f"one of {', '.join(INPUTS)}"
-            raise InputError(f"inputs of view {view!r}", name, expected, "Name values in likelihoods.")
-    return {str(view): KINDS[name] for view, name in (inputs or {}).items()}
-
-
-def _view_sources(
-    sources: Mapping[str, Source],
-    positions: Mapping[str, NDArray[np.int64] | None],
-    said: Mapping[str, Kind],
-    features: Mapping[str, Names],
-    codes: MissingCodes,
-    *,
-    drop_empty: bool,
-) -> list[ViewSource]:
-    for what, given in (("likelihoods", said), ("features", features)):
-        check_by_view(what, given, sources)
-    found = []
-    for view, source in sources.items():
-        kind, origin = said.get(view), "given"
-        if kind is None and source.likelihood is not None:
-            kind, origin = kind_of(view, source.likelihood), "file"
-        names = labels(features[view]) if view in features else None
-        read = codes.reader(view, _reader(view, source, positions[view]))
-        if kind is not None and kind.coded:
-            names = find_levels(view, source, names, codes.reader(view, source.read), drop_empty=drop_empty)
-            read = reader(read, names)
-        else:
-            names = _feature_names(view, source, names)
-        what = "levels" if kind is not None and kind.coded else "feature names"
-        checks.check_unique(f"feature names of view {view!r}", names)
-        checks.warn_of_spelling(f"{what} of view {view!r}", names.tolist())
-        found.append(ViewSource(view, names, read, kind, origin, source.read_as))
-    if all(view.kind is not None and not view.kind.is_values for view in found):
-        raise InputError(
-            "views",
-            ", ".join(sources),
-            "at least one view of values beside categorical variables and covariates",
-            "Add the view that is to be modelled.",
-        )
-    return found
-
-
-def _entry_arrays(
-    described: Sequence[ViewSource],
-    limits: Mapping[str, Any],
-    trials: Mapping[str, Any],
-    sides: Mapping[str, Any],
-    views: Any,
-    names: RowNames,
-    reading: Reading,
-) -> dict[str, Limits | Trials]:
-    """Return the limits or numbers of trials of the views that have some."""
-    found: dict[str, Limits | Trials] = {}
-    for view in described:
-        if view.name in limits or view.name in sides:
-            given, side = limits.get(view.name, (None, None)), sides.get(view.name)
-            found[view.name] = limits_of(given, view.name, names, view.features, reading, side)
-        if view.name in trials:
-            if view.name in found:
-                raise InputError("trials", view.name, "a view without limits", "Leave one of the two out.")
-            value = views.get(view.name) if isinstance(views, Mapping) else views
-            given = trials[view.name]
-            found[view.name] = trials_of(given, view.name, value, names, view.features, reading)
-    return found
-
-
-def _with_defaults(
-    described: Sequence[ViewSource], likelihoods: Mapping[str, str], arrays: Mapping[str, Limits | Trials]
-) -> list[ViewSource]:
-    """Return the views with the likelihoods that fits of them have by default."""
-    found = []
-    for view in described:
-        name, split = str(likelihoods.get(view.name, "")), arrays.get(view.name)
-        default = "" if name in KINDS else name
-        if split is not None:
-            default, kind = default or split.likelihood, KINDS[kind_name(split.likelihood)]
-            if view.kind not in (None, kind):
-                raise InputError(
-                    f"likelihood of view {view.name!r}",
-                    name or view.kind.name,
-                    f"{split.likelihood}, for a view with {split.aux}",
-                    "Leave it out.",
-                )
-            view = replace(view, kind=kind, split=split)
-        found.append(replace(view, default_likelihood=default))
-    return found
-
-
-def _feature_names(view: str, source: Source, given: StrArray | None) -> StrArray:
-    names = source.features if given is None else given
-    if names is None:
-        names = number_names("feature", source.shape[1])
-    check_own_names("features", view, source.features, names)
-    if names.size != source.shape[1]:
-        raise InputError(
-            f"features of view {view!r}",
-            f"{names.size} names",
-            f"{source.shape[1]}, one for every column",
-            "Check their number.",
-        )
-    return names
-
-
-def _lookup(said: Mapping[str, Kind]) -> KindOf:
-    """Return a function from the name of a view, in its file or in the dataset, to its kind."""
-    return lambda view: said.get(view) or said.get(checks.usable_name(view))
-
-
-def _reader(view: str, source: Source, positions: NDArray[np.int64] | None) -> Any:
-    """Return a function that reads rows of a view."""
-
-    def read(start: int, stop: int) -> NDArray[Any]:
-        with checks.readable(f"values of view {view!r}, samples {start} to {stop - 1}", source.remedy):
-            return source.read(start, stop) if positions is None else source.take(positions[start:stop])
-
-    return read

@@ -24,6 +24,7 @@ from factorflow.storage.remote import RemotePath, map_concurrently
 
 if TYPE_CHECKING:
     from factorflow.data.store.layout import Manifest, ViewEntry
+    from factorflow.kinds import Kind
 
 
 @cache
@@ -33,7 +34,26 @@ def _zstd() -> Any:
     return Zstd()
 
 
-def _damage_error(path: str, what: str) -> InputError:
+@cache
+def _blosc() -> Any:
+    from numcodecs.blosc import Blosc  # type: ignore[import-untyped]
+
+    return Blosc()
+
+
+def _decoded(codec: str, chunk: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+    """Return a chunk of so many bytes as it was before a codec; a RuntimeError or ValueError if it is not."""
+    if not codec:
+        return chunk
+    if codec == "blosc" and (stored := int.from_bytes(chunk[4:8].tobytes(), "little")) != size:
+        raise ValueError(f"{stored} bytes instead of {size}")
+    out = np.empty(size, np.uint8)
+    (_zstd() if codec == "zstd" else _blosc()).decode(chunk, out)
+    return out
+
+
+def damage_error(path: str, what: str) -> InputError:
+    """Return the error for a chunk that is damaged or not there."""
     return InputError(
         f"chunk {path}",
         what,
@@ -58,8 +78,8 @@ class ChunkedArray:
         (N, D) or (N,).
     chunk : tuple of int
         Rows of a block and, with D, columns of a tile.
-    compressed : bool
-        Whether a zstd codec stands before the checksum.
+    codec : {"", "zstd", "blosc"}
+        What stands before the checksum.
     """
 
     path: str
@@ -67,7 +87,7 @@ class ChunkedArray:
     dtype: str
     shape: tuple[int, ...]
     chunk: tuple[int, ...]
-    compressed: bool
+    codec: str
 
     @property
     def n_tiles(self) -> int:
@@ -110,25 +130,26 @@ class ChunkedArray:
         """Return the checksum of the values of every tile of a block, rows beyond the last left out."""
         return tile_checksums(self.block(number), self.chunk[-1])
 
+    def file(self, number: int, tile: int = 0) -> str:
+        """Return where a chunk is."""
+        file = os.path.join(self.path, "c", str(number))
+        return file if len(self.shape) == 1 else os.path.join(file, str(tile))
+
     def _chunk(self, number: int, tile: int) -> NDArray[Any]:
         """Return one chunk as stored: padded to its full shape."""
-        file = os.path.join(self.path, "c", str(number))
-        file = file if len(self.shape) == 1 else os.path.join(file, str(tile))
+        file = self.file(number, tile)
         buffer = self._read(file)
         expected = math.prod(self.chunk) * np.dtype(self.dtype).itemsize
-        if not self.compressed and buffer.size != expected + CRC_BYTES:
-            raise _damage_error(
+        if not self.codec and buffer.size != expected + CRC_BYTES:
+            raise damage_error(
                 file, f"{buffer.size} bytes instead of {expected + CRC_BYTES} (view {self.view!r})"
             )
         if damage := chunk_damage(buffer):
-            raise _damage_error(file, f"{damage} (view {self.view!r})")
-        payload = buffer[:-CRC_BYTES]
-        if self.compressed:
-            payload = np.empty(expected, np.uint8)
-            try:
-                _zstd().decode(buffer[:-CRC_BYTES], payload)
-            except RuntimeError as error:
-                raise _damage_error(file, f"{error} (view {self.view!r})") from error
+            raise damage_error(file, f"{damage} (view {self.view!r})")
+        try:
+            payload = _decoded(self.codec, buffer[:-CRC_BYTES], expected)
+        except (RuntimeError, ValueError) as error:
+            raise damage_error(file, f"{error} (view {self.view!r})") from error
         return payload.view(self.dtype).reshape(self.chunk)
 
     def _read(self, file: str) -> NDArray[np.uint8]:
@@ -136,18 +157,18 @@ class ChunkedArray:
             try:
                 return np.array(np.frombuffer(RemotePath(file).read(), np.uint8))
             except FileNotFoundError as error:
-                raise _damage_error(file, f"{error.strerror} (view {self.view!r})") from error
+                raise damage_error(file, f"{error.strerror} (view {self.view!r})") from error
         try:
             descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         except OSError as error:
-            raise _damage_error(file, f"{error.strerror} (view {self.view!r})") from error
+            raise damage_error(file, f"{error.strerror} (view {self.view!r})") from error
         try:
             buffer = np.empty(os.fstat(descriptor).st_size, np.uint8)
             filled = 0
             while filled < buffer.size:
                 got = os.readv(descriptor, [buffer.data[filled:]])
                 if got == 0:
-                    raise _damage_error(file, f"{filled} bytes instead of {buffer.size} (view {self.view!r})")
+                    raise damage_error(file, f"{filled} bytes instead of {buffer.size} (view {self.view!r})")
                 filled += got
             return buffer
         finally:
@@ -164,24 +185,49 @@ def tile_checksums(block: NDArray[Any], width: int) -> list[int]:
     ]
 
 
-def chunked_arrays(
-    path: str, manifest: Manifest, entry: ViewEntry
-) -> tuple[ChunkedArray, ChunkedArray | None]:
-    """Return the values of a view and, where there is one, its ``observed`` mask."""
-    shape = entry.kind.shape(manifest.n_rows, entry.n_features)
-    chunk = entry.kind.shape(manifest.block_rows, entry.tile)
-    values = ChunkedArray(
-        os.path.join(path, entry.name, "values"), entry.name, entry.dtype, shape, chunk, entry.compressed
-    )
-    if not entry.masked:
-        return values, None
-    file = os.path.join(path, entry.name, "observed")
-    return values, ChunkedArray(file, entry.name, "bool", shape, chunk, entry.compressed)
+@dataclass(frozen=True)
+class DenseView:
+    """The values of a dense view, read by blocks of rows.
+
+    Parameters
+    ----------
+    kind : Kind
+        Of the view.
+    values : ChunkedArray
+        As they are stored.
+    observed : ChunkedArray or None
+        The mask, where there is one.
+    """
+
+    kind: Kind
+    values: ChunkedArray
+    observed: ChunkedArray | None
+
+    def block(self, number: int) -> NDArray[Any]:
+        """Return block ``number`` as `Block` holds it, (B, D) or (B,), still writeable."""
+        observed = None if self.observed is None else self.observed.block(number)
+        return self.kind.decode(self.values.block(number), observed)
+
+    def part(self, first: int, last: int) -> NDArray[Any]:
+        """Return rows ``first`` to ``last``; no other chunks are read."""
+        observed = None if self.observed is None else self.observed.part(first, last)
+        return self.kind.decode(self.values.part(first, last), observed)
+
+
+def open_dense(path: str, manifest: Manifest, entry: ViewEntry) -> DenseView:
+    """Return the values of a dense view of a store."""
+    mask = entry_array(path, manifest, entry, "observed", "bool") if entry.masked else None
+    return DenseView(entry.kind, entry_array(path, manifest, entry, "values", entry.dtype), mask)
 
 
 def aux_array(path: str, manifest: Manifest, entry: ViewEntry) -> ChunkedArray:
     """Return what lies beside the values of a view with a number for each entry (`ViewMeta.aux`)."""
+    return entry_array(path, manifest, entry, entry.aux, AUX_DTYPES[entry.aux])
+
+
+def entry_array(path: str, manifest: Manifest, entry: ViewEntry, name: str, dtype: str) -> ChunkedArray:
+    """Return an array of a view with a number for each entry."""
     shape = entry.kind.shape(manifest.n_rows, entry.n_features)
     chunk = entry.kind.shape(manifest.block_rows, entry.tile)
-    file = os.path.join(path, entry.name, entry.aux)
-    return ChunkedArray(file, entry.name, AUX_DTYPES[entry.aux], shape, chunk, entry.compressed)
+    codec = "zstd" if entry.compressed else ""
+    return ChunkedArray(os.path.join(path, entry.name, name), entry.name, dtype, shape, chunk, codec)

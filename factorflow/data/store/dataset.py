@@ -11,22 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.arguments import name_wrong_arguments_of_methods
-from factorflow.data.store.chunks import ChunkedArray, aux_array, chunked_arrays
-from factorflow.data.store.column_types import decode
+from factorflow.data.store.chunks import ChunkedArray, DenseView, aux_array, open_dense
 from factorflow.data.store.layout import ATTRIBUTES, ViewEntry
-from factorflow.data.store.names import free_name
-from factorflow.data.store.opened_store import OpenedStore
-from factorflow.data.store.rows import code_array
+from factorflow.data.store.samples import StoredSamples
+from factorflow.data.store.sparse import SparseView
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
-from factorflow.shape import Block, Meta, ViewMeta, sample_names
+from factorflow.shape import Block, Meta, ViewMeta
 from factorflow.storage.location import as_location
 from factorflow.storage.publish import current_version
 from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from factorflow.data.holdout import Holdout
 
 MOMENTS = ("n_observed", "mean", "variance", "min", "max")
@@ -66,7 +62,7 @@ def open_dataset(path: str | os.PathLike[str] | RemotePath) -> Dataset:
 
 
 @name_wrong_arguments_of_methods
-class Dataset(OpenedStore):
+class Dataset(StoredSamples):
     """A multi-view dataset on disk or in an object store, read block by block.
 
     Safe to use from several threads, and cheap to pickle: only the path and the fingerprint travel, and the
@@ -88,31 +84,6 @@ class Dataset(OpenedStore):
     """
 
     @property
-    def n_rows(self) -> int:
-        """Samples (rows, frames)."""
-        return self.manifest.n_rows
-
-    @property
-    def n_blocks(self) -> int:
-        """Blocks of rows."""
-        return self.manifest.n_blocks
-
-    @property
-    def block_rows(self) -> int:
-        """Rows in every block but possibly the last."""
-        return self.manifest.block_rows
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """Names of the sample groups; empty: none."""
-        return self.manifest.groups
-
-    @property
-    def n_sequences(self) -> int:
-        """Sequences the rows are cut into; 0: the rows are exchangeable."""
-        return self.manifest.n_sequences
-
-    @property
     def design(self) -> TableDesign | None:
         """Roles of the views of a table by its formula (`factorflow.write_table`); None for other data."""
         return self.manifest.design
@@ -121,38 +92,6 @@ class Dataset(OpenedStore):
     def views(self) -> dict[str, ViewMeta]:
         """The views in order: name to likelihood, width and kind of missing entries."""
         return {entry.name: entry.meta for entry in self.manifest.views}
-
-    @property
-    def named(self) -> bool:
-        """Whether the samples were given names; else they are ``sample0``, ``sample1``, ..."""
-        return self.manifest.named
-
-    @cached_property
-    def obs_names(self) -> StrArray:
-        """Names of the samples, (N,)."""
-        return self.names()
-
-    def names(self, start: int = 0, stop: int | None = None) -> StrArray:
-        """Return the names of some samples; no others are read.
-
-        Parameters
-        ----------
-        start, stop : int, optional
-            Rows; all when left out.
-
-        Returns
-        -------
-        (stop - start,) array of str
-
-        Examples
-        --------
-        >>> dataset.names(78).tolist()
-        ['patient78', 'patient79']
-        """
-        first, last, _ = slice(start, stop).indices(self.n_rows)
-        if not self.named:
-            return sample_names(np.arange(first, last))
-        return self.read_array("obs", slice(first, last))
 
     def features(self, view: str) -> StrArray:
         """Return the names of the features of a view.
@@ -209,119 +148,6 @@ class Dataset(OpenedStore):
             expected = f"moments of view {view!r}: {', '.join(available)}"
             raise InputError("names", ", ".join(map(str, unknown)), expected, "Leave them out for all.")
         return {name: self.read_array(f"{view}/{name}") for name in names or available}
-
-    @cached_property
-    def obs(self) -> pd.DataFrame:
-        """Sample metadata by sample name, with ``group``, ``sequence`` and ``time`` where there are any.
-
-        Columns are as they were given, with their types. One called ``group``, say, that says something else
-        than ``groups`` keeps its name; the groups then are in ``group_`` (`code_columns`).
-        """
-        import pandas as pd
-
-        return pd.DataFrame(self.obs_columns(), index=pd.Index(self.obs_names, name="obs"))
-
-    @property
-    def column_names(self) -> list[str]:
-        """Names of the columns of `obs`."""
-        return list(dict.fromkeys([*self.code_columns.values(), *self.manifest.obs_columns]))
-
-    def obs_columns(
-        self, names: Iterable[str] | None = None, start: int = 0, stop: int | None = None
-    ) -> dict[str, Any]:
-        """Return columns of `obs`, of some samples; no others are read.
-
-        Parameters
-        ----------
-        names : iterable of str, optional
-            Their names; all when left out.
-        start, stop : int, optional
-            Rows; all when left out.
-
-        Returns
-        -------
-        dict of str to (stop - start,) array
-            With their types.
-
-        Raises
-        ------
-        InputError
-            When there is no such column.
-        """
-        first, last, _ = slice(start, stop).indices(self.n_rows)
-        codes = {column: name for name, column in self.code_columns.items()}
-        found: dict[str, Any] = {}
-        for name in self.column_names if names is None else names:
-            if name not in self.column_names:
-                known = ", ".join(self.column_names) or "there are none"
-                raise InputError("names", name, f"columns of the metadata: {known}", "Correct the name.")
-            if name not in self.manifest.obs_columns:
-                values = self.codes(codes[name], first, last)
-                found[name] = np.asarray(self.groups)[values] if codes[name] == "group" else values
-            else:
-                values = self.read_array(self.manifest.obs_columns[name], slice(first, last))
-                found[name] = decode(values, self.manifest.obs_types.get(name))
-        return found
-
-    def stored_columns(self) -> dict[str, Any]:
-        """Return the columns of `obs` as they are stored.
-
-        Returns
-        -------
-        dict of str to (N,) array
-            Numbers, truth values or text ("": missing) by column.
-        """
-        columns: dict[str, Any] = {}
-        for name, column in self.code_columns.items():
-            codes = self.codes(name)
-            columns[column] = np.asarray(self.groups)[codes] if name == "group" else codes
-        for name, array in self.manifest.obs_columns.items():
-            columns[name] = self.read_array(array)
-        return columns
-
-    @property
-    def code_names(self) -> tuple[str, ...]:
-        """Codes that travel with every block, as there are any: group, sequence, time."""
-        return ("group",) * bool(self.groups) + ("sequence", "time") * bool(self.n_sequences)
-
-    @cached_property
-    def code_columns(self) -> dict[str, str]:
-        """Columns of the sample metadata in which the groups, sequences and times are, by `code_names`."""
-        taken = set(self.manifest.obs_columns)
-        return {
-            name: self.manifest.code_columns.get(name) or free_name(name, taken) for name in self.code_names
-        }
-
-    def codes(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
-        """Return the codes of some samples; no others are read.
-
-        Parameters
-        ----------
-        name : {"group", "sequence", "time"}
-            Which code.
-        start, stop : int, optional
-            Rows; all when left out.
-
-        Returns
-        -------
-        (stop - start,) int32 array
-
-        Raises
-        ------
-        InputError
-            When the dataset has no such code.
-        """
-        first, last, _ = slice(start, stop).indices(self.n_rows)
-        with self._consistent_read():
-            return self._codes(name, first, last)
-
-    def _codes(self, name: str, first: int, last: int) -> NDArray[np.int32]:
-        return self.code_array(name).part(first, last)
-
-    @cached_property
-    def joined(self) -> NDArray[np.bool_]:
-        """Whether the first row of each block goes on the last sequence of the block before, (n_blocks,)."""
-        return self.read_array("joined") if self.n_sequences else np.zeros(self.n_blocks, bool)
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -386,7 +212,7 @@ class Dataset(OpenedStore):
         selected = self._selection(views)
         with self._consistent_read():
             codes = {name: self._codes(name, start, start + n_rows) for name in self.code_names}
-            blocks = {entry.name: self._values(entry, number) for entry in selected}
+            blocks = {entry.name: self._opened_views[entry.name].block(number) for entry in selected}
         for entry in selected:
             values = blocks.pop(entry.name)
             if holdout is not None and entry.kind.is_values:
@@ -457,12 +283,10 @@ class Dataset(OpenedStore):
         >>> dataset.values("mutations", stop=10).shape
         (10, 20)
         """
-        entry = self._entry(view)
+        opened = self._opened_views[self._entry(view).name]
         first, last, _ = slice(start, stop).indices(self.n_rows)
-        values, observed = self._arrays[entry.name]
         with self._consistent_read():
-            mask = None if observed is None else observed.part(first, last)
-            return entry.kind.decode(values.part(first, last), mask)
+            return opened.part(first, last)
 
     @cached_property
     def attributes(self) -> dict[str, Any]:
@@ -504,32 +328,15 @@ class Dataset(OpenedStore):
 
     # Inner parts
 
-    def code_array(self, name: str) -> ChunkedArray:
-        """Return the array of a code as it lies on disk.
-
-        Parameters
-        ----------
-        name : {"group", "sequence", "time"}
-            Which code.
-
-        Returns
-        -------
-        ChunkedArray
-
-        Raises
-        ------
-        InputError
-            When the dataset has no such code.
-        """
-        if name not in self.code_names:
-            raise InputError(
-                "code", name, f"one of {', '.join(self.code_names) or 'none'}", "The dataset has no others."
-            )
-        return code_array(str(self.path), name, self.n_rows, self.block_rows)
-
     @cached_property
-    def _arrays(self) -> dict[str, tuple[ChunkedArray, ChunkedArray | None]]:
-        return {v.name: chunked_arrays(str(self.path), self.manifest, v) for v in self.manifest.views}
+    def _opened_views(self) -> dict[str, DenseView | SparseView]:
+        path, manifest = str(self.path), self.manifest
+        return {
+            v.name: SparseView.open(path, manifest, v)
+            if v.layout == "sparse"
+            else open_dense(path, manifest, v)
+            for v in manifest.views
+        }
 
     @cached_property
     def _aux_arrays(self) -> dict[str, ChunkedArray]:
@@ -562,12 +369,6 @@ class Dataset(OpenedStore):
             raise InputError("block", number, f"0 to {self.n_blocks - 1}", "Blocks are numbered from 0.")
         start = number * self.block_rows
         return start, min(self.block_rows, self.n_rows - start)
-
-    def _values(self, entry: ViewEntry, number: int) -> NDArray[Any]:
-        """Return a block of one view as `Block` holds it, still writeable."""
-        values, observed = self._arrays[entry.name]
-        mask = None if observed is None else observed.block(number)
-        return entry.kind.decode(values.block(number), mask)
 
 
 def _set_read_only(*arrays: NDArray[Any]) -> None:

@@ -36,6 +36,7 @@ def describe(
             "n_missing_samples": v.n_missing_samples,
             "dtype": v.dtype,
             "compressed": v.compressed,
+            "layout": v.layout,
             "recoded": v.recoded,
             "outliers": [asdict(outlier) for outlier in v.outliers],
             "read_as": v.read_as,
@@ -72,7 +73,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
             f"{v['n_features']:,}",
             _missing(v),
             f"{v['n_missing_samples']:,}",
-            v["dtype"] + (" zstd" if v["compressed"] else ""),
+            v["dtype"] + (" sparse" if v["layout"] == "sparse" else " zstd" if v["compressed"] else ""),
         )
         for v in facts["views"]
     ]

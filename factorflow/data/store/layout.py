@@ -90,6 +90,10 @@ class ViewEntry:
         What was decided of the file it comes from (separator, decimal mark, sample names), in words.
     location, largest, default_likelihood, aux
         As in `ViewMeta`.
+    layout : {"dense", "sparse"}
+        Whether all entries are stored, or those that are not zero (`factorflow.data.store.sparse`).
+    block_entries : int
+        Of a sparse view, entries that a chunk has room for: those of the fullest block.
     """
 
     name: str
@@ -110,6 +114,8 @@ class ViewEntry:
     largest: float = 0.0
     default_likelihood: str = ""
     aux: str = ""
+    layout: str = "dense"
+    block_entries: int = 0
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> ViewEntry:
@@ -124,6 +130,12 @@ class ViewEntry:
         return KINDS[self.likelihood]
 
     @property
+    def reading_bytes(self) -> int:
+        """Bytes that reading a block takes besides its values: of a sparse view, its arrays."""
+        each = column_type(self.n_features).itemsize + np.dtype(self.dtype).itemsize
+        return 2 * self.block_entries * each
+
+    @property
     def meta(self) -> ViewMeta:
         """The part of it that models see."""
         return ViewMeta(
@@ -135,6 +147,7 @@ class ViewEntry:
             self.largest,
             self.default_likelihood,
             self.aux,
+            self.reading_bytes,
         )
 
 
@@ -357,3 +370,8 @@ def choose_tile(block_rows: int, n_features: int, itemsize: int) -> int:
     """Return the columns of a chunk: all of them unless a block of the view exceeds 4 MB."""
     n_tiles = max(1, -(-block_rows * n_features * itemsize // CHUNK_BYTES))
     return -(-n_features // n_tiles)
+
+
+def column_type(n_features: int) -> np.dtype[Any]:
+    """Return the type of the column numbers of a sparse view."""
+    return np.dtype(np.uint16 if n_features <= 2**16 else np.uint32)

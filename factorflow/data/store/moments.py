@@ -31,6 +31,8 @@ class Survey:
     ----------
     n_features : int
         Columns of the view (D).
+    signed_zeros : bool
+        Whether -0.0 counts among the entries of `most_nonzero`: its bits are not all zero.
 
     Attributes
     ----------
@@ -48,9 +50,12 @@ class Survey:
         Whether every value is a whole number.
     extremes : Extremes
         The outermost entries of each feature.
+    most_nonzero : int
+        Most observed entries other than zero of a block.
     """
 
-    def __init__(self, n_features: int) -> None:
+    def __init__(self, n_features: int, signed_zeros: bool = False) -> None:
+        self.signed_zeros = signed_zeros
         self.n_observed = np.zeros(n_features, np.int64)
         self.mean = np.zeros(n_features)
         self.minimum = np.full(n_features, np.inf)
@@ -61,14 +66,15 @@ class Survey:
         self.scattered = False
         self.integers = True
         self.extremes = Extremes(n_features)
-        self._nonzero = np.zeros(n_features, np.int64)
+        self.n_nonzero_by_feature = np.zeros(n_features, np.int64)
+        self.most_nonzero = 0
         self._rounded = np.zeros(n_features)
         self._least_error, self._largest_error = np.full(n_features, np.inf), np.full(n_features, -np.inf)
 
     @property
     def n_nonzero(self) -> int:
         """Observed entries other than zero."""
-        return int(self._nonzero.sum())
+        return int(self.n_nonzero_by_feature.sum())
 
     @property
     def variance(self) -> FloatArray:
@@ -85,6 +91,12 @@ class Survey:
     def missing(self) -> str:
         """Which entries are: "none", "samples" (whole rows only) or "scattered"."""
         return "scattered" if self.scattered else "samples" if self.n_absent else "none"
+
+    @property
+    def scattered_but_for_empty(self) -> bool:
+        """Whether a row has both observed and missing entries, features without any left aside."""
+        some = self.n_observed > 0
+        return bool((self.n_observed[some] < self.n_rows - self.n_absent).any())
 
     @property
     def n_zero(self) -> int:
@@ -178,13 +190,18 @@ class Survey:
     def _kind(self, values: Any, missing: Any) -> None:
         if self.integers:
             self.integers = bool(np.all((np.floor(values) == values) | np.isnan(values)))
-        self._nonzero += np.count_nonzero(values, axis=0)
+        nonzero = np.count_nonzero(values, axis=0)
         if missing is not None:
-            self._nonzero -= missing.sum(axis=0)
+            nonzero -= missing.sum(axis=0)
+        self.n_nonzero_by_feature += nonzero
+        stored = int(nonzero.sum())
+        if self.signed_zeros:
+            stored += int(np.count_nonzero(np.signbit(values) & (values == 0)))
+        self.most_nonzero = max(self.most_nonzero, stored)
 
     def alone(self) -> list[tuple[int, int, float, float, float]]:
         """Return (row, feature, value, low, high) of single entries far from all others of their feature."""
-        return self.extremes.alone(self.n_observed, self.n_observed - self._nonzero)
+        return self.extremes.alone(self.n_observed, self.n_observed - self.n_nonzero_by_feature)
 
     def finish(self, halved: bool = False) -> dict[str, NDArray[Any]]:
         """Return the arrays (D,) that are stored beside the values.

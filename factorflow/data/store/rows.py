@@ -108,7 +108,7 @@ def chunk_rows(n_rows: int, block_rows: int) -> int:
 def code_array(path: str, name: str, n_rows: int, block_rows: int) -> ChunkedArray:
     """Return the array of a code, to be read chunk by chunk."""
     chunk = (chunk_rows(n_rows, block_rows),)
-    return ChunkedArray(os.path.join(path, name), name, "int32", (n_rows,), chunk, compressed=True)
+    return ChunkedArray(os.path.join(path, name), name, "int32", (n_rows,), chunk, "zstd")
 
 
 def write_codes(root: Any, columns: Columns, block_rows: int) -> WrittenCodes:

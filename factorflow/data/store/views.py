@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.missing import warn_of_codes, warn_of_negatives
-from factorflow.data.store.chunks import tile_checksums
 from factorflow.data.store.extremes import Outlier
-from factorflow.data.store.fingerprint import Digest, digest_names
-from factorflow.data.store.layout import ViewEntry, choose_tile
+from factorflow.data.store.fingerprint import digest_names
+from factorflow.data.store.layout import ViewEntry, column_type
 from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.data.store.rows import LABEL_CHUNK, RowNames
+from factorflow.data.store.view_arrays import DenseArrays, SparseArrays
 from factorflow.errors import FactorflowError, InputError, pluralize
 from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
-from factorflow.shape import AUX_DTYPES
 from factorflow.storage.checksums import ChecksumManifest
 from factorflow.storage.location import Location
 
-SPARSE_DENSITY = 0.1
-"""Views with at most this share of non-zeros are compressed."""
+COMPRESSED_BELOW = 0.1
+"""Dense views with at most this share of non-zeros are compressed."""
+
+SPARSE_BELOW = 0.25
+"""Counts with at most this share of non-zeros are stored sparse: above it dense products are faster."""
 
 MOST_NAMED = 20
 """Outliers of a view that the manifest names."""
@@ -56,6 +58,8 @@ class ViewSource:
         As in `ViewMeta`.
     split : Limits or Trials, optional
         Makes rows as they are stored, and what lies beside them, of raw rows.
+    layout : {"auto", "dense", "sparse"}
+        Whether all entries are stored, or those that are not zero.
     """
 
     name: str
@@ -66,6 +70,7 @@ class ViewSource:
     read_as: str = ""
     default_likelihood: str = ""
     split: Any = None
+    layout: str = "auto"
 
     @property
     def work_bytes(self) -> int:
@@ -83,9 +88,10 @@ def prepare(
     view: ViewSource, names: RowNames, block_rows: int, drop_empty: bool
 ) -> tuple[ViewSource, Survey | None]:
     """Read a view once before it is written, where its type on disk cannot be known otherwise."""
-    if view.kind is not None and (view.kind.coded or not (view.kind.by_size or drop_empty)):
+    known = view.kind is not None and not (view.kind.by_size or drop_empty or view.layout == "sparse")
+    if known or (view.kind is not None and view.kind.coded):
         return view, None
-    survey = Survey(view.features.size)
+    survey = Survey(view.features.size, signed_zeros=view.layout == "sparse")
     for start in range(0, names.n_rows, block_rows):
         values = view.read(start, min(start + block_rows, names.n_rows))
         checks.check_values(view.name, view.kind, values, start, names, view.features)
@@ -103,6 +109,50 @@ def prepare(
             view, features=view.features[kept], read=lambda start, stop: read(start, stop)[:, kept]
         )
     return view, survey
+
+
+def choose_layout(
+    view: ViewSource, survey: Survey | None, dtype: np.dtype[Any], block_rows: int
+) -> Literal["dense", "sparse"]:
+    """Return the layout of a view whose kind is settled.
+
+    Parameters
+    ----------
+    view : ViewSource
+        The view; its own choice holds, but for "auto": counts are stored sparse where at most a quarter of
+        them are not zero, none is missing but with its whole row, and that takes fewer bytes.
+    survey : Survey or None
+        What `prepare` learned of its values.
+    dtype : dtype
+        On disk.
+    block_rows : int
+        Rows of a block.
+
+    Raises
+    ------
+    InputError
+        When the view cannot be stored sparse, and is to be.
+    """
+    assert view.kind is not None
+    wanted = view.layout == "sparse"
+    reason = ""
+    if not view.kind.is_values:
+        reason = "of a view that is an input"
+    elif view.split is not None:
+        reason = f"of a view with {view.split.aux}"
+    elif survey is not None and survey.scattered_but_for_empty:
+        reason = "of a view with missing entries in rows that it has"
+    if wanted and reason:
+        expected = "values, complete in every row that is not wholly missing"
+        remedy = f"Leave it out, or name layout={{{view.name!r}: 'dense'}}."
+        raise InputError("layout", f"sparse, {reason} ({view.name!r})", expected, remedy)
+    if wanted or view.layout == "dense" or reason or survey is None or not view.kind.by_size:
+        return "sparse" if wanted else "dense"
+    sparse = (
+        survey.most_nonzero * (column_type(view.features.size).itemsize + dtype.itemsize) + 4 * block_rows
+    )
+    fewer_bytes = sparse < block_rows * view.features.size * dtype.itemsize
+    return "sparse" if fewer_bytes and survey.density <= SPARSE_BELOW else "dense"
 
 
 class ViewWriter:
@@ -135,21 +185,25 @@ class ViewWriter:
         self.compressed = False
         if self.kind.is_values:
             probe = self._probe() if survey is None else survey
-            self.compressed = probe.density <= SPARSE_DENSITY
+            self.compressed = probe.density <= COMPRESSED_BELOW
             if self.kind.rounded and probe.needs_double:
                 self.dtype = np.dtype(np.float64)
+        self.layout = choose_layout(source, survey, self.dtype, block_rows)
+        self.most = 0 if survey is None else survey.most_nonzero
         self.group = root.create_group(source.name)
-        self._begin()
+        self.arrays = self._begin()
 
-    def _begin(self) -> None:
-        n_features = self.source.features.size
-        self.tile = choose_tile(self.block_rows, self.kind.row_entries(n_features), self.dtype.itemsize)
-        self.values = self._create("values", self.dtype, 0 if self.kind.masked else self.kind.missing)
-        self.observed: Any = None
-        self.digests = {"values": Digest(), "observed": Digest()}
-        if self.source.split is not None:
-            aux = self.source.split.aux
-            self.aux, self.digests[aux] = self._create(aux, AUX_DTYPES[aux], 0), Digest()
+    def _begin(self) -> DenseArrays | SparseArrays:
+        """Return new arrays for the values."""
+        n_features, n_rows = self.source.features.size, self.names.n_rows
+        if self.layout == "sparse":
+            return SparseArrays(
+                self.group, self.kind, self.dtype, n_rows, n_features, self.block_rows, self.most
+            )
+        aux = "" if self.source.split is None else self.source.split.aux
+        return DenseArrays(
+            self.group, self.kind, self.dtype, n_rows, n_features, self.block_rows, self.compressed, aux
+        )
 
     def _probe(self) -> Survey:
         """Return statistics of the first, middle and last block."""
@@ -160,60 +214,27 @@ class ViewWriter:
             seen.update(self.source.read(start, min(start + self.block_rows, n_rows)))
         return seen
 
-    def _create(self, name: str, dtype: Any, fill_value: Any) -> Any:
-        from zarr.codecs import Crc32cCodec, ZstdCodec
-
-        codecs = [ZstdCodec(level=1), Crc32cCodec()] if self.compressed else [Crc32cCodec()]
-        return self.group.create_array(
-            name,
-            shape=self.kind.shape(self.names.n_rows, self.source.features.size),
-            chunks=self.kind.shape(self.block_rows, self.tile),
-            dtype=dtype,
-            compressors=codecs,
-            filters=None,
-            fill_value=fill_value,
-            dimension_names=("obs",) if self.kind.coded else ("obs", "feature"),
-            config={"write_empty_chunks": True},
-            overwrite=True,
-        )
-
     def write(self, number: int, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Write one raw block; return which of its rows have an observed entry, (B,)."""
         source, start = self.source, number * self.block_rows
         if source.split is not None:
+            assert isinstance(self.arrays, DenseArrays)  # see `choose_layout`
             values, aux = source.split(values, start, self.names, source.features, source.name)
-            self._store(source.split.aux, self.aux, number, aux)
+            self.arrays.write_aux(number, source.split.aux, aux)
         checks.check_values(source.name, self.kind, values, start, self.names, source.features)
         if isinstance(self.survey, Survey) and self.kind.rounded and values.dtype != self.dtype:
             self.survey.note_rounding(values)
             values = values.astype(self.dtype)
         missing = self.survey.update(values)
-        self._store("values", self.values, number, self.kind.encode(values, missing, self.dtype))
-        if self.kind.masked:
-            self._mark(number, missing, values.shape)
+        self.arrays.write(number, self.kind.encode(values, missing, self.dtype), missing)
         if missing is None:
             return np.full(len(values), True)
         return np.asarray(~missing.reshape(len(values), -1).all(axis=1))
 
-    def _mark(self, number: int, missing: Any, shape: tuple[int, ...]) -> None:
-        """Write the mask of an integer view; it comes into being with the first missing entry."""
-        if self.observed is None:
-            if missing is None:
-                return
-            self.observed = self._create("observed", bool, True)
-            for earlier in range(number):
-                self._store("observed", self.observed, earlier, np.ones((self.block_rows, shape[1]), bool))
-        self._store("observed", self.observed, number, np.ones(shape, bool) if missing is None else ~missing)
-
-    def _store(self, name: str, array: Any, number: int, block: NDArray[Any]) -> None:
-        start = number * self.block_rows
-        array[start : start + block.shape[0]] = block
-        self.digests[name].add(tile_checksums(block, self.tile))
-
     def _write_in_double(self) -> None:
         """Write the view again in double precision: the blocks that were looked at did not show the need."""
         self.dtype, self.survey = np.dtype(np.float64), Survey(self.source.features.size)
-        self._begin()
+        self.arrays = self._begin()
         for number in range(-(-self.names.n_rows // self.block_rows)):
             start = number * self.block_rows
             self.write(number, self.source.read(start, min(start + self.block_rows, self.names.n_rows)))
@@ -239,7 +260,8 @@ class ViewWriter:
         """Check the whole view, write what lies beside its values, return its entry and digests."""
         if isinstance(self.survey, Survey) and self.dtype == np.float32 and self.survey.needs_double:
             self._write_in_double()
-        source, survey, recoded = self.source, self.survey, dict[str, int]()
+        source, survey, recoded, arrays = self.source, self.survey, dict[str, int](), self.arrays
+        arrays.finish()
         if source.split is not None:
             source.split.check(source.name, source.features)
         outliers, location, largest = list[Outlier](), tuple[float, ...](), 0.0
@@ -258,6 +280,8 @@ class ViewWriter:
             location = survey.location if self.kind.rounded else ()
             largest = float(high.max()) if self.kind.by_size else 0.0
             beside = survey.finish(halved=bool(recoded))
+            if self.layout == "sparse":
+                beside["n_nonzero"] = survey.n_nonzero_by_feature
         write_array(self.group, "feature", source.features, ("feature",))
         for name, array in beside.items():
             write_array(self.group, name, array, ("feature",))
@@ -270,9 +294,9 @@ class ViewWriter:
             n_features=source.features.size,
             missing=survey.missing,  # type: ignore[arg-type]
             dtype=self.dtype.name,
-            tile=self.tile,
-            compressed=self.compressed,
-            masked=self.observed is not None,
+            tile=arrays.tile,
+            compressed=arrays.compressed,
+            masked=arrays.masked and self.layout == "dense",
             likelihood_from=source.likelihood_from,
             n_missing=survey.n_missing,
             n_missing_samples=survey.n_absent,
@@ -283,10 +307,12 @@ class ViewWriter:
             largest=largest,
             default_likelihood=source.default_likelihood,
             aux="" if source.split is None else source.split.aux,
+            layout=self.layout,
+            block_entries=arrays.block_entries,
         )
-        mask = self.digests["observed"].hex() if entry.masked else ""
-        mask += self.digests[entry.aux].hex() if entry.aux else ""
-        return entry, digest_names(source.features), self.digests["values"].hex(), mask
+        mask = arrays.digests["observed"].hex() if arrays.masked else ""
+        mask += arrays.digests[entry.aux].hex() if entry.aux else ""
+        return entry, digest_names(source.features), arrays.digests["values"].hex(), mask
 
 
 def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **attributes: Any) -> None:

@@ -1,0 +1,195 @@
+"""The views of a dataset on their way into its store: what was said of each, and what its source tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.ingest import checks
+from factorflow.data.ingest.align import Names, check_by_view, check_own_names, number_names
+from factorflow.data.ingest.entry_arrays import Limits, Trials, limits_of, trials_of
+from factorflow.data.ingest.levels import find_levels, reader
+from factorflow.data.ingest.missing import MissingCodes
+from factorflow.data.ingest.reading import Reading
+from factorflow.data.ingest.sources import KindOf, Source, labels
+from factorflow.data.store.rows import RowNames
+from factorflow.data.store.views import ViewSource
+from factorflow.errors import InputError
+from factorflow.kinds import INPUTS, KINDS, Kind, kind_of
+from factorflow.likelihoods import get_likelihood, likelihood_names
+
+StrArray = NDArray[np.str_]
+
+
+def kind_name(name: str) -> str:
+    """Return the name of the kind of view whose entries a likelihood explains; that of a kind is its own."""
+    return name if name in KINDS else get_likelihood(name).kinds[0]
+
+
+def named_kinds(likelihoods: Mapping[str, Any] | None, inputs: Mapping[str, str] | None) -> dict[str, Kind]:
+    """Return the kinds of the views of which `likelihoods` and `inputs` of `write_dataset` say one."""
+    return _requested_kinds(likelihoods) | _input_kinds(inputs)
+
+
+def _requested_kinds(likelihoods: Mapping[str, Any] | None) -> dict[str, Kind]:
+    """Return the kinds of views given by `likelihoods` and `inputs`."""
+    if likelihoods is not None and not isinstance(likelihoods, Mapping):
+        raise InputError("likelihoods", likelihoods, "a mapping by view", "For example {'rna': 'gaussian'}.")
+    found = {}
+    for view, name in (likelihoods or {}).items():
+        if isinstance(name, Mapping):  # by feature: the view is cut first
+            _requested_kinds({f"{view}:{feature}": of_one for feature, of_one in name.items()})
+            continue
+        if name == "covariate":
+            remedy = f"Name it as an input: inputs={{{str(view)!r}: 'covariate'}}."
+            raise InputError("likelihoods", name, "a likelihood of values", remedy)
+        if name not in KINDS and str(name).partition("(")[0].strip() not in likelihood_names():
+            expected = f"one of {', '.join(dict.fromkeys([*KINDS, *likelihood_names()]))}"
+            raise InputError(
+                f"likelihood of view {view!r}", name, expected, "Leave it out to have it guessed."
+            )
+        found[str(view)] = kind_of(view, kind_name(name))
+    return found
+
+
+def _input_kinds(inputs: Mapping[str, str] | None) -> dict[str, Kind]:
+    """Return the kinds of views that are inputs."""
+    for view, name in (inputs or {}).items():
+        if name not in INPUTS:
+            expected = f"one of {', '.join(INPUTS)}"
+            raise InputError(f"inputs of view {view!r}", name, expected, "Name values in likelihoods.")
+    return {str(view): KINDS[name] for view, name in (inputs or {}).items()}
+
+
+def view_sources(
+    sources: Mapping[str, Source],
+    positions: Mapping[str, NDArray[np.int64] | None],
+    said: Mapping[str, Kind],
+    features: Mapping[str, Names],
+    codes: MissingCodes,
+    layouts: Mapping[str, str],
+    *,
+    drop_empty: bool,
+) -> list[ViewSource]:
+    """Return the views with their kinds, as far as they are known, and the names of their features.
+
+    Parameters
+    ----------
+    sources : mapping of str to Source
+        Where the values come from.
+    positions : mapping of str to int array or None
+        As `align` returns them.
+    said, features, layouts : mappings by view
+        Kinds, names of features and layouts that were given.
+    codes : MissingCodes
+        What stands for missing entries.
+    drop_empty : bool
+        Whether levels without a sample are left out.
+    """
+    for what, given in (("likelihoods", said), ("features", features), ("layout", layouts)):
+        check_by_view(what, given, sources)
+    found = []
+    for view, source in sources.items():
+        kind, origin = said.get(view), "given"
+        if kind is None and source.likelihood is not None:
+            kind, origin = kind_of(view, source.likelihood), "file"
+        names = labels(features[view]) if view in features else None
+        read = codes.reader(view, _reader(view, source, positions[view]))
+        if kind is not None and kind.coded:
+            names = find_levels(view, source, names, codes.reader(view, source.read), drop_empty=drop_empty)
+            read = reader(read, names)
+        else:
+            names = _feature_names(view, source, names)
+        what = "levels" if kind is not None and kind.coded else "feature names"
+        checks.check_unique(f"feature names of view {view!r}", names)
+        checks.warn_of_spelling(f"{what} of view {view!r}", names.tolist())
+        layout = layouts.get(view, "auto")
+        found.append(ViewSource(view, names, read, kind, origin, source.read_as, layout=layout))
+    if all(view.kind is not None and not view.kind.is_values for view in found):
+        raise InputError(
+            "views",
+            ", ".join(sources),
+            "at least one view of values beside categorical variables and covariates",
+            "Add the view that is to be modelled.",
+        )
+    return found
+
+
+def entry_arrays(
+    described: Sequence[ViewSource],
+    limits: Mapping[str, Any],
+    trials: Mapping[str, Any],
+    sides: Mapping[str, Any],
+    views: Any,
+    names: RowNames,
+    reading: Reading,
+) -> dict[str, Limits | Trials]:
+    """Return the limits or numbers of trials of the views that have some."""
+    found: dict[str, Limits | Trials] = {}
+    for view in described:
+        if view.name in limits or view.name in sides:
+            given, side = limits.get(view.name, (None, None)), sides.get(view.name)
+            found[view.name] = limits_of(given, view.name, names, view.features, reading, side)
+        if view.name in trials:
+            if view.name in found:
+                raise InputError("trials", view.name, "a view without limits", "Leave one of the two out.")
+            value = views.get(view.name) if isinstance(views, Mapping) else views
+            given = trials[view.name]
+            found[view.name] = trials_of(given, view.name, value, names, view.features, reading)
+    return found
+
+
+def with_defaults(
+    described: Sequence[ViewSource], likelihoods: Mapping[str, str], arrays: Mapping[str, Limits | Trials]
+) -> list[ViewSource]:
+    """Return the views with the likelihoods that fits of them have by default."""
+    found = []
+    for view in described:
+        name, split = str(likelihoods.get(view.name, "")), arrays.get(view.name)
+        default = "" if name in KINDS else name
+        if split is not None:
+            default, kind = default or split.likelihood, KINDS[kind_name(split.likelihood)]
+            if view.kind not in (None, kind):
+                raise InputError(
+                    f"likelihood of view {view.name!r}",
+                    name or view.kind.name,
+                    f"{split.likelihood}, for a view with {split.aux}",
+                    "Leave it out.",
+                )
+            view = replace(view, kind=kind, split=split)
+        found.append(replace(view, default_likelihood=default))
+    return found
+
+
+def _feature_names(view: str, source: Source, given: StrArray | None) -> StrArray:
+    names = source.features if given is None else given
+    if names is None:
+        names = number_names("feature", source.shape[1])
+    check_own_names("features", view, source.features, names)
+    if names.size != source.shape[1]:
+        raise InputError(
+            f"features of view {view!r}",
+            f"{names.size} names",
+            f"{source.shape[1]}, one for every column",
+            "Check their number.",
+        )
+    return names
+
+
+def lookup(said: Mapping[str, Kind]) -> KindOf:
+    """Return a function from the name of a view, in its file or in the dataset, to its kind."""
+    return lambda view: said.get(view) or said.get(checks.usable_name(view))
+
+
+def _reader(view: str, source: Source, positions: NDArray[np.int64] | None) -> Any:
+    """Return a function that reads rows of a view."""
+
+    def read(start: int, stop: int) -> NDArray[Any]:
+        with checks.readable(f"values of view {view!r}, samples {start} to {stop - 1}", source.remedy):
+            return source.read(start, stop) if positions is None else source.take(positions[start:stop])
+
+    return read

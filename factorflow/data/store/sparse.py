@@ -1,0 +1,151 @@
+"""Views whose non-zero entries alone are stored: the layout "sparse", described in ``docs/store-layout.md``.
+
+A view is one CSR matrix whose chunks are blocks of rows. Blocks have different numbers of entries and chunks
+have not: a chunk has room for those of the fullest block, and what is left over are zeros at the end of the
+block's last row. `Block` holds the rows dense, as it does those of other views.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.store.chunks import ChunkedArray, damage_error
+from factorflow.data.store.layout import Manifest, ViewEntry, column_type
+from factorflow.kernels.sparse import scatter_rows
+from factorflow.storage.location import is_remote
+from factorflow.storage.remote import map_concurrently
+
+if TYPE_CHECKING:
+    from factorflow.kinds import Kind
+
+ROW_POINTERS = 65_536
+"""Rows of a chunk of the row pointers, which other readers need."""
+
+ABSENT = np.iinfo(np.uint32).max
+"""Number of entries of a row that the view lacks."""
+
+
+@dataclass(frozen=True)
+class SparseBlock:
+    """Rows of a block of a view by their non-zero entries.
+
+    Parameters
+    ----------
+    row_nnz : (B,) uint32 array
+        Entries of each row; `ABSENT`: the row is missing.
+    columns : (M,) uint16 or uint32 array
+        Features of the entries, ascending within a row.
+    entries : (M,) array
+        Their values, of the type on disk.
+    n_features : int
+        Columns of the view (D).
+    """
+
+    row_nnz: NDArray[np.uint32]
+    columns: NDArray[Any]
+    entries: NDArray[Any]
+    n_features: int
+
+    def dense(self, kind: Kind) -> NDArray[Any]:
+        """Return the rows as a block of the kind holds them, (B, D)."""
+        out = np.zeros((self.row_nnz.size, self.n_features), kind.in_block(self.entries.dtype))
+        absent = self.row_nnz == ABSENT
+        scatter_rows(np.where(absent, 0, self.row_nnz), self.columns, self.entries, out)
+        out[absent] = kind.missing
+        return out
+
+    @classmethod
+    def from_dense(cls, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> SparseBlock:
+        """Return the rows of a block as it is stored; rows of which all is missing are absent.
+
+        Parameters
+        ----------
+        values : (B, D) array
+            As `Kind.encode` returns them.
+        missing : (B, D) bool array or None
+            Where entries are missing: whole rows only.
+        """
+        present = values.view(f"u{values.dtype.itemsize}") != 0  # -0.0 is stored
+        absent = None if missing is None else missing.all(axis=1)
+        if absent is not None:
+            present[absent] = False
+        row_nnz = present.sum(axis=1, dtype=np.uint32)
+        where = np.flatnonzero(present)
+        columns = (where % values.shape[1]).astype(column_type(values.shape[1]))
+        if absent is not None:
+            row_nnz[absent] = ABSENT
+        return cls(row_nnz, columns, values.reshape(-1)[where], values.shape[1])
+
+
+@dataclass(frozen=True)
+class SparseView:
+    """The values of a sparse view, read by blocks of rows.
+
+    Parameters
+    ----------
+    kind : Kind
+        Of the view.
+    n_features : int
+        Columns of the view (D).
+    row_nnz, columns, entries : ChunkedArray
+        The arrays of the store.
+    """
+
+    kind: Kind
+    n_features: int
+    row_nnz: ChunkedArray
+    columns: ChunkedArray
+    entries: ChunkedArray
+
+    @classmethod
+    def open(cls, path: str, manifest: Manifest, entry: ViewEntry) -> SparseView:
+        """Return the view of a store."""
+        slots = entry.block_entries
+
+        def array(name: str, dtype: Any, size: int, chunk: int, codec: str) -> ChunkedArray:
+            folder = os.path.join(path, entry.name, name)
+            return ChunkedArray(folder, entry.name, np.dtype(dtype).name, (size,), (chunk,), codec)
+
+        return cls(
+            entry.kind,
+            entry.n_features,
+            array("row_nnz", np.uint32, manifest.n_rows, manifest.block_rows, ""),
+            array("indices", column_type(entry.n_features), manifest.n_blocks * slots, slots, "blosc"),
+            array("data", entry.dtype, manifest.n_blocks * slots, slots, "blosc"),
+        )
+
+    def rows(self, number: int) -> SparseBlock:
+        """Return the rows of block ``number`` by their entries."""
+        arrays = (self.row_nnz, self.columns, self.entries)
+        read = partial(_block_of, number=number)
+        row_nnz, columns, entries = map_concurrently(is_remote(self.row_nnz.path), read, arrays)
+        n_entries = int(row_nnz[row_nnz != ABSENT].sum(dtype=np.int64))
+        columns = columns[:n_entries]
+        if n_entries > entries.size or (n_entries and columns.max() >= self.n_features):
+            what = f"entries beyond the {self.n_features} features of view {self.columns.view!r}"
+            raise damage_error(self.columns.file(number), what)
+        return SparseBlock(row_nnz, columns, entries[:n_entries], self.n_features)
+
+    def block(self, number: int) -> NDArray[Any]:
+        """Return block ``number`` as `Block` holds it, (B, D), still writeable."""
+        return self.rows(number).dense(self.kind)
+
+    def part(self, first: int, last: int) -> NDArray[Any]:
+        """Return rows ``first`` to ``last``, (B, D); no other blocks are read."""
+        size = self.row_nnz.chunk[0]
+        dtype = self.kind.in_block(np.dtype(self.entries.dtype))
+        out = np.empty((max(0, last - first), self.n_features), dtype)
+        for number in range(first // size, -(-last // size) if len(out) else 0):
+            low, high = max(first, number * size), min(last, (number + 1) * size)
+            out[low - first : high - first] = self.block(number)[low - number * size : high - number * size]
+        return out
+
+
+def _block_of(array: ChunkedArray, number: int) -> NDArray[Any]:
+    return array.block(number)

@@ -1,0 +1,217 @@
+"""The arrays that hold the values of a view, written one block of rows after the other: dense, or sparse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.store.chunks import tile_checksums
+from factorflow.data.store.fingerprint import Digest
+from factorflow.data.store.layout import choose_tile, column_type
+from factorflow.data.store.sparse import ABSENT, ROW_POINTERS, SparseBlock
+from factorflow.kinds import Kind
+from factorflow.shape import AUX_DTYPES
+
+
+class ViewArrays:
+    """The values of a view; their digests are the same whatever arrays hold them.
+
+    Parameters
+    ----------
+    group : zarr.Group
+        Of the view.
+    kind : Kind
+        Of the view.
+    dtype : dtype
+        On disk.
+    n_rows, n_features, block_rows : int
+        Sizes of the view, and rows of a block.
+    """
+
+    layout = "dense"
+
+    def __init__(
+        self, group: Any, kind: Kind, dtype: np.dtype[Any], n_rows: int, n_features: int, block_rows: int
+    ) -> None:
+        self.group, self.kind, self.dtype = group, kind, dtype
+        self.n_rows, self.n_features, self.block_rows = n_rows, n_features, block_rows
+        self.tile = choose_tile(block_rows, kind.row_entries(n_features), dtype.itemsize)
+        self.digests = {"values": Digest(), "observed": Digest()}
+        self.masked = False
+
+    @property
+    def block_entries(self) -> int:
+        """Entries that a chunk has room for, if it does not hold all of a block."""
+        return 0
+
+    def write(self, number: int, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> None:
+        """Write a block as it is stored; ``missing``: where its entries are, None: nowhere."""
+        self.digests["values"].add(tile_checksums(values, self.tile))
+        self._store(number, values, missing)
+        if self.kind.masked and (missing is not None or self.masked):
+            if not self.masked:  # it comes into being with the first missing entry
+                self.masked = True
+                for earlier in range(number):
+                    self._write_mask(earlier, np.ones((self.block_rows, values.shape[1]), bool))
+            self._write_mask(number, np.ones(values.shape, bool) if missing is None else ~missing)
+
+    def finish(self) -> None:
+        """Write what is known once all blocks are."""
+
+    def _store(self, number: int, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> None:
+        raise NotImplementedError
+
+    def _write_mask(self, number: int, observed: NDArray[np.bool_]) -> None:
+        self.digests["observed"].add(tile_checksums(observed, self.tile))
+
+
+class DenseArrays(ViewArrays):
+    """All entries of a view, in chunks of the rows of a block.
+
+    Parameters
+    ----------
+    group, kind, dtype, n_rows, n_features, block_rows
+        As of `ViewArrays`.
+    compressed : bool
+        Whether chunks are compressed.
+    aux : str
+        What lies beside the values (`ViewMeta.aux`); "": nothing.
+    """
+
+    def __init__(
+        self,
+        group: Any,
+        kind: Kind,
+        dtype: np.dtype[Any],
+        n_rows: int,
+        n_features: int,
+        block_rows: int,
+        compressed: bool,
+        aux: str = "",
+    ) -> None:
+        super().__init__(group, kind, dtype, n_rows, n_features, block_rows)
+        self.compressed = compressed
+        self._values = self._create("values", dtype, 0 if kind.masked else kind.missing)
+        self._observed: Any = None
+        if aux:
+            self._aux, self.digests[aux] = self._create(aux, AUX_DTYPES[aux], 0), Digest()
+
+    def _create(self, name: str, dtype: Any, fill_value: Any) -> Any:
+        from zarr.codecs import Crc32cCodec, ZstdCodec
+
+        return self.group.create_array(
+            name,
+            shape=self.kind.shape(self.n_rows, self.n_features),
+            chunks=self.kind.shape(self.block_rows, self.tile),
+            dtype=dtype,
+            compressors=[ZstdCodec(level=1), Crc32cCodec()] if self.compressed else [Crc32cCodec()],
+            filters=None,
+            fill_value=fill_value,
+            dimension_names=("obs",) if self.kind.coded else ("obs", "feature"),
+            config={"write_empty_chunks": True},
+            overwrite=True,
+        )
+
+    def write_aux(self, number: int, name: str, values: NDArray[Any]) -> None:
+        """Write a block of what lies beside the values."""
+        self.digests[name].add(tile_checksums(values, self.tile))
+        self._put(self._aux, number, values)
+
+    def _store(self, number: int, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> None:
+        self._put(self._values, number, values)
+
+    def _write_mask(self, number: int, observed: NDArray[np.bool_]) -> None:
+        super()._write_mask(number, observed)
+        if self._observed is None:
+            self._observed = self._create("observed", bool, True)
+        self._put(self._observed, number, observed)
+
+    def _put(self, array: Any, number: int, block: NDArray[Any]) -> None:
+        start = number * self.block_rows
+        array[start : start + block.shape[0]] = block
+
+
+class SparseArrays(ViewArrays):
+    """The entries of a view that are not zero, in chunks with room for those of the fullest block.
+
+    Parameters
+    ----------
+    group, kind, dtype, n_rows, n_features, block_rows
+        As of `ViewArrays`.
+    block_entries : int
+        Entries of the fullest block.
+    """
+
+    layout = "sparse"
+    compressed = False
+
+    def __init__(
+        self,
+        group: Any,
+        kind: Kind,
+        dtype: np.dtype[Any],
+        n_rows: int,
+        n_features: int,
+        block_rows: int,
+        block_entries: int,
+    ) -> None:
+        super().__init__(group, kind, dtype, n_rows, n_features, block_rows)
+        self._slots = max(1, block_entries)
+        n_blocks = -(-n_rows // block_rows)
+        columns = column_type(n_features)
+        self._columns = self._create("indices", columns, n_blocks * self._slots, self._slots, "entry")
+        self._entries = self._create("data", dtype, n_blocks * self._slots, self._slots, "entry")
+        self._row_nnz = self._create("row_nnz", np.dtype(np.uint32), n_rows, block_rows, "obs")
+        self._starts = np.zeros(n_rows + 1, np.int64)
+        self._starts[-1] = n_blocks * self._slots
+        about = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [n_rows, n_features]}
+        group.attrs.update({**about, "padding": PADDING})
+
+    @property
+    def block_entries(self) -> int:
+        """Entries that a chunk has room for."""
+        return self._slots
+
+    def _create(self, name: str, dtype: np.dtype[Any], size: int, chunk: int, dim: str) -> Any:
+        from zarr.codecs import BloscCodec, Crc32cCodec
+
+        blosc = BloscCodec(typesize=dtype.itemsize, cname="lz4", clevel=5, shuffle="bitshuffle")
+        return self.group.create_array(
+            name,
+            shape=(size,),
+            chunks=(chunk,),
+            dtype=dtype,
+            compressors=[Crc32cCodec()] if name == "row_nnz" else [blosc, Crc32cCodec()],
+            filters=None,
+            fill_value=0,
+            dimension_names=(dim,),
+            config={"write_empty_chunks": True},
+            overwrite=True,
+        )
+
+    def _store(self, number: int, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> None:
+        block = SparseBlock.from_dense(values, missing)
+        start, slot = number * self.block_rows, number * self._slots
+        padding = self._slots - block.entries.size
+        last = np.full(padding, self.n_features - 1, block.columns.dtype)
+        self._columns[slot : slot + self._slots] = np.concatenate([block.columns, last])
+        zeros = np.zeros(padding, block.entries.dtype)
+        self._entries[slot : slot + self._slots] = np.concatenate([block.entries, zeros])
+        self._row_nnz[start : start + len(values)] = block.row_nnz
+        counts = np.where(block.row_nnz == ABSENT, 0, block.row_nnz)
+        self._starts[start : start + len(values)] = slot + np.cumsum(counts) - counts
+
+    def finish(self) -> None:
+        """Write the row pointers, which other readers need."""
+        pointers = self._create("indptr", np.dtype(np.int64), self.n_rows + 1, ROW_POINTERS, "row_pointer")
+        pointers[:] = self._starts
+
+
+PADDING = (
+    "Chunks of data and indices are blocks of rows of equal size. What is left over are zeros in the last "
+    "column of the last row of a block: call eliminate_zeros() before entries are counted. row_nnz has the "
+    "numbers of entries without them; 4294967295 there: the row is missing."
+)
+"""What other readers of a sparse view are told."""
