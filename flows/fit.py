@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from prefect import flow
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_DATABASE_CONNECTION_URL,
@@ -39,9 +38,10 @@ from flows.parameters import (
     SourceOptions,
     default_model,
 )
+from flows.submission import checked_flow
 
 
-@flow(name="fit", log_prints=True)
+@checked_flow("fit")
 def fit(
     source: Source,
     out: Out,

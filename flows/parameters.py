@@ -28,6 +28,8 @@ __all__ = [
     "FormField",
     "Source",
     "SourceOptions",
+    "TrialOptions",
+    "TrialRun",
     "Worded",
     "default_model",
 ]
@@ -175,8 +177,31 @@ class RunOptions(settings.RunOptions):
     )
 
 
+class TrialOptions(RunOptions):
+    """How the runs of a selection are made: they hold entries out, also where other options are given."""
+
+    holdout: float = Field(
+        default=settings.SELECTION.holdout,
+        gt=0,
+        lt=1,
+        description=settings.RunOptions.model_fields["holdout"].description,
+    )
+
+
+def _as_mapping(options: Any) -> Any:
+    """Return options of runs as those that were given."""
+    return options.model_dump(exclude_unset=True) if isinstance(options, RunOptions) else options
+
+
 Run = Annotated[
     RunOptions, Worded, FormField("Where and for how long it runs, its seed, and what is held out.")
+]
+
+TrialRun = Annotated[
+    TrialOptions,
+    BeforeValidator(_as_mapping),
+    Worded,
+    FormField("Where and for how long each trial runs, and what is held out; its seed is not used."),
 ]
 
 Reading = Annotated[SourceOptions, Worded, FormField("How the source is read; nothing of it for a dataset.")]

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
-from prefect import flow
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.orchestration import get_client
 from prefect.concurrency.sync import concurrency
@@ -35,6 +34,7 @@ from flows.parameters import (
     default_model,
 )
 from flows.recurring import Check, RefreshResult, Steps, run_steps
+from flows.submission import checked_flow
 
 Rule = Annotated[
     RefreshOptions,
@@ -46,7 +46,7 @@ SHOWN = 50
 """Factors that the artifact lists."""
 
 
-@flow(name="refresh", log_prints=True)
+@checked_flow("refresh")
 def refresh(
     source: Source,
     out: Out,

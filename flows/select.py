@@ -5,12 +5,12 @@ from __future__ import annotations
 import flows.prepare  # noqa: F401  before Prefect
 
 # isort: split
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from prefect import flow, task
+from prefect import task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, as_completed
@@ -19,14 +19,13 @@ from factorflow.api import open_posterior
 from factorflow.data import open_dataset
 from factorflow.engine.executors.launch import shared_cluster
 from factorflow.models.registry import registered_models
-from factorflow.settings import SELECTION, SelectOptions
+from factorflow.settings import SELECTION, SelectOptions, naming_types
 from factorflow.workflow.parallel import Stop
 from factorflow.workflow.pipeline import Folder
 from factorflow.workflow.select import (
     Selection,
     Trial,
     Verdict,
-    check_holdout,
     check_trials,
     choose,
     plan,
@@ -43,12 +42,14 @@ from flows.parameters import (
     ModelChoice,
     Out,
     Reading,
-    Run,
     RunOptions,
     Source,
     SourceOptions,
+    TrialOptions,
+    TrialRun,
     default_model,
 )
+from flows.submission import checked_flow
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,11 @@ class Options(FormField):
             **super().__get_pydantic_json_schema__(core_schema, handler),
             "propertyNames": {"enum": sorted(values)},
             "patternProperties": {
-                f"^{name}$": {"type": "array", "minItems": 1, "items": {"anyOf": fields}}
+                f"^{name}$": {
+                    "type": "array",
+                    "minItems": 1,
+                    "items": {"anyOf": fields, **naming_types(fields)},
+                }
                 for name, fields in values.items()
             },
         }
@@ -107,14 +112,21 @@ def fit_best(dataset: str, found: Selection, out: str, run: RunOptions, seed: in
         watcher.close()
 
 
-@flow(name="select", log_prints=True)
+def check_selection(parameters: Mapping[str, Any]) -> tuple[Trial, ...]:
+    """Return the trials of a grid; an InputError where the family refuses its options."""
+    if "grid" not in parameters:
+        return ()
+    return plan(parameters["model"].model_dump(mode="json"), parameters["grid"], parameters["seeds"])
+
+
+@checked_flow("select", check_selection)
 def select(
     source: Source,
     out: Out,
     grid: Grid,
     model: ModelChoice = default_model(),  # noqa: B008  Prefect shows the default in its form
     seeds: Seeds = SELECTION.seeds,
-    run: Run = RunOptions(holdout=SELECTION.holdout),  # noqa: B008
+    run: TrialRun = TrialOptions(),  # noqa: B008
     source_options: Reading = SourceOptions(),  # noqa: B008
     refit: Refit = SELECTION.refit,
     parallel: Parallel = SELECTION.parallel,
@@ -147,8 +159,7 @@ def select(
         is to be known of it.
     """
     folder, label = Folder.at(out), Label.of(source, out)
-    trials = plan(model.model_dump(mode="json"), grid, seeds)
-    check_holdout(run)
+    trials = check_selection({"model": model, "grid": grid, "seeds": seeds})
     dataset, _ = tasks.ingest(source, folder, source_options)
     check_trials(open_dataset(dataset), trials)
     place = str(folder.path / "trials")

@@ -6,17 +6,15 @@ import flows.prepare  # noqa: F401  before Prefect
 
 # isort: split
 import asyncio
-import inspect
 import warnings
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 from importlib import import_module
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
 import typer
-from prefect import Flow
 from prefect import serve as serve_deployments
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLimitStrategy
@@ -25,16 +23,14 @@ from prefect.schedules import Cron, Interval, Schedule
 from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.settings import PREFECT_API_URL
 from prefect.types.entrypoint import EntrypointType
-from pydantic import TypeAdapter, ValidationError
 
 from factorflow.cli.options import assignments, value_of
 from factorflow.cli.output import command
 from factorflow.cli.output import serve as run_commands
 from factorflow.errors import InputError
-from factorflow.models.registry import default_family
 from factorflow.settings.clusters import seconds_of
-from factorflow.workflow.select import plan
 from flows.fit import check_server, server_named
+from flows.submission import CheckedFlow
 
 LEAST_SECONDS = 60
 """Between two runs of a schedule."""
@@ -173,8 +169,8 @@ def _zone(name: str) -> ZoneInfo:
 def _deployment(
     which: ServableFlow, parameters: Mapping[str, Any], schedule: Schedule | None, name: str
 ) -> RunnerDeployment:
-    flow: Flow[..., Any] = getattr(import_module(f"flows.{which}"), which)
-    _check(flow, parameters, whole=schedule is not None)
+    flow: CheckedFlow[..., Any] = getattr(import_module(f"flows.{which}"), which)
+    flow.check(parameters, whole=schedule is not None)
     one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
     made = flow.to_deployment(
         name,
@@ -189,37 +185,7 @@ def _deployment(
     return made
 
 
-def _check(flow: Flow[..., Any], parameters: Mapping[str, Any], *, whole: bool) -> None:
-    """Refuse parameters that a run would refuse; all that are needed have to be there if it is ``whole``."""
-    known = inspect.signature(flow.fn).parameters
-    for name in parameters.keys() - known.keys():
-        raise InputError("param", name, f"a parameter of {flow.name}: {', '.join(known)}", "Correct it.")
-    missing = [name for name, p in known.items() if p.default is p.empty and name not in parameters]
-    if whole and missing:
-        expected, remedy = f"{', '.join(missing)} too, for a schedule", [f"--param {n}=..." for n in missing]
-        raise InputError("param", ", ".join(parameters) or "nothing", expected, f"Add {' '.join(remedy)}.")
-    hints = get_type_hints(flow.fn, include_extras=True)
-    for name, value in parameters.items():
-        try:
-            TypeAdapter(hints[name]).validate_python(value)
-        except ValidationError as error:
-            raise _refusal(name, error) from None
-    if "grid" in parameters:  # its values are those of the model
-        model = parameters.get("model", {"model": default_family()})
-        plan(model, parameters["grid"], parameters.get("seeds", [0]))
-
-
-def _refusal(name: str, error: ValidationError) -> InputError:
-    """Return the first of the errors in a parameter."""
-    first = error.errors()[0]
-    cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, InputError):
-        return InputError(f"{name}.{cause.parameter}", cause.value, cause.expected, "Correct it.")
-    where = ".".join([name, *(str(part) for part in first["loc"])])
-    return InputError(where, first["input"], first["msg"][:1].lower() + first["msg"][1:], "Correct it.")
-
-
-def _check_server() -> None:
+def check_running_server() -> None:
     """Ask the server: one that a flow would start itself runs no schedules, and nobody else could reach it.
 
     Raises
@@ -264,7 +230,7 @@ def main(
     values = {key: value_of(text) for key, text in assignments("param", param or []).items()}
     schedule = schedule_of(cron, every, timezone)
     served = deployments(None if flow is None else flow.value, values, schedule, name)
-    _check_server()
+    check_running_server()
     names = [f"{each.flow_name}/{each.name}" for each in served]
     print(f"serving {', '.join(names)} at {PREFECT_API_URL.value()}; Ctrl-C ends it", flush=True)
     if schedule is not None:

@@ -1,6 +1,13 @@
 """The settings that Python, command line and flows share."""
 
-from factorflow.settings.base import Options, describe, document_options, parse_config, values_of
+from factorflow.settings.base import (
+    Options,
+    describe,
+    document_options,
+    naming_types,
+    parse_config,
+    values_of,
+)
 from factorflow.settings.clusters import Cluster, ClusterSetting
 from factorflow.settings.reading import read_yaml
 from factorflow.settings.runs import (
@@ -14,7 +21,13 @@ from factorflow.settings.runs import (
     SelectOptions,
     TrialOptions,
 )
-from factorflow.settings.sources import FileOptions, MatrixOptions, SourceOptions, TableOptions
+from factorflow.settings.sources import (
+    FileOptions,
+    MatrixOptions,
+    SourceOptions,
+    TableOptions,
+    check_block_rows,
+)
 
 __all__ = [
     "SELECTION",
@@ -33,8 +46,10 @@ __all__ = [
     "SourceOptions",
     "TableOptions",
     "TrialOptions",
+    "check_block_rows",
     "describe",
     "document_options",
+    "naming_types",
     "parse_config",
     "read_yaml",
     "values_of",

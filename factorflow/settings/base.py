@@ -5,11 +5,10 @@ from __future__ import annotations
 import inspect
 import json
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
-from pydantic.fields import FieldInfo
 
 from factorflow.errors import InputError, OptionError
 
@@ -45,10 +44,31 @@ class Options(BaseModel):
         schema = handler(core_schema)
         described = handler.resolve_ref_schema(schema)
         described["description"] = (cls.__doc__ or "").split("\n\n")[0].strip()
-        for field in described.get("properties", {}).values():
+        for name, field in described.get("properties", {}).items():
+            parts = [handler.resolve_ref_schema(part) for part in field.get("anyOf", ())]
+            if name in cls.model_fields and cls.model_fields[name].default_factory is not None:
+                field["default"] = cls.model_fields[name].get_default(call_default_factory=True)
+            described["properties"][name] = field = {**field, **naming_types(parts)}
             if any(f'"{sign}":' in json.dumps(field) for sign in _SIGNS):
                 field["description"] = f"{field.get('description', '')} ({values_of(field, {})})".strip()
         return schema
+
+
+def naming_types(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what makes a server name the types of a choice between schemas.
+
+    Of a value of none of them it would say "not valid under any of the given schemas". Forms look at the
+    choice alone: this is a condition that always holds.
+    """
+    types: dict[Any, None] = {}
+    for part in parts:
+        values = part.get("enum", [part["const"]] if "const" in part else [])
+        named = [part["type"]] if "type" in part else [_TYPE_NAMES.get(type(value)) for value in values]
+        types |= dict.fromkeys(named or [None])
+    return {"if": {}, "then": {"type": list(types)}} if types and None not in types else {}
+
+
+_TYPE_NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
 def _parts(hint: Any) -> set[Any]:
@@ -90,7 +110,7 @@ def describe(kind: type[Options]) -> list[dict[str, str]]:
         {
             "option": name,
             "values": values_of(field, schema.get("$defs", {})),
-            "default": _default(fields[name], field),
+            "default": "needed" if fields[name].is_required() else json.dumps(field["default"]),
             "description": str(fields[name].description or ""),
         }
         for name, field in schema["properties"].items()
@@ -121,14 +141,6 @@ def document_options(kind: type[Options]) -> Callable[[F], F]:
 
 
 _INDENT: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
-
-
-def _default(known: FieldInfo, field: Mapping[str, Any]) -> str:
-    if "default" in field:
-        return json.dumps(field["default"])
-    if known.is_required():
-        return "needed"
-    return json.dumps(known.get_default(call_default_factory=True))  # schemas lack those that are made
 
 
 def values_of(field: Mapping[str, Any], known: Mapping[str, Any]) -> str:

@@ -51,8 +51,18 @@ BOUNDS = {
         "minimum": {"type": "integer", "minimum": 0},
         "maximum": {"type": "integer", "minimum": 1},
     },
+    "allOf": [
+        {
+            "if": {"required": ["minimum"], "properties": {"minimum": {"const": n}}},
+            "then": {"properties": {"maximum": {"minimum": n}}},
+        }
+        for n in range(2, 65)
+    ],
 }
-"""The schema of the number of workers that a cluster adapts to."""
+"""The schema of the number of workers that a cluster adapts to.
+
+A schema compares no two values: the maximum has a bound for each minimum up to 64.
+"""
 
 _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>[0-5]\d)(?::(?P<seconds>[0-5]\d))?")
 

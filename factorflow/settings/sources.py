@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from numbers import Integral
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
 from factorflow.errors import InputError, removed_option
 from factorflow.settings.base import Options
+
+
+def check_block_rows(n_rows: Any) -> int:
+    """Return the rows of a block, a power of two.
+
+    Raises
+    ------
+    InputError
+        If they are none.
+    """
+    if not isinstance(n_rows, Integral) or n_rows < 1 or n_rows & (n_rows - 1):
+        remedy = "Leave it out to choose it from the width of the views."
+        raise InputError("block_rows", n_rows, "a power of two", remedy)
+    return int(n_rows)
+
+
+BlockRows = Annotated[
+    int,
+    AfterValidator(check_block_rows),
+    WithJsonSchema(
+        {
+            "type": "integer",
+            "if": {},
+            "then": {"type": "integer", "enum": [2**n for n in range(41)]},
+        }
+    ),
+]
+"""Rows of a block; schemas know powers of two by name."""
 
 
 class FileOptions(Options):
@@ -28,9 +57,8 @@ class FileOptions(Options):
         description="Encoding of text tables, such as cp1252; UTF-8 when left out, or UTF-16 where a byte "
         "order mark says so.",
     )
-    block_rows: int | None = Field(
+    block_rows: BlockRows | None = Field(
         default=None,
-        ge=1,
         description="Rows of a block, a power of two; chosen from the width of the views when left out.",
     )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 from markdown_it import MarkdownIt
 
+from factorflow.workflow.pipeline import Folder
 from flows.markdown import code_block, plain
 
 NAMES = [
@@ -66,3 +68,23 @@ def test_a_fence_ends_no_block_of_code(render: MarkdownIt) -> None:
     page = Text(render.render(code_block(text)))
     assert page.tags == {"pre", "code"}
     assert page.text.strip() == text
+
+
+def test_names_on_the_page_of_what_changed(render: MarkdownIt) -> None:
+    """Of the data, the folder, factors and features; in alerts, notes and tables."""
+    from flows.artifacts import Label
+    from flows.due import Due
+    from flows.history import Entry
+    from flows.recurring import RefreshResult
+    from flows.refresh import _page
+
+    for name in NAMES:
+        rows = [{"factor": name, "correlation": 0.5}]
+        comparison = {"with": name, "factors": rows, "scores": [], "data": [{"feature": name, "moved": 1.0}]}
+        entry = Entry(2, "fit", "", 9, "f", "", note=name, comparison=comparison)
+        folder = Folder(Path("/runs"), "0002.zarr")
+        result = RefreshResult(folder, True, Due("fit", name), entry, alerts=(name,))
+        page = Text(render.render(_page(result, Label(name, name))))
+        assert page.tags <= {*"h1 h2 p ul li table thead tbody tr th td".split()}, name
+        text = " ".join(page.text.split())
+        assert text.count(" ".join(name.split())) >= 7, (name, text)

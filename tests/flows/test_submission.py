@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from factorflow.errors import InputError
+
 
 def refusal(flow: str = "fit", **parameters: Any) -> str:
     """Return what the server answers to a run of a flow with parameters; empty when it takes them."""
@@ -44,7 +46,19 @@ def refusal(flow: str = "fit", **parameters: Any) -> str:
         ({"run": {"cluster": {}}}, "'run.cluster'"),
         ({"run": {"memory_limit": "many"}}, "'run.memory_limit'.*'many' does not match"),
         ({"run": {"metrics": "here"}}, "'run.metrics'.*'here' does not match"),
-        ({"source_options": {"block_rows": 0}}, "'source_options.block_rows'.*minimum of 1"),
+        ({"run": {"cluster": {"class": "a.B", "adapt": {"minimum": 9, "maximum": 2}}}}, "maximum'.*of 9"),
+        ({"run": {"workers": "x"}}, "'run.workers'.*'x' is not of type 'integer', 'null'"),
+        ({"run": {"max_minutes": [1]}}, "'run.max_minutes'.* is not of type 'number', 'null'"),
+        ({"run": {"cluster": 3}}, "'run.cluster'.*3 is not of type 'object', 'null'"),
+        ({"model": {"covariates": 1.5}}, "'model.covariates'.*1.5 is not of type 'string', 'array', 'null'"),
+        ({"source_options": {"sep": 1}}, "'source_options.sep'.*1 is not of type 'string', 'null'"),
+        ({"source_options": {"obsm": "X_pca"}}, "'source_options.obsm'.* is not of type 'array'"),
+        ({"source_options": {"transpose": 1.5}}, "'source_options.transpose'.*of type 'boolean', 'array'"),
+        ({"source_options": {"block_rows": "x"}}, "'source_options.block_rows'.*of type 'integer', 'null'"),
+        *(
+            ({"source_options": {"block_rows": n}}, rf"'source_options.block_rows'.*{n} is not one of \[1, 2")
+            for n in (0, -2, 3, 1000)
+        ),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_refused_with_option_and_bound(parameters: dict[str, Any], said: str) -> None:
@@ -60,6 +74,12 @@ def test_a_wrong_value_is_refused_with_option_and_bound(parameters: dict[str, An
         {"run": {"executor": "tcp://scheduler:8786", "holdout": 0.1}},
         {"run": {"executor": "tls://scheduler:8786"}},
         {"run": {"executor": "local"}},
+        {"run": {"max_iter": None}, "source_options": {"block_rows": None, "obsm": ["X_pca"]}},
+        *({"source_options": {"block_rows": n}} for n in (1, 32, 2**30)),
+        *(
+            {"run": {"cluster": {"class": "a.B", "adapt": adapt}}}
+            for adapt in ({"minimum": 9, "maximum": 9}, {"maximum": 1}, {"minimum": 65, "maximum": 66})
+        ),
         {"run": {"cluster": {"class": "distributed.LocalCluster"}}},
         {"run": {"cluster": {"class": "a.B", "address": None, "adapt": None, "wait": "1-02:00:00"}}},
         {"run": {"cluster": {"class": "a.B", "adapt": {"minimum": 0, "maximum": 1, "interval": "1s"}}}},
@@ -90,6 +110,8 @@ def test_a_hook_is_refused_that_has_no_path() -> None:
         ({"grid": {"n_factor": [5]}}, "'grid'.*'n_factor' is not one of .*'n_factors'"),
         ({"grid": {"n_factors": [5]}, "seeds": [0, -1]}, r"'seeds\[1\]'.*minimum of 0"),
         ({"grid": {"n_factors": [5]}, "seeds": []}, "'seeds'.*should be non-empty"),
+        ({"grid": {"covariates": [1.5]}}, r"'grid.covariates\[0\]'.*of type 'string', 'array', 'null'"),
+        ({"grid": {"n_factors": [5]}, "run": {"holdout": 0}}, "'run.holdout'.*minimum of 0"),
     ],
 )
 def test_a_grid_is_refused_with_option_and_bound(parameters: dict[str, Any], said: str) -> None:
@@ -100,7 +122,7 @@ def test_a_grid_is_taken() -> None:
     grid = {"n_factors": [5, 10], "loadings": ["ard", {"rna": "horseshoe"}], "tol": [1e-3], "seed": [1]}
     assert re.search("'seed' is not one of", refusal("select", grid=grid))
     del grid["seed"]
-    assert refusal("select", grid=grid, seeds=[0, 1]) == ""
+    assert refusal("select", grid=grid, seeds=[0, 1], run={"executor": "local"}) == ""
 
 
 @pytest.mark.parametrize(
@@ -109,7 +131,7 @@ def test_a_grid_is_taken() -> None:
         ("fit", {"run": {"executor": "slurm"}}, "run: executor = slurm: expected 'local', 'threads', 'dask'"),
         ("fit", {"run": {"cluster": {}}}, "run: cluster = neither: expected either class or address"),
         ("fit", {"model": {"model": "sparse-gfa"}}, "model: model = sparse-gfa: expected one of "),
-        ("fit", {"source_options": {"block_rows": 0}}, "source_options: block_rows = 0: expected a number"),
+        ("fit", {"source_options": {"block_rows": 0}}, "source_options: block_rows = 0: expected a power of"),
         ("refresh", {"rule": {"keep": 0}}, "rule: keep = 0: expected a number >= 1"),
         ("refresh", {"rule": {"accept": "x"}}, "rule: accept = x: expected package.module:function"),
     ],
@@ -123,3 +145,91 @@ def test_what_is_wrong_is_said_where_a_flow_is_called(
     with pytest.raises(ParameterTypeError) as caught:
         called.validate_parameters({"source": "a.csv", "out": "b", **parameters})
     assert str(caught.value).splitlines()[1].startswith(f" - {said}")
+
+
+WRONG = [
+    ("select", {"grid": {"n_factors": [3, 0]}}, "n_factors = 0: expected a number >= 1"),
+    (
+        "select",
+        {"grid": {"n_draws": [5]}, "model": {"model": "gplvm_cmf"}},
+        "n_draws = 5: expected an option of factorflow.models",
+    ),
+    (
+        "fit",
+        {"run": {"cluster": {"class": "a.B", "adapt": {"minimum": 90, "maximum": 80}}}},
+        r"run.adapt: minimum = 90: expected at most maximum \(80\)",
+    ),
+    ("fit", {"source_options": {"block_rows": 3}}, "source_options.block_rows = 3: expected a power of two"),
+    ("fit", {"source_options": {"like": "d.zarr"}}, "source_options.like = d.zarr: expected nothing"),
+    ("refresh", {"rule": {"keep": 0}}, "rule.keep = 0: expected a number >= 1"),
+]
+
+
+def test_grids_have_the_bounds_of_the_family() -> None:
+    """Options that families have with other bounds, other types or not at all."""
+    from factorflow.models.registry import registered_models
+    from flows.select import select
+
+    def is_taken(check: Any, *given: Any, **options: Any) -> bool:
+        try:
+            check(*given, **options)
+        except InputError:
+            return False
+        return True
+
+    n_refused = 0
+    names = {name for kind in registered_models().values() for name in kind.model_fields} - {"model", "views"}
+    for family, kind in registered_models().items():
+        for name in sorted(names):
+            for value in (0, 7, 0.5, "auto", None, [1.0, 1.0]):
+                taken = is_taken(kind, **{name: value})
+                grid = {"source": "a", "out": "b", "model": {"model": family}, "grid": {name: [value]}}
+                assert is_taken(select.check, grid) == taken, (family, name, value)
+                n_refused += not taken
+    assert n_refused > 100
+
+
+@pytest.mark.parametrize(("flow", "parameters", "said"), WRONG)
+def test_a_flow_that_is_called_refuses_before_there_is_a_run(
+    flow: str, parameters: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that the models of options refuse, each option and the options together."""
+    from prefect import Flow
+
+    called = getattr(import_module(f"flows.{flow}"), flow)
+    monkeypatch.setattr(Flow, "__call__", lambda *_, **__: pytest.fail("there is a run"))
+    with pytest.raises(InputError, match=said):
+        called("a.csv", "b", **parameters)
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("prefect_api")
+def test_a_run_that_is_submitted_is_checked_by_the_models_of_options() -> None:
+    """With the parameters of the deployment; a refused one leaves nothing on the server."""
+    from prefect.client.orchestration import get_client
+
+    from flows.select import select
+    from flows.submit import submit
+
+    out = {"source": "a.csv", "out": "b"}
+    select.to_deployment("checked", parameters={**out, "model": {"model": "gplvm_cmf"}}).apply()
+
+    def n_runs() -> int:
+        with get_client(sync_client=True) as client:
+            return len(client.read_flow_runs())
+
+    before = n_runs()
+    for name, parameters, said in [
+        ("select/checked", {"grid": {"n_draws": [5]}}, "n_draws = 5: expected an option of"),
+        ("select/checked", {}, "expected grid too"),
+        ("select/checked", {"grid": {"n_factors": [5]}, "gird": 1}, "param = gird: expected a parameter of"),
+        ("select/other", {"grid": {"n_factors": [5]}}, "deployment = select/other: expected a deployment"),
+        ("choose", {}, "deployment = choose: expected FLOW/NAME"),
+    ]:
+        with pytest.raises(InputError, match=said):
+            submit(name, parameters)
+    assert n_runs() == before
+    assert submit("select/checked", {"grid": {"n_factors": [2, 3]}}).parameters["grid"] == {
+        "n_factors": [2, 3]
+    }
+    assert n_runs() == before + 1

@@ -17,6 +17,7 @@ from factorflow.data.store.extremes import Outlier
 from factorflow.design import TableDesign
 from factorflow.errors import InputError, OptionText
 from factorflow.kinds import KINDS, Kind
+from factorflow.settings import check_block_rows
 from factorflow.shape import Likelihood, Meta, Missing, ViewMeta
 from factorflow.storage.checksums import ChecksumManifest
 from factorflow.storage.location import Location
@@ -342,14 +343,7 @@ def choose_block_rows(
         When ``requested`` is not a power of two.
     """
     if requested is not None:
-        if not isinstance(requested, int | np.integer) or requested < 1 or requested & (requested - 1):
-            raise InputError(
-                "block_rows",
-                requested,
-                "a power of two",
-                "Leave it out to choose it from the width of the views.",
-            )
-        return int(requested)
+        return check_block_rows(requested)
     least, many = (TABLE_ROW_BYTES, MANY_TABLE_ROWS) if table else (ROW_BYTES, MANY_BLOCK_ROWS)
     target = BLOCK_BYTES / max(least, row_bytes)
     rows: int = 2 ** round(np.log2(max(target, 1.0)))
