@@ -215,7 +215,7 @@ def test_select_runs_trials_at_the_same_time(source: Path, tmp_path: Path, prefe
     [
         ({"n_factors": [2, 0]}, 0.1, "n_factors = 0: expected a number >= 1"),
         ({"n_factor": [2]}, 0.1, "Did you mean n_factors"),
-        ({"n_factors": [2]}, 0.0, "holdout = 0.0: expected a share of the entries"),
+        ({"n_factors": [2]}, 0.0, "run.holdout = 0.0: expected a number > 0"),
     ],
 )
 def test_a_selection_is_refused_before_its_source_is_read(
