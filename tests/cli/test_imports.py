@@ -226,7 +226,8 @@ def test_flows_prepare_for_prefect_and_histories_do_without() -> None:
                  for words in (("from prefect", "import prefect"), "import flows.prepare")]  # fmt: skip
         found[path.stem] = first
     assert {name for name, (prefect, _) in found.items() if prefect is not None} == {
-        "artifacts", "fit", "notify", "refresh", "restore", "select", "serve", "submission", "submit", "tasks",
+        "artifacts", "fit", "notify", "refresh", "restore", "select", "serve", "submission", "submit",
+        "tasks",
     }  # fmt: skip
     assert all(
         prepared is not None and prepared < prefect
