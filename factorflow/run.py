@@ -115,6 +115,7 @@ def fit(
     begun = RunRecord.begin(
         str(data.path), data.fingerprint, config.model_dump(mode="json"), options, environment(), origin,
         "" if given is None else given.digest,
+        "" if meta.feature_sets is None else meta.feature_sets.digest,
     )  # fmt: skip
     output = Output(out, begun, overwrite=overwrite, resume=resume)
     if output.is_complete:
@@ -210,7 +211,9 @@ def project(
         data, fitted.meta, {v.name: _features(posterior, v, data) for v in fitted.meta.views}
     )
     given = projected_covariates(fitted.meta.covariates, data, covariates)
-    model = posterior.config.build_fitted(replace(aligned.meta, covariates=fitted.meta.covariates))
+    known = fitted.meta
+    meta = replace(aligned.meta, covariates=known.covariates, feature_sets=known.feature_sets)
+    model = posterior.config.build_fitted(meta)
     _check_entries(model, aligned, aligned.features.__getitem__)
     model = model if scored is None else model.scorer(*scored)
     stored = StoredGlobals.of(posterior.tree, posterior.path)

@@ -11,6 +11,7 @@ from jaxtyping import Float64, Int, Int32, Int64, Integer, Shaped
 
 from factorflow.covariates import Covariates
 from factorflow.design import TableDesign
+from factorflow.feature_sets import FeatureSets
 from factorflow.kinds import KINDS, Kind
 
 Array = Any
@@ -202,6 +203,8 @@ class Meta:
         Roles of the views of a table; None: of other datasets.
     covariates : Covariates or None
         What a model is given of each sample besides; None: nothing.
+    feature_sets : FeatureSets or None
+        Sets of features that a model is given; None: none.
     """
 
     n_rows: int
@@ -213,6 +216,7 @@ class Meta:
     group_sizes: tuple[int, ...] = ()
     design: TableDesign | None = None
     covariates: Covariates | None = None
+    feature_sets: FeatureSets | None = field(default=None, repr=False)
 
     @property
     def value_views(self) -> tuple[ViewMeta, ...]:

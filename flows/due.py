@@ -114,7 +114,14 @@ def run_asked_for(
     covariates = "" if config.given_columns is None else _covariates_digest(dataset, config, last)
     settings = config.model_dump(mode="json")
     begin = partial(RunRecord.begin, str(dataset.path), dataset.fingerprint, settings, options)
-    return begin(environment(), covariates=covariates)
+    return begin(environment(), covariates=covariates, feature_sets=_sets_digest(dataset, config))
+
+
+def _sets_digest(dataset: Dataset, config: ModelConfig) -> str:
+    from factorflow.data.feature_sets import match_feature_sets
+
+    sets = config.given_sets([view.name for view in dataset.meta(config.views).value_views])
+    return "" if sets is None else match_feature_sets(dataset, *sets).digest
 
 
 def _covariates_digest(dataset: Dataset, config: ModelConfig, last: Last | None) -> str:

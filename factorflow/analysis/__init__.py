@@ -9,7 +9,7 @@ from factorflow.lazy_imports import names_of, on_first_use
 if TYPE_CHECKING:
     from factorflow.analysis.anomalies import find_anomalies
     from factorflow.analysis.association import associate, factor_correlation
-    from factorflow.analysis.enrichment import enrich, read_gmt
+    from factorflow.analysis.enrichment import enrich
     from factorflow.analysis.export import annotate_anndata, annotate_mudata, export_tables
     from factorflow.analysis.matching import Matching, match_factors
     from factorflow.analysis.mofa_file import export_mofa
@@ -37,7 +37,8 @@ __getattr__ = on_first_use(
         "find_anomalies": "factorflow.analysis.anomalies",
         **dict.fromkeys(_FACTORS, "factorflow.analysis.association"),
         **dict.fromkeys(("Matching", "match_factors"), "factorflow.analysis.matching"),
-        **dict.fromkeys(("enrich", "read_gmt"), "factorflow.analysis.enrichment"),
+        "enrich": "factorflow.analysis.enrichment",
+        "read_gmt": "factorflow.data.gmt",
         **dict.fromkeys(_FILES, "factorflow.analysis.export"),
         "export_mofa": "factorflow.analysis.mofa_file",
     },

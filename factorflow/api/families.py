@@ -11,7 +11,7 @@ from factorflow.analysis.methods import Analysed
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.engine.executors.launch import executor_options
 from factorflow.errors import InputError
-from factorflow.posterior import covariates, prediction, sequences, summary
+from factorflow.posterior import covariates, feature_sets, prediction, sequences, summary
 from factorflow.settings import ResumeOptions, parse_config
 
 if TYPE_CHECKING:
@@ -124,6 +124,46 @@ class Special(Analysed):
             When there is no such view or term, the view is not Gaussian, or the model has no covariates.
         """
         return covariates.adjusted(self, view, remove, start, stop)
+
+    def feature_sets(self) -> pd.DataFrame:
+        """Return the feature set of each factor that has one (``loadings="informed"``).
+
+        Returns
+        -------
+        DataFrame
+            A row for each factor and view: ``factor``, ``set``, ``view``; ``evidence``, the nats by which the
+            bound is higher with the set; ``holds``, whether the evidence of all views is above
+            3 + log(number of sets), so that the factor has the name of the set; ``n_members`` in the view,
+            ``n_added`` and ``n_removed`` by `refined_sets`.
+
+        Raises
+        ------
+        InputError
+            When the model has no feature sets.
+        """
+        return feature_sets.feature_sets(self, 0.1)
+
+    def refined_sets(self, error: float = 0.1) -> pd.DataFrame:
+        """Return the features that the sets of factors lack, or have too many.
+
+        Parameters
+        ----------
+        error : float
+            Mean probability of an error in each list; lists are as long as that allows.
+
+        Returns
+        -------
+        DataFrame
+            ``factor``, ``set``, ``view``, ``feature``; ``change``, "added" of a feature outside of the set
+            whose loading is not 0, "removed" of a member whose loading is small: below a quarter of the
+            standard deviation of those that are not 0; ``probability`` of that.
+
+        Raises
+        ------
+        InputError
+            When the model has no feature sets.
+        """
+        return feature_sets.refined_sets(self, error)
 
     def identities(self) -> xr.DataArray:
         """Return the probability that each identity is present in each frame.

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.covariates import Column, Covariates, Term
+from factorflow.data.feature_sets import match_feature_sets
 from factorflow.data.ingest.levels import text_of
 from factorflow.data.store.fingerprint import digest_column, digest_names
 from factorflow.errors import InputError
@@ -120,7 +121,7 @@ def code_covariates(dataset: Dataset, given: str | Sequence[str], option: str = 
 def model_meta(
     dataset: Dataset, config: Any, holdout: Holdout | None = None, like: Covariates | None = None
 ) -> Meta:
-    """Return what a model sees of a dataset, the covariates that it asks for among it.
+    """Return what a model sees of a dataset, the covariates and feature sets that it asks for among it.
 
     Parameters
     ----------
@@ -134,6 +135,9 @@ def model_meta(
         Those of an earlier fit, coded in the same way.
     """
     meta = dataset.meta(config.views, holdout)
+    sets = config.given_sets([view.name for view in meta.value_views])
+    if sets is not None:
+        meta = replace(meta, feature_sets=match_feature_sets(dataset, *sets))
     if config.given_columns is None:
         return meta
     if like is None:

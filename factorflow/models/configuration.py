@@ -42,6 +42,16 @@ class ModelConfig(Options):
         """Columns of the sample metadata that the model is given (`Meta.covariates`); None: none."""
         return None
 
+    def given_sets(self, views: Sequence[str]) -> tuple[Sequence[str], str | Mapping[str, Any]] | None:
+        """Return the views whose features may be in sets, and the sets (`Meta.feature_sets`); None: none.
+
+        Parameters
+        ----------
+        views : sequence of str
+            Views that the model explains.
+        """
+        return None
+
     @classmethod
     def examples(cls) -> Mapping[str, Example]:
         """Return cases small enough for tests, each by a word: the contract suite runs them all."""

@@ -42,6 +42,8 @@ class Identity(BaseModel):
         Digest of the globals that it began with; empty: it started anew.
     covariates : str
         Digest of the columns of the sample metadata that it was given; empty: none.
+    feature_sets : str
+        Digest of the feature sets that it was given; empty: none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -55,6 +57,7 @@ class Identity(BaseModel):
     factorflow: str
     warm_start: str = ""
     covariates: str = ""
+    feature_sets: str = ""
 
     def differences(self, other: Identity) -> dict[str, tuple[Any, Any]]:
         """Return what differs, by name: here and there; of the configuration, only what differs in it."""
@@ -117,6 +120,7 @@ class RunRecord(BaseModel):
         environment: Mapping[str, str],
         warm: tuple[str, str] = ("", ""),
         covariates: str = "",
+        feature_sets: str = "",
     ) -> RunRecord:
         """Return the record of a run that begins.
 
@@ -134,6 +138,8 @@ class RunRecord(BaseModel):
             Path of the posterior that it begins with, and digest of its globals.
         covariates : str
             Digest of the columns of the sample metadata that it is given.
+        feature_sets : str
+            Digest of the feature sets that it is given.
         """
         chosen = options.model_dump()
         how = {name: chosen.pop(name) for name in ResumeOptions.model_fields}
@@ -141,7 +147,7 @@ class RunRecord(BaseModel):
         if options.cluster is not None:
             how["executor"] = options.cluster.address or options.cluster.class_name
         known = {"fingerprint": fingerprint, "config": dict(config), "factorflow": environment["factorflow"]}
-        known |= {"warm_start": warm[1], "covariates": covariates}
+        known |= {"warm_start": warm[1], "covariates": covariates, "feature_sets": feature_sets}
         return cls(
             identity=Identity(**known, **chosen),
             options=HowRun(**how),

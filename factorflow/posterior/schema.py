@@ -12,6 +12,7 @@ from typing import Any
 from factorflow.covariates import Covariates
 from factorflow.design import TableDesign
 from factorflow.errors import InputError, OptionText
+from factorflow.feature_sets import FeatureSets
 from factorflow.models.contract import Model
 from factorflow.posterior.record import RunRecord, decode, encode
 from factorflow.shape import Meta, ViewMeta
@@ -59,6 +60,8 @@ def meta_of(record: Mapping[str, Any]) -> Meta:
         fields["design"] = TableDesign.from_record(fields["design"])
     if fields.get("covariates") is not None:
         fields["covariates"] = Covariates.from_record(fields["covariates"])
+    if fields.get("feature_sets") is not None:
+        fields["feature_sets"] = FeatureSets.from_record(fields["feature_sets"])
     return Meta(**fields)
 
 

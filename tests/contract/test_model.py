@@ -100,7 +100,7 @@ def test_statistics_are_float64_and_keep_their_structure(plan: Plan) -> None:
         now = current(plan, state)
         assert now is not None
         sizes: set[Any] = set()
-        blocks = [plan.source.dataset.block(n, plan.source.views) for n in range(meta.n_blocks)]
+        blocks = list(plan.source.stream(range(meta.n_blocks)))
         for block in blocks:
             given = now[1].prepare(enter_stage(plan, state).globals_[0])
             _, stats = now[1].map(block, None, given, plan.step(0, state))
@@ -123,7 +123,7 @@ def test_record_fills_the_table_of_variables(plan: Plan) -> None:
     meta = plan.model.meta
     sizes = {"obs": meta.n_rows, "view": len(meta.views), "group": len(meta.groups)}
     sizes |= {f"feature_{v.name}": v.n_features for v in meta.views} | {k: len(v) for k, v in coords.items()}
-    block = plan.source.dataset.block(0, plan.source.views)
+    block = next(plan.source.stream([0]))
     given = plan.model.prepare(state.globals_[0])
     rows = plan.model.rows(block, group.local.get(0, (None,))[0], given, plan.step(0, state))
     assert set(rows) == {v.name for v in table.values() if v.rows and not v.draws}

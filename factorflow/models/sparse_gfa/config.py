@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from factorflow.errors import InputError, OptionText
 from factorflow.likelihoods import Likelihood, get_likelihood, likelihood_names
@@ -69,6 +71,11 @@ class SparseGFA(ModelConfig):
     loadings: str | dict[str, str] = Field(
         default="spike_slab",
         description=f"Prior of the loadings, of all views or by view: {prior_help()}.",
+    )
+    feature_sets: str | dict[str, str | list[str] | dict[str, list[str]]] | None = Field(
+        default=None,
+        description="Sets of features that factors with loadings 'informed' may be named by: path of a GMT "
+        "file, members by set, or either of them by view. Names are assigned by evidence.",
     )
     ard_prior: tuple[PositiveFloat, PositiveFloat] | None = Field(
         default=None,
@@ -178,6 +185,26 @@ class SparseGFA(ModelConfig):
                 raise InputError(name, given[name], expected, remedy)
         return {name: value for name, value in given.items() if name not in REMOVED}
 
+    @field_validator("feature_sets", mode="before")
+    @classmethod
+    def _absolute(cls, given: Any) -> Any:
+        """Return paths that mean the same wherever a run is resumed."""
+        if isinstance(given, str | os.PathLike):
+            return str(Path(given).absolute())
+        if not isinstance(given, Mapping):
+            return given
+        if all(isinstance(one, str | os.PathLike | Mapping) for one in given.values()):
+            return {str(view): cls._absolute(one) for view, one in given.items()}
+        return {str(name): one if isinstance(one, str) else list(one) for name, one in given.items()}
+
+    def given_sets(self, views: Sequence[str]) -> tuple[list[str], str | Mapping[str, Any]] | None:
+        """Return the views whose features may be in sets, and the sets."""
+        informed = [view for view in views if get_prior(self._loadings(view)).takes_sets]
+        return None if self.feature_sets is None or not informed else (informed, self.feature_sets)
+
+    def _loadings(self, view: str) -> str:
+        return self.loadings if isinstance(self.loadings, str) else self.loadings.get(view, "spike_slab")
+
     @property
     def given_columns(self) -> str | list[str] | None:
         """Columns of the sample metadata that the model is given."""
@@ -199,6 +226,7 @@ class SparseGFA(ModelConfig):
         }
         return {
             "gaussian": Example(cls(**small)),
+            **priors,
             "likelihoods": Example(cls(**small), data={"views": mixed, "n_factors": 3}),
             "bound": Example(
                 cls(**small, bound=True),
@@ -224,7 +252,6 @@ class SparseGFA(ModelConfig):
                 cls(**small | {"max_iter": 8}, inference="incremental", batch=0.5),
                 data={"views": mixed, "n_factors": 3},
             ),
-            **priors,
         }
 
     def wider(self, kind: str) -> str | None:
@@ -287,6 +314,8 @@ class SparseGFA(ModelConfig):
         if isinstance(self.size_factors, str):
             if not any(get_likelihood(likelihood).log_link for _, likelihood in self._likelihoods(meta)):
                 found["size_factors"] = "no view is of counts"
+        if self.given_sets([view.name for view in meta.views]) is None:
+            found["feature_sets"] = "the loadings of no view are 'informed'"
         if self.intercepts:
             found["center"] = "intercepts are learned"
         if self.inference == "full":
@@ -330,6 +359,7 @@ class SparseGFA(ModelConfig):
             n_parts=1 if self.inference == "full" else min(meta.n_blocks, max(1, round(1 / self.batch))),
             priors=Priors(),
             covariates=meta.covariates,
+            sets=meta.feature_sets,
         )
 
     def _bits(self, meta: Meta) -> int:
@@ -388,10 +418,11 @@ class SparseGFA(ModelConfig):
         self, view: ViewMeta, likelihood: str, shared_alpha_prior: tuple[float, float] | None
     ) -> ViewSettings:
         density = get_likelihood(likelihood)
-        loadings = self.loadings
-        if not isinstance(loadings, str):
-            loadings = loadings.get(view.name, "spike_slab")
-        get_prior(loadings)  # refuses one that there is not
+        loadings = self._loadings(view.name)
+        if get_prior(loadings).takes_sets and self.feature_sets is None:  # or refuses one that there is not
+            expected = f"feature sets where loadings are {loadings}"
+            remedy = "Name a GMT file, or give members by set."
+            raise InputError("feature_sets", None, expected, remedy)
         if self.bound and not density.has_bound:
             raise InputError(
                 "bound",

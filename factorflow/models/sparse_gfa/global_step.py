@@ -15,6 +15,7 @@ from factorflow.models.sparse_gfa.hyperparameters import optimize_hyperparameter
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.m_step import loading_sums
 from factorflow.models.sparse_gfa.n_factors import least_worth, worth
+from factorflow.models.sparse_gfa.naming import assign_names, is_early, naming_is_due
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.squarem import judge_snapshot, needs_longer_step, squarem_step
 from factorflow.models.sparse_gfa.state import (
@@ -87,6 +88,9 @@ def finish_iteration(
     step_length = next_step_length(globals_, new, objective, rounding) if settings.tangent else 1.0
     new = replace(new, strength=strength, step_length=step_length)
     new, objective = judge_snapshot(settings, globals_, new, objective)
+    renamed = sparse and settings.sets is not None and new.sets is None  # they are still to be named
+    if sparse and new.snapshot is None and not new.restored and naming_is_due(settings, step.count):
+        new, renamed = assign_names(settings, new)
     info = {
         "objective": objective,
         "observed": new.observed,
@@ -97,9 +101,10 @@ def finish_iteration(
             or step_length < globals_.step_length  # the objective fell
             or (sparse and settings.deletes and not _number_is_settled(settings, new))
             or needs_longer_step(settings, globals_, step.count)
+            or renamed
         ),
     }
-    if new.snapshot is None and not new.restored and sparse:
+    if new.snapshot is None and not new.restored and sparse and not is_early(settings, step.count):
         new = _delete_factor(settings, globals_, new, step.count)
         gain = objective - globals_.objective
         little = step.count > 0 and abs(gain) < _least_gain(settings, info)  # of the first it is not known
@@ -269,6 +274,7 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
         name: replace(
             v,
             **{f: getattr(v, f)[kept] for f in ("alpha_shape", "alpha_rate", "theta_on", "theta_off")},
+            counts=None if v.counts is None else v.counts[:, kept],
             pairs=congruence(v.pairs, extended),
         )
         for name, v in globals_.views.items()
@@ -287,6 +293,7 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
         iterates=(),
         transform=pick if before is None else pick @ before,
         numbers=None if globals_.numbers is None else globals_.numbers[kept],
+        sets=None if globals_.sets is None else globals_.sets[kept],
         **scores,
     )
 

@@ -26,6 +26,7 @@ from factorflow.models.sparse_gfa.closing import ClosingSweep
 from factorflow.models.sparse_gfa.e_step import Phase, map_rows, scores_of
 from factorflow.models.sparse_gfa.global_step import finish_iteration, follow_loadings
 from factorflow.models.sparse_gfa.m_step import update_features
+from factorflow.models.sparse_gfa.naming import factor_labels
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, strip_for_workers
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
@@ -223,8 +224,9 @@ class SparseGFAModel(Model[Globals, Local]):
 
     def coords(self, globals_: Globals) -> Mapping[str, Sequence[str]]:
         """Return the labels of factors, views and starts."""
+        numbered = self.factor_names(globals_.n_factors, globals_.numbers)
         names = {
-            "factor": self.factor_names(globals_.n_factors, globals_.numbers),
+            "factor": factor_labels(self.settings, globals_, numbered),
             "view": [view.name for view in self.settings.views],
         }
         if self.settings.covariates is not None:
@@ -234,6 +236,8 @@ class SparseGFAModel(Model[Globals, Local]):
                 self.settings.covariates.names,
             )
             names["coefficient_pair"] = [str(i) for i in range(n_pairs(n_given))]
+        if self.settings.sets is not None:
+            names["feature_set"] = list(self.settings.sets.names)
         if self.settings.n_starts > 1:
             names["start"] = [f"start{i + 1}" for i in range(len(globals_.starts))]
         return names

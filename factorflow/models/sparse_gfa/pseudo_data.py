@@ -121,7 +121,13 @@ def strip_for_workers(settings: Settings, globals_: Globals) -> Globals:
         if not view.scattered:
             spread = np.zeros((1, mean.shape[1]))
         weights[view.name] = replace(
-            mine, mean=mean, variance=spread, inclusion=None, scaled_square=None, entropies=None
+            mine,
+            mean=mean,
+            variance=spread,
+            inclusion=None,
+            scaled_square=None,
+            entropies=None,
+            classes=None,
         )
     slim = replace(globals_, weights=weights, iterates=(), starts=())
     # Whether there is one says which scores are kept: those of before a longer step.

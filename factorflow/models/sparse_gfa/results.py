@@ -13,6 +13,7 @@ from factorflow.kernels.linalg import diagonal
 from factorflow.models.contract import Array, Block, Step, Variable
 from factorflow.models.sparse_gfa.e_step import rotated_scores
 from factorflow.models.sparse_gfa.intervals import corrected_table
+from factorflow.models.sparse_gfa.naming import own_evidence
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
@@ -200,6 +201,8 @@ def _shared_table(settings: Settings) -> list[Variable]:
 
         doc = "Share of loadings that are not 0."
         table.append(Variable("theta", ("view", "factor"), doc, theta))
+    if settings.sets is not None:
+        table += _sets_table(settings)
     if settings.scores_prior != "normal":
         doc, beta = "Prior precision of scores, beta.", by_group(lambda g: g.beta_shape / g.beta_rate)
         table.append(Variable("score_precision", (*group, "factor"), doc, beta))
@@ -210,6 +213,42 @@ def _shared_table(settings: Settings) -> list[Variable]:
         )
         table.append(Variable("score_theta", (*group, "factor"), doc, psi))
     return table
+
+
+def _sets_table(settings: Settings) -> list[Variable]:
+    """Return the variables of feature sets."""
+
+    def own(g: Globals) -> Array:
+        return np.full(g.n_factors, -1) if g.sets is None else g.sets
+
+    def inside(g: Globals) -> Float64[Array, "M K"]:
+        counts = [g.views[view.name].counts for view in settings.views]
+        ones = np.full(g.n_factors, np.nan)
+        return np.stack(
+            [ones if c is None else np.where(own(g) >= 0, c[0] / c.sum(axis=0), ones) for c in counts]
+        )
+
+    return [
+        Variable(
+            "set_of_factor",
+            ("factor",),
+            "Number of the feature set that a factor has; -1: none.",
+            own,
+            dtype="int64",
+        ),
+        Variable(
+            "set_evidence",
+            ("view", "factor"),
+            "Nats by which the bound is higher with the set of a factor than without.",
+            lambda g: own_evidence(settings, g),
+        ),
+        Variable(
+            "set_theta",
+            ("view", "factor"),
+            "Share of loadings in the set of a factor that are not 0.",
+            inside,
+        ),
+    ]
 
 
 def _worth(globals_: Globals) -> Array:

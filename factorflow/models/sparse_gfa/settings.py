@@ -9,6 +9,7 @@ from jaxtyping import Float64, Int64
 
 from factorflow.covariates import COVARIATES, Covariates
 from factorflow.errors import InputError
+from factorflow.feature_sets import FeatureSets
 from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.loadings import LoadingsPrior, PriorConstants, get_prior
@@ -150,6 +151,8 @@ class Settings:
         Constants.
     covariates : Covariates or None
         What else is given of each sample.
+    sets : FeatureSets or None
+        Sets of features that factors may be named by.
     """
 
     views: tuple[ViewSettings, ...]
@@ -175,6 +178,7 @@ class Settings:
     n_parts: int
     priors: Priors
     covariates: Covariates | None = None
+    sets: FeatureSets | None = None
 
     @property
     def sized(self) -> bool:
@@ -239,8 +243,8 @@ class Settings:
 
     @property
     def counts(self) -> bool:
-        """Whether the number of factors to begin with is counted."""
-        return self.learns_n_factors and self.start == "pca"
+        """Whether the number of factors to begin with is counted; a set may name one too weak for that."""
+        return self.learns_n_factors and self.start == "pca" and self.sets is None
 
     @property
     def accelerates(self) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int8, Int64
 
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array, wide
@@ -84,6 +84,8 @@ class Weights:
     scaled_square, entropies : array or None
         Of scale mixtures: E[w^2 / c^2], c the scale of the component; terms of the bound of each loading
         (`loadings`).
+    classes : array or None
+        1 where a feature is in the set of a factor, else 0; None while no factor has one.
     coefficients, coefficients_spread : array
         E b, the intercept less the reference; Cov b, packed.
     noise_shape, noise_rate : array or None
@@ -102,6 +104,7 @@ class Weights:
     phi: Float64[np.ndarray, "D P"]
     scaled_square: Float64[np.ndarray, "D K"] | None = None
     entropies: Float64[np.ndarray, "D K"] | None = None
+    classes: Int8[np.ndarray, "D K"] | None = None
 
     @property
     def intercept(self) -> Float64[Array, " D"]:
@@ -132,6 +135,8 @@ class View:
         Prior of the noise precisions; whether its rate is that of a feature of variance 1.
     coefficient_shape, coefficient_rate : array
         q(lambda) of the other coefficients: their precision, by group of covariates.
+    counts : array or None
+        Counts of further shares that the prior of the loadings learns, by factor.
     """
 
     alpha_shape: Float64[np.ndarray, " K"]
@@ -148,6 +153,7 @@ class View:
     noise_by_variance: bool = False
     coefficient_shape: Float64[np.ndarray, " H"] = field(default_factory=lambda: np.empty(0))
     coefficient_rate: Float64[np.ndarray, " H"] = field(default_factory=lambda: np.empty(0))
+    counts: Float64[np.ndarray, "P K"] | None = None
 
     @property
     def alpha(self) -> Float64[Array, " K"]:
@@ -275,6 +281,8 @@ class Globals:
         What the last passes left, if they can be taken further.
     step_limit : float
         How long such a step may be at most.
+    sets : array or None
+        Number of the feature set that each factor is named by, -1: none; None: they have no names yet.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -306,6 +314,7 @@ class Globals:
     n_counted: int | None = None
     iterates: tuple[Iterate, ...] = ()
     step_limit: float = 4.0
+    sets: Int64[np.ndarray, " K"] | None = None
 
     @property
     def n_factors(self) -> int:
@@ -397,4 +406,5 @@ def transformed_weights(weights: Weights, transform: Float64[Array, "K before"])
         inclusion=included,
         scaled_square=None if scaled is None else scaled @ squared,
         entropies=None if entropies is None else entropies @ kept + grown,
+        classes=None if weights.classes is None else weights.classes[:, kept.argmax(axis=0)],
     )

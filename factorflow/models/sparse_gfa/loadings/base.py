@@ -87,6 +87,8 @@ class LoadingsPrior(ABC):
     """Whether a loading may be 0: it has an inclusion probability then, and theta is learned."""
     signed: ClassVar[bool] = True
     """Whether loadings may be of either sign."""
+    takes_sets: ClassVar[bool] = False
+    """Whether features in the set of a factor (`Weights.classes`) have shares of their own."""
     options: ClassVar[Mapping[str, Any]] = {}
     """Further options of the model that tests fit it with."""
 

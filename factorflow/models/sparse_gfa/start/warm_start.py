@@ -58,6 +58,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         likeness=None,
         corrected={},
         regression=None,
+        sets=None,
         numbers=np.arange(fitted.n_factors) if fitted.numbers is None else fitted.numbers,
     )
 
@@ -83,6 +84,7 @@ def _in_units(
         coefficients=coefficients,
         coefficients_spread=weights.coefficients_spread * ratio[:, None] ** 2,
         noise_rate=None if rate is None else rate * ratio[:, None] ** 2,
+        classes=None,
         phi=phi,
         scaled_square=None if squared is None else squared * ratio[:, None] ** 2,
     )
@@ -94,5 +96,6 @@ def _view(settings: Settings, name: str, view: View, weights: Weights, ratio: Fl
     return replace(
         view,
         alpha_rate=view.alpha_rate * squared,
+        counts=None,
         pairs=precision_pairs(settings, name, weights),
     )
