@@ -15,11 +15,11 @@ from factorflow.posterior.stored_posterior import StoredPosterior
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Analysed"]
+__all__ = ["AnalysisMethods"]
 
 
 @name_wrong_arguments_of_methods
-class Analysed(StoredPosterior):
+class AnalysisMethods(StoredPosterior):
     """What was found, with the analyses of it that need nothing else."""
 
     def associate(

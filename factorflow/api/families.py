@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from factorflow import run
-from factorflow.analysis.methods import Analysed
+from factorflow.analysis.methods import AnalysisMethods
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.engine.executors.launch import executor_options
 from factorflow.errors import InputError
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 @name_wrong_arguments_of_methods
-class Special(Analysed):
-    """What was found, with what only some families have; others say so (InputError)."""
+class FamilyMethods(AnalysisMethods):
+    """What the posteriors of some families have; others raise an InputError."""
 
     def components(self, n: int = 5) -> pd.DataFrame:
         """Return the components of a table's model, strongest first: weights, and top levels by variable.

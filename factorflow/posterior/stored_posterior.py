@@ -1,4 +1,4 @@
-"""`StoredPosterior`: the variables and labels of a posterior, in memory or read lazily from a store.
+"""`StoredPosterior`: labels, scores, loadings and held-out entries of a posterior, in memory or in a store.
 
 Analyses, prediction and summaries take it and are not imported here. `factorflow.Posterior` joins them to it.
 """
@@ -6,7 +6,6 @@ Analyses, prediction and summaries take it and are not imported here. `factorflo
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -14,12 +13,7 @@ import numpy as np
 
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
-from factorflow.models.variables import AVERAGES
-from factorflow.posterior.align import Alignment, Symmetry, align_draws, find_alignment
-from factorflow.posterior.fitted_run import FittedRun
-from factorflow.posterior.lazy import numbered_names
-from factorflow.posterior.open import load_variable
-from factorflow.posterior.schema import NAMED
+from factorflow.posterior.stored_variables import StoredVariables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @name_wrong_arguments_of_methods
-class StoredPosterior(FittedRun):
+class StoredPosterior(StoredVariables):
     """The arrays and labels of the posterior of one run, and the record of that run.
 
     Parameters
@@ -40,12 +34,6 @@ class StoredPosterior(FittedRun):
     path : str, optional
         The store it was opened from.
     """
-
-    def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:
-        super().__init__(tree, path)
-        self._alignment: Alignment | None = None
-        self._aligned: dict[str, xr.DataArray] = {}
-        self._means: dict[str, xr.DataArray] = {}
 
     @property
     def data(self) -> Dataset | AlignedDataset:
@@ -123,117 +111,6 @@ class StoredPosterior(FittedRun):
         """
         labels = self._stored_coordinate(f"feature_{self.check_view(view)}")
         return None if labels is None else np.asarray(labels.values, dtype=object)
-
-    def _stored_coordinate(self, dim: str) -> xr.Variable | None:
-        for node in (self.tree[self.main_group], *self.tree.children.values()):
-            if dim in node.coords:
-                return node.coords[dim].variable
-        return None
-
-    def coordinate(self, dim: str) -> xr.Variable:
-        """Return the labels of a dimension from the group that has them, else from the dataset.
-
-        Parameters
-        ----------
-        dim : str
-            Name of the dimension: ``obs``, ``factor``, ``feature_<view>``, ...
-
-        Returns
-        -------
-        Variable
-        """
-        import xarray as xr
-
-        if (labels := self._stored_coordinate(dim)) is not None:
-            return labels
-        if dim == "obs" and self.is_numbered:
-            return xr.Variable(dim, numbered_names(self.meta.n_rows))
-        dataset = self.dataset
-        names = dataset.obs_names if dim == "obs" else dataset.features(dim.removeprefix("feature_"))
-        return xr.Variable(dim, names.astype(object))
-
-    def variable(self, name: str) -> xr.DataArray:
-        """Return a variable of the model in memory; of a sampler, its mean over aligned draws.
-
-        Parameters
-        ----------
-        name : str
-            Name of the variable: ``scores``, ``loadings_<view>``, ...
-
-        Returns
-        -------
-        DataArray
-
-        Raises
-        ------
-        InputError
-            When the model has no such variable, or a chunk of it is damaged.
-
-        Examples
-        --------
-        >>> posterior.variable("scores_variance").dims
-        ('obs', 'factor')
-        """
-        if self.kind == "variational":
-            return self._load(name)
-        if name in self._means:
-            return self._means[name]
-        draws = self.draws(name)
-        mean = draws.mean([dim for dim in ("chain", "draw") if dim in draws.dims], keep_attrs=True)
-        if "obs" not in mean.dims:
-            self._means[name] = mean
-        return mean
-
-    @property
-    def n_draws(self) -> int | None:
-        """Draws of each chain: 0 of a sampler that was stopped in its burn-in; None without a sampler."""
-        return self.tree[self.main_group].sizes["draw"] if self.kind == "monte carlo" else None
-
-    def draws(self, name: str) -> xr.DataArray:
-        """Return the draws of a variable, factors aligned between draws and chains.
-
-        Of a variational posterior only where they were drawn on request (`sample`).
-
-        Parameters
-        ----------
-        name : str
-            Name of the variable.
-
-        Returns
-        -------
-        DataArray
-            (chain, draw, ...)
-
-        Raises
-        ------
-        InputError
-            Where there are no draws of the variable.
-
-        Examples
-        --------
-        >>> posterior.sample(50).draws("scores").dims
-        ('chain', 'draw', 'obs', 'factor')
-        """
-        if self.kind == "variational":
-            group = self.tree["posterior"] if "posterior" in self.tree.children else None
-            if group is None or name not in group.data_vars:
-                self._load(name)  # refuses what is no variable at all
-                expected = "a sampler's, or draws on request: a variational posterior is means and variances"
-                remedy = f"Ask posterior.sample(100).draws({name!r}), or variable({name!r}) for the mean."
-                raise InputError("draws", name, expected, remedy)
-            requested: xr.DataArray = load_variable(group[name], f"posterior/{name}", self.path)
-            return requested
-        draws = self._load(name)
-        symmetry = getattr(self.model, "symmetry", None) if self.kind == "monte carlo" else None
-        if symmetry is None or "chain" not in draws.dims:
-            return draws
-        if "obs" in draws.dims:
-            return self._align((name,), symmetry)[name]
-        if not self._aligned:
-            variables = self.tree[self.main_group].data_vars.items()
-            globals_ = [str(n) for n, v in variables if "chain" in v.dims and "obs" not in v.dims]
-            self._aligned = self._align(globals_, symmetry)
-        return self._aligned[name]
 
     def scores(self, adjusted: bool = False) -> xr.DataArray:
         """Return the factor scores of the samples.
@@ -476,75 +353,6 @@ class StoredPosterior(FittedRun):
                 holdout=0.1,
             )
 
-    # Inner parts
-
-    @property
-    def is_numbered(self) -> bool:
-        """Whether the samples have no names but numbers: ``sample0``, ``sample1``, ..."""
-        return not self.run.get(NAMED, True)
-
-    @property
-    def main_group(self) -> str:
-        """Group of the tree that holds the model's variables."""
-        return "variational" if self.kind == "variational" else "posterior"
-
-    def has(self, name: str) -> bool:
-        """Return whether the model has a variable of this name.
-
-        Parameters
-        ----------
-        name : str
-            Name of the variable.
-
-        Returns
-        -------
-        bool
-        """
-        return any(name in self.tree[group].data_vars for group in self._groups)
-
-    def array(self, name: str) -> xr.DataArray:
-        """Return a variable of the model as it is stored, unread: of a sampler with its chains, unaligned.
-
-        Parameters
-        ----------
-        name : str
-            Name of the variable.
-
-        Returns
-        -------
-        DataArray
-
-        Raises
-        ------
-        InputError
-            When the model has no such variable.
-        """
-        group: Any = self.tree[self._group_of(name)]
-        array: xr.DataArray = group[name]
-        return array
-
-    @property
-    def _groups(self) -> tuple[str, ...]:
-        """Groups of the tree with variables of the model: what has draws, or is exact, first."""
-        return tuple(group for group in (self.main_group, AVERAGES) if group in self.tree.children)
-
-    def _group_of(self, name: str) -> str:
-        """Return the group of a variable of the model, or of another group of the tree."""
-        for group in dict.fromkeys((*self._groups, *map(str, self.tree.children))):
-            if name in self.tree[group].data_vars:
-                return group
-        names = [str(v) for group in self._groups for v in self.tree[group].data_vars]
-        raise InputError("variable", name, f"one of {', '.join(names)}", "Choose one of them.")
-
-    def check_draws(self) -> None:
-        """Raise an error if a sampler has no draws because it was stopped in its burn-in."""
-        if self.n_draws == 0:
-            remedy = "Run it with more iterations ({max_iter}), with {overwrite}."
-            if self.run.get("status") == "partial":
-                remedy = "Go on with it (`factorflow resume`)."
-            expected = "at least one: the run was stopped in its burn-in"
-            raise InputError("draws", 0, expected, remedy, max_iter=..., overwrite=True)
-
     def check_view(self, view: str) -> str:
         """Return the name of a view, refusing one that the model has not."""
         if view not in self.views:
@@ -561,22 +369,3 @@ class StoredPosterior(FittedRun):
                 "view", view, f"one of {', '.join(explained)}", "It is an input: given, not predicted."
             )
         return view
-
-    def _load(self, name: str) -> xr.DataArray:
-        array, group = self.array(name), self._group_of(name)
-        self.check_draws()
-        loaded: xr.DataArray = load_variable(array, f"{group}/{name}", self.path)
-        return loaded
-
-    def _align(self, names: Sequence[str], symmetry: Symmetry) -> dict[str, xr.DataArray]:
-        """Return the draws of some variables of a sampler, the factors of all draws and chains aligned."""
-        draws = {name: self._load(name) for name in names}
-        loadings = {name: self._load(name) for name in (f"loadings_{view}" for view in self.views)}
-        if self._alignment is None:
-            stacked = np.concatenate([array.values for array in loadings.values()], axis=2)
-            self._alignment = find_alignment(stacked, symmetry)
-        needed = draws | loadings if symmetry == "flip" else draws  # a flip of 0 and 1 moves the intercepts
-        dims = {name: tuple(str(dim) for dim in array.dims) for name, array in needed.items()}
-        arrays = {name: array.values for name, array in needed.items()}
-        values = align_draws(arrays, dims, symmetry, self._alignment)
-        return {name: draws[name].copy(data=values[name]) for name in names}

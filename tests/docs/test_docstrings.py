@@ -19,12 +19,13 @@ MOST_USED = set(
     """
     write_dataset write_table simulate open_dataset Dataset Dataset.describe Dataset.values configure fit
     resume project open_posterior load Posterior Posterior.project Posterior.save Posterior.findings
-    Posterior.summary Posterior.top_features Posterior.variance_explained Posterior.predict Posterior.impute
-    Posterior.sample Posterior.to_arviz StoredPosterior.features StoredPosterior.variable
-    StoredPosterior.draws StoredPosterior.scores StoredPosterior.loadings StoredPosterior.inclusion
-    StoredPosterior.intercept StoredPosterior.holdout_scores Analysed.associate Analysed.enrich
-    Analysed.match associate enrich match_factors find_anomalies export_tables export_mofa annotate_anndata
-    write_report plot_data plot_loadings plot_scores plot_trace plot_variance_explained
+    Posterior.summary Posterior.top_features VarianceMethods.variance_explained PredictionMethods.predict
+    PredictionMethods.impute Posterior.sample PredictionMethods.to_arviz StoredPosterior.features
+    StoredVariables.variable StoredVariables.draws StoredPosterior.scores StoredPosterior.loadings
+    StoredPosterior.inclusion StoredPosterior.intercept StoredPosterior.holdout_scores
+    AnalysisMethods.associate AnalysisMethods.enrich AnalysisMethods.match associate enrich match_factors
+    find_anomalies export_tables export_mofa annotate_anndata write_report plot_data plot_loadings
+    plot_scores plot_trace plot_variance_explained
     """.split()
 )
 """Names that users call most."""

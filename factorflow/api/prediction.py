@@ -1,0 +1,160 @@
+"""Methods of a posterior about entries: predictions, imputed values, log-likelihoods of draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from factorflow.api.variance import VarianceMethods
+from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.posterior import prediction, tables
+from factorflow.posterior.labels import rows_of
+from factorflow.posterior.log_likelihood import arviz_tree
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+
+@name_wrong_arguments_of_methods
+class PredictionMethods(VarianceMethods):
+    """Predictions of the entries of the views."""
+
+    def predict(
+        self,
+        view: Any,
+        start: int | None = None,
+        stop: int | None = None,
+        obs: Sequence[str] | None = None,
+        interval: float | None = None,
+        factors: Sequence[str | SupportsIndex] | None = None,
+        trials: int | None = None,
+    ) -> xr.Dataset:
+        """Return predictions of a view on the data scale, computed for the rows that are looked at.
+
+        Parameters
+        ----------
+        view : str, or a table
+            Name of the view. Of a model of a table also new rows of it (a frame, a path, a dataset), as
+            `write_table` takes them; the response may be left out.
+        start, stop : int, optional
+            Rows; all when left out.
+        obs : sequence of str, optional
+            Names of samples, instead of rows.
+        interval : float, optional
+            Share of new observations that central intervals are to hold, such as 0.9; not of new rows of a
+            table.
+        factors : sequence of str or int, optional
+            Factors, by label or number from 1, that predict beside the intercepts; all when left out. Of a
+            variational posterior; not of new rows of a table.
+        trials : int, optional
+            Of a view with numbers of trials, that of new observations; when left out, that of each entry, or
+            1 where it is missing.
+
+        Returns
+        -------
+        Dataset
+            ``mean`` and ``sd`` of a new observation, (obs, feature_<view>); with an interval also ``lower``
+            and ``upper``: quantiles of Student's t where the degrees of freedom of the noise are known, else
+            of a normal distribution; of counts and binary values their own. Nothing is computed until values
+            are asked for, and then only for the rows selected: ``predict("rna").isel(obs=slice(0, 100))``. Of
+            a table (obs,), in its order, and at once.
+
+        Raises
+        ------
+        InputError
+            When there is no such view, sample or factor, a row is negative, or ``interval`` is not in (0, 1).
+
+        Examples
+        --------
+        >>> found = posterior.predict("rna", obs=["patient0", "patient1"], interval=0.9)
+        >>> found["mean"].dims, found["mean"].shape
+        (('obs', 'feature_rna'), (2, 30))
+        >>> bool((found["lower"] < found["upper"]).all())
+        True
+        """
+        self.check_draws()
+        if self.meta.design is not None and not (isinstance(view, str) and view in self.views):
+            return tables.predict_table(self, view)
+        return prediction.predict(
+            self, self.check_explained(view), rows_of(self, start, stop, obs), interval, factors, trials
+        )
+
+    def impute(self, view: str, start: int | None = None, stop: int | None = None) -> xr.Dataset:
+        """Return a view with its missing entries predicted.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+        start, stop : int, optional
+            Rows; all when left out.
+
+        Returns
+        -------
+        Dataset
+            ``mean``, ``sd`` and ``observed``, (obs, feature_<view>), computed for the rows that are looked
+            at. Where there is a value, it is the ``mean``, and ``sd`` is 0; also where the fit held it out.
+
+        Raises
+        ------
+        InputError
+            When there is no such view, or the dataset is not there any more.
+
+        Examples
+        --------
+        >>> found = posterior.impute("rna", stop=10)
+        >>> found["observed"].values[0, :3]
+        array([False,  True,  True])
+        >>> found["sd"].values[0, :3].round(1)
+        array([0.6, 0. , 0. ])
+        """
+        self.check_draws()
+        return prediction.impute(self, self.check_explained(view), rows_of(self, start, stop, None))
+
+    def to_arviz(
+        self,
+        log_likelihood: bool | str | Sequence[str] = False,
+        *,
+        start: int | None = None,
+        stop: int | None = None,
+        samples: bool = False,
+    ) -> xr.DataTree:
+        """Return the draws as ArviZ takes them, factors aligned between draws and chains.
+
+        ``arviz_stats.summary``, ``rhat`` and ``ess`` and ``arviz_plots`` also take ``tree`` itself; there the
+        factors of every draw are as they were drawn, and may have changed places.
+
+        Parameters
+        ----------
+        log_likelihood : bool, str or sequence of str
+            Views whose entries get their log-likelihood under every draw (True: all), for
+            ``arviz_stats.loo(tree, var_name=view)``: of the entries that the model saw. It takes 8 bytes for
+            each entry and draw. Of a sampler it needs stored factors (``store_factors=True``).
+        start, stop : int, optional
+            Samples that it is computed for; all when left out.
+        samples : bool
+            Whether stored draws of the samples' variables are taken along.
+
+        Returns
+        -------
+        DataTree
+            ``posterior``, and ``sample_stats`` and ``constant_data`` where there are any;
+            ``log_likelihood`` and ``observed_data``, a variable for each view by ``entry_<view>``, with
+            ``obs_<view>`` and ``feature_<view>`` beside.
+
+        Raises
+        ------
+        InputError
+            Without draws (of a variational posterior: `sample` first), or if too much would be computed.
+
+        Examples
+        --------
+        >>> tree = posterior.sample(50).to_arviz(log_likelihood="rna")
+        >>> tree["log_likelihood/rna"].dims
+        ('chain', 'draw', 'entry_rna')
+        """
+        known = [view.name for view in self.meta.value_views]
+        chosen = known if log_likelihood is True else log_likelihood or []
+        chosen = [chosen] if isinstance(chosen, str) else list(chosen)
+        views = [self.check_explained(view) for view in chosen]
+        return arviz_tree(self, views, rows_of(self, start, stop, None), samples=samples)
