@@ -72,9 +72,9 @@ def from_group(
         Called when its matrices are no longer needed.
     """
     if _encoding(group) == "mudata":
-        sources, obs = from_mudata(_Modalities(group, path), view, reading)
+        sources, obs = from_mudata(_Modalities(group, path, reading.spool), view, reading)
     else:
-        sources, obs = from_anndata(_File(group, path), view, reading)
+        sources, obs = from_anndata(_File(group, path, reading.spool), view, reading)
     for source in sources.values():
         source.close = close
     return sources, obs
@@ -230,6 +230,7 @@ class _File:
 
     group: Any
     path: Path
+    spool: Path
 
     @cached_property
     def obs(self) -> pd.DataFrame:
@@ -268,7 +269,7 @@ class _File:
             where = f"array {node.name.strip('/')!r} of {self.path}"
             with _unreadable_error(self.path):
                 arrays = (node["data"], node["indices"], node["indptr"])
-                return from_parts(*arrays, node.attrs["shape"], encoding[:3], where)
+                return from_parts(*arrays, node.attrs["shape"], encoding[:3], where, self.spool)
         if encoding in ("array", "") and hasattr(node, "dtype"):
             return node
         return self._read(name)
@@ -281,14 +282,14 @@ class _File:
 class _Modalities:
     """MuData in a group of HDF5 or Zarr."""
 
-    def __init__(self, group: Any, path: Path) -> None:
+    def __init__(self, group: Any, path: Path, spool: Path) -> None:
         with _unreadable_error(path):
             self.axis = int(group.attrs.get("axis", 0))
             self.obs = require("anndata.io", READS).read_elem(group["obs"])
             parts = group["mod"]
             order = [str(name) for name in parts.attrs.get("mod-order", [])]
             names = [name for name in order if name in parts] or list(parts)
-        self.mod = {name: _File(parts[name], path) for name in names}
+        self.mod = {name: _File(parts[name], path, spool) for name in names}
 
 
 def _encoding(group: Any) -> str:

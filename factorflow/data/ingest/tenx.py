@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest import annotated
 from factorflow.data.ingest.checks import usable_name
+from factorflow.data.ingest.market import transposed_market
 from factorflow.data.ingest.reading import Found, Reading, read_error
 from factorflow.data.ingest.sources import Source, labels, read_type
-from factorflow.data.ingest.sparse import SparseRows, from_parts, from_scipy
+from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
 from factorflow.extras import require
 
@@ -31,21 +32,13 @@ def is_10x_folder(folder: Path) -> bool:
 
 def open_10x_folder(folder: Path, view: str, reading: Reading) -> Found:
     """Return the counts of a folder with matrix.mtx, features.tsv (or genes.tsv) and barcodes.tsv."""
-    from scipy.io import mmread
-
     path = _matrices(folder)[0]
     prefix = _prefix(folder)
-    try:
-        counts = mmread(path, spmatrix=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise read_error(path, error, "a matrix in Matrix Market format", "Copy it again.") from error
-    features = _lines(folder, _tables(folder, prefix, _FEATURES), counts.shape[0])
-    barcodes = _lines(folder, _tables(folder, prefix, _BARCODES), counts.shape[1])
+    rows = transposed_market(path, reading.spool)
+    features = _lines(folder, _tables(folder, prefix, _FEATURES), rows.shape[1])
+    barcodes = _lines(folder, _tables(folder, prefix, _BARCODES), rows.shape[0])
     ids = [line[0] for line in features]
     types = [line[2] if len(line) > 2 else "" for line in features]
-    if not hasattr(counts, "tocsr"):
-        raise InputError(f"file {path}", "a dense matrix", "a sparse one", "Copy it again.")
-    rows = from_scipy(counts.T, f"matrix of {path}")
     return _split_by_type(rows, [line[0] for line in barcodes], ids, types, view, reading), None
 
 
@@ -86,6 +79,7 @@ def _from_file(file: Any, path: Path, view: str, reading: Reading) -> dict[str, 
         (n_barcodes, n_features),  # columns of features x barcodes are rows of the view
         "csr",
         f"array {groups[0]!r} of {path}",
+        reading.spool,
     )
     about = group["features"] if "features" in group else {"id": group["genes"]}  # Cell Ranger 2
     ids = _texts(about["id"])
@@ -100,7 +94,7 @@ def _from_file(file: Any, path: Path, view: str, reading: Reading) -> dict[str, 
 
 
 def _split_by_type(
-    rows: SparseRows, barcodes: list[str], ids: list[str], types: list[str], view: str, reading: Reading
+    rows: Any, barcodes: list[str], ids: list[str], types: list[str], view: str, reading: Reading
 ) -> dict[str, Source]:
     """Return one view for every type of features."""
     samples, features = labels(barcodes), labels(ids)

@@ -1,0 +1,106 @@
+"""Matrices in Matrix Market format, as 10x Genomics writes them: read line after line, never whole."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from factorflow.data.ingest.reading import read_error
+from factorflow.data.ingest.sparse import Part, part_size, sort_rows
+from factorflow.errors import InputError
+
+_COLUMNS = {"row": np.int64, "column": np.int64, "value": np.float64}
+
+
+def transposed_market(path: Path, spool: Path) -> Any:
+    """Return the columns of a matrix as rows that are read by slicing.
+
+    Parameters
+    ----------
+    path : Path
+        The file, possibly compressed (.gz): features x samples.
+    spool : Path
+        Folder for the entries, sorted by samples.
+
+    Raises
+    ------
+    InputError
+        When it is no sparse matrix of real numbers, or damaged.
+    """
+    try:
+        with _open(path) as stream:
+            fields = _header(stream, path)
+            n_rows, n_columns, n_entries = _sizes(stream)
+            parts = _parts(stream, fields, (n_rows, n_columns), n_entries)
+            where = f"matrix of {path}"
+            return sort_rows(parts, n_entries, (n_columns, n_rows), np.float64, where, spool)
+    except (OSError, ValueError, EOFError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise read_error(path, error, "a matrix in Matrix Market format", "Copy it again.") from error
+
+
+def _open(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="latin-1")
+    return path.open(encoding="latin-1")
+
+
+def _header(stream: IO[str], path: Path) -> str:
+    """Return what the numbers are: integer, real or pattern."""
+    words = stream.readline().lower().split()
+    if len(words) != 5 or words[0] not in ("%%matrixmarket", "%matrixmarket"):
+        raise ValueError("no header of Matrix Market")
+    _, _, layout, fields, symmetry = words
+    if layout == "array":
+        raise InputError(f"file {path}", "a dense matrix", "a sparse one", "Copy it again.")
+    if fields not in ("integer", "real", "double", "pattern") or symmetry != "general":
+        expected = "integer, real or pattern, general"
+        raise InputError(f"file {path}", f"{fields} {symmetry}", expected, "Write it as such a matrix.")
+    return fields
+
+
+def _sizes(stream: IO[str]) -> tuple[int, int, int]:
+    line = stream.readline()
+    while line.startswith("%") or (line and not line.strip()):
+        line = stream.readline()
+    sizes = [int(word) for word in line.split()]
+    if len(sizes) != 3:
+        raise ValueError(f"sizes {line.strip()!r} instead of rows, columns and entries")
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _parts(stream: IO[str], fields: str, shape: tuple[int, int], n_entries: int) -> Iterator[Part]:
+    """Yield the entries of the transposed matrix."""
+    import pandas as pd
+
+    names = list(_COLUMNS)[: 2 if fields == "pattern" else 3]
+    if n_entries == 0:
+        return
+    seen = 0
+    with pd.read_csv(
+        stream,
+        sep=r"\s+",
+        header=None,
+        names=names,
+        dtype={name: _COLUMNS[name] for name in names},
+        comment="%",
+        chunksize=part_size(n_entries),
+    ) as chunks:
+        for chunk in chunks:
+            rows, columns = (chunk[name].to_numpy() - 1 for name in ("row", "column"))
+            for numbers, size, what in ((rows, shape[0], "row"), (columns, shape[1], "column")):
+                if numbers.min() < 0 or numbers.max() >= size:
+                    at = int(np.argmax((numbers < 0) | (numbers >= size)))
+                    raise ValueError(
+                        f"{what} index out of bounds: {numbers[at] + 1} of entry {seen + at + 1}, of {size}"
+                    )
+            seen += len(chunk)
+            yield columns, rows, np.ones(len(chunk)) if fields == "pattern" else chunk["value"].to_numpy()
+    if seen != n_entries:
+        how = "truncated" if seen < n_entries else "too long"
+        raise ValueError(f"{how}: {seen} entries instead of {n_entries}")
