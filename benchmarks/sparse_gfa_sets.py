@@ -71,7 +71,9 @@ def compare(seed: int, size: float, folder: Path) -> dict[str, Any]:
         posterior = factorflow.fit(data, SparseGFA(n_factors=16, **options), progress=False)
         seconds = time.process_time() - begun
         found = posterior.scores().to_numpy()
-        alike = np.abs(np.corrcoef(found.T, scores.T)[: found.shape[1], found.shape[1] :])
+        alike = np.zeros((0, NAMED + FREE))
+        if found.shape[1]:
+            alike = np.abs(np.corrcoef(found.T, scores.T)[: found.shape[1], found.shape[1] :])
         row[name] = {
             "factors": found.shape[1],
             "correlation": float(alike.max(axis=0, initial=0.0).mean()),

@@ -26,7 +26,7 @@ from factorflow.models.sparse_gfa.closing import ClosingSweep
 from factorflow.models.sparse_gfa.e_step import Phase, map_rows, scores_of
 from factorflow.models.sparse_gfa.global_step import finish_iteration, follow_loadings
 from factorflow.models.sparse_gfa.m_step import update_features
-from factorflow.models.sparse_gfa.naming import factor_labels
+from factorflow.models.sparse_gfa.naming import WARM_UP, factor_labels
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, strip_for_workers
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
@@ -160,7 +160,7 @@ class SparseGFAModel(Model[Globals, Local]):
             Stage(
                 "warm-up",
                 (warm,),
-                self.warmup_iter,
+                self.warmup_iter if s.sets is None else min(self.warmup_iter, WARM_UP),
                 tol=100 * self.tol,
                 parameter_tol=100 * PARAMETER_TOL,
                 patience=1,

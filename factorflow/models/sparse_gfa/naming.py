@@ -25,6 +25,7 @@ from factorflow.trees import replace
 
 __all__ = [
     "EVIDENCE",
+    "WARM_UP",
     "assign_names",
     "evidence",
     "factor_labels",
@@ -36,6 +37,8 @@ __all__ = [
 
 EVIDENCE = 3.0
 """Nats that a name has to be better than none by, besides the logarithm of the number of sets."""
+WARM_UP = 3
+"""Passes of the warm-up at most: it gives up factors that a set could still name."""
 EARLY = 14
 """Sparse passes in which names are assigned after every third, and no factor is deleted: a weak one may be
 worth nothing until it has a name."""

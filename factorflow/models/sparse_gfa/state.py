@@ -406,5 +406,5 @@ def transformed_weights(weights: Weights, transform: Float64[Array, "K before"])
         inclusion=included,
         scaled_square=None if scaled is None else scaled @ squared,
         entropies=None if entropies is None else entropies @ kept + grown,
-        classes=None if weights.classes is None else weights.classes[:, kept.argmax(axis=0)],
+        classes=None if weights.classes is None else weights.classes @ kept.astype(np.int8),
     )

@@ -120,6 +120,29 @@ def test_without_sets_the_same_factors_have_a_lower_bound(dataset: Any, world: d
         plain.feature_sets()
 
 
+def test_a_set_finds_a_factor_that_is_too_weak_by_itself(tmp_path: Path) -> None:
+    weak = simulate(seed=4, size=0.33)
+    data = factorflow.write_dataset(tmp_path / "d", {"rna": weak["frame"]})
+    plain = factorflow.fit(data, model(None, loadings="spike_slab"), progress=False)
+    informed = factorflow.fit(data, model(weak["sets"]), progress=False)
+    found = [name for name in informed.factors if name.startswith("set")]
+    assert len(plain.factors) < len(found) == 4
+    for name in found:
+        loadings = informed.loadings("rna").sel(factor=name).values
+        assert abs(np.corrcoef(loadings, weak["loadings"][:, int(name[3:])])[0, 1]) > 0.7
+
+
+def test_noise_has_no_factors_whatever_sets_there_are(world: dict[str, Any], tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).normal(size=world["frame"].shape)
+    data = factorflow.write_dataset(
+        tmp_path / "d", {"rna": pd.DataFrame(noise, columns=world["frame"].columns)}
+    )
+    found = factorflow.fit(data, model(world["sets"]), progress=False)
+    assert found.factors == []
+    assert found.feature_sets().empty
+    assert found.refined_sets().empty
+
+
 def test_no_pass_lowers_the_bound_and_names_raise_it(posterior: Any) -> None:
     trace = posterior.trace
     objective = trace["objective"].to_numpy()[(trace["stage"] == "sparse").to_numpy()]
