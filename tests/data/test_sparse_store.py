@@ -43,11 +43,22 @@ def missing_rows(values: np.ndarray) -> np.ndarray:
     return out
 
 
+def of_files(values: np.ndarray) -> np.ndarray:
+    """Rows of three files of different features, some missing altogether."""
+    out = missing_rows(values)
+    out[10:60, :7] = np.nan
+    out[60:, 5:9] = np.nan
+    return out
+
+
 VIEWS = {
     "uint8": (counts(), "poisson"),
     "uint16": (counts(65535), "poisson"),
     "uint32": (counts(65536), "poisson"),
     "rows missing": (missing_rows(counts()), "poisson"),
+    "files": (of_files(counts()), "poisson"),
+    "binary files": (of_files(np.minimum(counts(), 1)), "bernoulli"),
+    "files of numbers": (of_files(counts() * 0.3), "gaussian"),
     "wide": (counts(9, 70_000), "poisson"),
     "binary": (np.minimum(counts(), 1), "bernoulli"),
     "binary, rows missing": (missing_rows(np.minimum(counts(), 1)), "bernoulli"),
@@ -123,7 +134,7 @@ def test_choice_by_the_share_of_zeros(tmp_path: Path) -> None:
         :, None
     ]  # a number for the row takes more than the entry
     gaps = few.copy()
-    gaps[3, 4] = np.nan
+    gaps[np.arange(60), np.arange(60) % D] = np.nan  # their sets take more than a mask
     empty = np.column_stack([few, np.full(60, np.nan)])
     views = {
         "few": few,
@@ -219,20 +230,20 @@ def test_rows_that_are_added(tmp_path: Path) -> None:
     layout = {"dense": "dense", "binary": "sparse"}
     names = [f"s{i}" for i in range(N)]
     write_dataset(
-        tmp_path / "d", {v: x[:100] for v, x in views.items()}, kinds, samples=names[:100], layout=layout
+        tmp_path / "d", {v: x[:80] for v, x in views.items()}, kinds, samples=names[:80], layout=layout
     )
-    more = {v: x[100:] for v, x in views.items()}
+    more = {v: x[80:] for v, x in views.items()}
     import pandas as pd
 
     rows = {
-        v: pd.DataFrame(x, index=names[100:], columns=[f"feature{i}" for i in range(D)])
+        v: pd.DataFrame(x, index=names[80:], columns=[f"feature{i}" for i in range(D)])
         for v, x in more.items()
     }
     grown = append_rows(tmp_path / "d", rows)
     whole = write_dataset(tmp_path / "e", views, kinds, samples=names, layout=layout)
     assert [v.layout for v in grown.manifest.views] == ["sparse", "dense", "sparse"]
     assert grown.fingerprint == whole.fingerprint
-    rows["auto"].iloc[0, 0] = np.nan
+    rows["auto"] = rows["auto"].mask(np.random.default_rng(0).random((70, D)) < 0.5)
     rows = {view: frame.rename(lambda name: f"t{name}") for view, frame in rows.items()}
     assert append_rows(tmp_path / "d", rows).manifest.views[0].layout == "dense"
 
@@ -261,6 +272,31 @@ def test_a_block_by_its_entries() -> None:
     assert whole.entries.tolist() == [2, 1, 3]
     assert gaps.row_nnz.tolist() == [1, 0, 2**32 - 1]
     assert gaps.columns.tolist() == [1]
+
+
+def test_files_of_different_features(tmp_path: Path) -> None:
+    """Features that a file lacks are missing there, and a set of them takes a number a sample."""
+    import pandas as pd
+
+    values = pd.DataFrame(counts(), index=[f"s{i}" for i in range(N)], columns=[f"g{i}" for i in range(D)])
+    parts = [values.iloc[:70, :30], values.iloc[70:, 10:]]
+    dense, sparse = (
+        write_dataset(tmp_path / layout, {"x": parts}, layout={"x": layout}, block_rows=32)
+        for layout in ("dense", "auto")
+    )
+    entry = sparse.manifest.views[0]
+    assert (entry.layout, entry.n_patterns, entry.missing) == ("sparse", 2, "scattered")
+    assert sparse.fingerprint == dense.fingerprint
+    np.testing.assert_array_equal(sparse.values("x"), dense.values("x"))
+    assert sparse.tree["x/pattern_missing"].values.sum(axis=1).tolist() == [10, 10]
+    file = tmp_path / "auto" / "x" / "row_pattern" / "c" / "1"
+    values = np.full(32, 3, np.uint8).tobytes()
+    file.write_bytes(values + extend(0, values).to_bytes(4, "little"))
+    with pytest.raises(InputError, match="sets of features beyond the 2 of view 'x'"):
+        sparse.block(1)
+    (tmp_path / "auto" / "x" / "pattern_missing" / "c" / "0" / "0").unlink()
+    with pytest.raises(InputError, match="pattern_missing/c/0/0"):
+        Dataset(str(tmp_path / "auto")).block(2)
 
 
 def test_layouts_of_older_stores(tmp_path: Path) -> None:

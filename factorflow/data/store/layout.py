@@ -95,6 +95,8 @@ class ViewEntry:
         Whether all entries are stored, or those that are not zero (`factorflow.data.store.sparse`).
     block_entries : int
         Of a sparse view, entries that a chunk has room for: those of the fullest block.
+    n_patterns : int
+        Of a sparse view, sets of features that are missing together in rows that have others.
     """
 
     name: str
@@ -117,6 +119,7 @@ class ViewEntry:
     aux: str = ""
     layout: str = "dense"
     block_entries: int = 0
+    n_patterns: int = 0
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> ViewEntry:

@@ -17,6 +17,9 @@ MOST_ROUNDED = 1e-3
 FAR_FROM_ZERO = 1e4
 """Mean of a feature, in standard deviations, beyond which sums of squares about 0 lose too many digits."""
 
+MOST_PATTERNS = 64
+"""Sets of features that are missing together, at most, in a view that is stored sparse: about one a file."""
+
 NO_SPREAD = 1e-14
 """Standard deviation of a constant feature, in units of its size: rounding errors of double precision."""
 
@@ -52,6 +55,8 @@ class Survey:
         The outermost entries of each feature.
     most_nonzero : int
         Most observed entries other than zero of a block.
+    patterns : set of bytes
+        Which features are missing in rows that have some and lack some, no more than `MOST_PATTERNS` and one.
     """
 
     def __init__(self, n_features: int, signed_zeros: bool = False) -> None:
@@ -68,6 +73,7 @@ class Survey:
         self.extremes = Extremes(n_features)
         self.n_nonzero_by_feature = np.zeros(n_features, np.int64)
         self.most_nonzero = 0
+        self.patterns = set[bytes]()
         self._rounded = np.zeros(n_features)
         self._least_error, self._largest_error = np.full(n_features, np.inf), np.full(n_features, -np.inf)
 
@@ -91,12 +97,6 @@ class Survey:
     def missing(self) -> str:
         """Which entries are: "none", "samples" (whole rows only) or "scattered"."""
         return "scattered" if self.scattered else "samples" if self.n_absent else "none"
-
-    @property
-    def scattered_but_for_empty(self) -> bool:
-        """Whether a row has both observed and missing entries, features without any left aside."""
-        some = self.n_observed > 0
-        return bool((self.n_observed[some] < self.n_rows - self.n_absent).any())
 
     @property
     def n_zero(self) -> int:
@@ -128,7 +128,7 @@ class Survey:
             missing = np.isnan(values)
             per_row = missing.sum(axis=1)
             self.n_absent += int((per_row == values.shape[1]).sum())
-            self.scattered |= bool(((per_row > 0) & (per_row < values.shape[1])).any())
+            self._note_patterns(missing[(per_row > 0) & (per_row < values.shape[1])])
             count = values.shape[0] - missing.sum(axis=0)
             low = np.where(missing, np.inf, values).min(axis=0)
             high = np.where(missing, -np.inf, values).max(axis=0)
@@ -169,6 +169,14 @@ class Survey:
             size, spread = np.abs(self.mean), np.sqrt(self.variance)
             far = (size > FAR_FROM_ZERO * spread) & (spread > NO_SPREAD * size)
         return tuple(np.where(far, self.mean, 0.0).tolist()) if far.any() else ()
+
+    def _note_patterns(self, missing: NDArray[np.bool_]) -> None:
+        """Note which features are missing in rows that have some."""
+        self.scattered |= len(missing) > 0
+        for row in np.packbits(missing, axis=1) if len(self.patterns) <= MOST_PATTERNS else ():
+            self.patterns.add(row.tobytes())
+            if len(self.patterns) > MOST_PATTERNS:
+                return
 
     def _add(self, values: Any, missing: Any, count: NDArray[np.int64]) -> None:
         centred = values.astype(np.float64)

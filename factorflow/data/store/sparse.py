@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,12 +45,18 @@ class SparseBlock:
         Their values, of the type on disk.
     n_features : int
         Columns of the view (D).
+    row_pattern : (B,) uint8 array or None
+        Of the rows that lack some features, which set of them, from 1 on; None: there is no such row.
+    patterns : (P, D) bool array or None
+        Those sets: where features are missing.
     """
 
     row_nnz: NDArray[np.uint32]
     columns: NDArray[Any]
     entries: NDArray[Any]
     n_features: int
+    row_pattern: NDArray[np.uint8] | None = None
+    patterns: NDArray[np.bool_] | None = None
 
     def dense(self, kind: Kind) -> NDArray[Any]:
         """Return the rows as a block of the kind holds them, (B, D)."""
@@ -58,28 +64,33 @@ class SparseBlock:
         absent = self.row_nnz == ABSENT
         scatter_rows(np.where(absent, 0, self.row_nnz), self.columns, self.entries, out)
         out[absent] = kind.missing
+        if self.row_pattern is not None and self.patterns is not None:
+            for number in np.unique(self.row_pattern[self.row_pattern > 0]):
+                rows = np.flatnonzero(self.row_pattern == number)
+                out[np.ix_(rows, self.patterns[number - 1])] = kind.missing
         return out
 
     @classmethod
     def from_dense(cls, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> SparseBlock:
         """Return the rows of a block as it is stored; rows of which all is missing are absent.
 
+        Which features other rows lack is not in it.
+
         Parameters
         ----------
         values : (B, D) array
             As `Kind.encode` returns them.
         missing : (B, D) bool array or None
-            Where entries are missing: whole rows only.
+            Where entries are missing.
         """
         present = values.view(f"u{values.dtype.itemsize}") != 0  # -0.0 is stored
-        absent = None if missing is None else missing.all(axis=1)
-        if absent is not None:
-            present[absent] = False
+        if missing is not None:
+            present &= ~missing
         row_nnz = present.sum(axis=1, dtype=np.uint32)
         where = np.flatnonzero(present)
         columns = (where % values.shape[1]).astype(column_type(values.shape[1]))
-        if absent is not None:
-            row_nnz[absent] = ABSENT
+        if missing is not None:
+            row_nnz[missing.all(axis=1)] = ABSENT
         return cls(row_nnz, columns, values.reshape(-1)[where], values.shape[1])
 
 
@@ -93,8 +104,8 @@ class SparseView:
         Of the view.
     n_features : int
         Columns of the view (D).
-    row_nnz, columns, entries : ChunkedArray
-        The arrays of the store.
+    row_nnz, columns, entries, row_pattern, patterns : ChunkedArray
+        The arrays of the store; the last two where rows lack some features.
     """
 
     kind: Kind
@@ -102,22 +113,31 @@ class SparseView:
     row_nnz: ChunkedArray
     columns: ChunkedArray
     entries: ChunkedArray
+    row_pattern: ChunkedArray | None = None
+    patterns: ChunkedArray | None = None
 
     @classmethod
     def open(cls, path: str, manifest: Manifest, entry: ViewEntry) -> SparseView:
         """Return the view of a store."""
-        slots = entry.block_entries
+        slots, grid = entry.block_entries, (manifest.block_rows,)
 
-        def array(name: str, dtype: Any, size: int, chunk: int, codec: str) -> ChunkedArray:
+        def array(name: str, dtype: Any, shape: Any, chunk: Any, codec: str = "") -> ChunkedArray:
             folder = os.path.join(path, entry.name, name)
-            return ChunkedArray(folder, entry.name, np.dtype(dtype).name, (size,), (chunk,), codec)
+            return ChunkedArray(folder, entry.name, np.dtype(dtype).name, shape, chunk, codec)
 
+        size, rows, sets = (
+            (manifest.n_blocks * slots,),
+            (manifest.n_rows,),
+            (entry.n_patterns, entry.n_features),
+        )
         return cls(
             entry.kind,
             entry.n_features,
-            array("row_nnz", np.uint32, manifest.n_rows, manifest.block_rows, ""),
-            array("indices", column_type(entry.n_features), manifest.n_blocks * slots, slots, "blosc"),
-            array("data", entry.dtype, manifest.n_blocks * slots, slots, "blosc"),
+            array("row_nnz", np.uint32, rows, grid),
+            array("indices", column_type(entry.n_features), size, (slots,), "blosc"),
+            array("data", entry.dtype, size, (slots,), "blosc"),
+            array("row_pattern", np.uint8, rows, grid) if entry.n_patterns else None,
+            array("pattern_missing", bool, sets, sets) if entry.n_patterns else None,
         )
 
     def rows(self, number: int) -> SparseBlock:
@@ -130,7 +150,15 @@ class SparseView:
         if n_entries > entries.size or (n_entries and columns.max() >= self.n_features):
             what = f"entries beyond the {self.n_features} features of view {self.columns.view!r}"
             raise damage_error(self.columns.file(number), what)
-        return SparseBlock(row_nnz, columns, entries[:n_entries], self.n_features)
+        pattern = None if self.row_pattern is None else self.row_pattern.block(number)
+        if pattern is not None and self.patterns is not None and pattern.max() > self.patterns.shape[0]:
+            what = f"sets of features beyond the {self.patterns.shape[0]} of view {self.columns.view!r}"
+            raise damage_error(self.patterns.file(0), what)
+        return SparseBlock(row_nnz, columns, entries[:n_entries], self.n_features, pattern, self._missing)
+
+    @cached_property
+    def _missing(self) -> NDArray[np.bool_] | None:
+        return None if self.patterns is None else self.patterns.block(0)
 
     def block(self, number: int) -> NDArray[Any]:
         """Return block ``number`` as `Block` holds it, (B, D), still writeable."""

@@ -46,6 +46,11 @@ class ViewArrays:
         """Entries that a chunk has room for, if it does not hold all of a block."""
         return 0
 
+    @property
+    def n_patterns(self) -> int:
+        """Sets of features that are missing together, where they are stored so."""
+        return 0
+
     def write(self, number: int, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> None:
         """Write a block as it is stored; ``missing``: where its entries are, None: nowhere."""
         self.digests["values"].add(tile_checksums(values, self.tile))
@@ -142,6 +147,8 @@ class SparseArrays(ViewArrays):
         As of `ViewArrays`.
     block_entries : int
         Entries of the fullest block.
+    patterned : bool
+        Whether features are missing in rows that have others.
     """
 
     layout = "sparse"
@@ -156,6 +163,7 @@ class SparseArrays(ViewArrays):
         n_features: int,
         block_rows: int,
         block_entries: int,
+        patterned: bool,
     ) -> None:
         super().__init__(group, kind, dtype, n_rows, n_features, block_rows)
         self._slots = max(1, block_entries)
@@ -164,6 +172,9 @@ class SparseArrays(ViewArrays):
         self._columns = self._create("indices", columns, n_blocks * self._slots, self._slots, "entry")
         self._entries = self._create("data", dtype, n_blocks * self._slots, self._slots, "entry")
         self._row_nnz = self._create("row_nnz", np.dtype(np.uint32), n_rows, block_rows, "obs")
+        self._patterns = dict[bytes, int]()
+        if patterned:
+            self._row_pattern = self._create("row_pattern", np.dtype(np.uint8), n_rows, block_rows, "obs")
         self._starts = np.zeros(n_rows + 1, np.int64)
         self._starts[-1] = n_blocks * self._slots
         about = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [n_rows, n_features]}
@@ -174,6 +185,11 @@ class SparseArrays(ViewArrays):
         """Entries that a chunk has room for."""
         return self._slots
 
+    @property
+    def n_patterns(self) -> int:
+        """Sets of features that are missing together."""
+        return len(self._patterns)
+
     def _create(self, name: str, dtype: np.dtype[Any], size: int, chunk: int, dim: str) -> Any:
         from zarr.codecs import BloscCodec, Crc32cCodec
 
@@ -183,7 +199,7 @@ class SparseArrays(ViewArrays):
             shape=(size,),
             chunks=(chunk,),
             dtype=dtype,
-            compressors=[Crc32cCodec()] if name == "row_nnz" else [blosc, Crc32cCodec()],
+            compressors=[Crc32cCodec()] if dim == "obs" else [blosc, Crc32cCodec()],
             filters=None,
             fill_value=0,
             dimension_names=(dim,),
@@ -200,18 +216,49 @@ class SparseArrays(ViewArrays):
         zeros = np.zeros(padding, block.entries.dtype)
         self._entries[slot : slot + self._slots] = np.concatenate([block.entries, zeros])
         self._row_nnz[start : start + len(values)] = block.row_nnz
+        if hasattr(self, "_row_pattern"):
+            self._row_pattern[start : start + len(values)] = self._codes(missing, len(values))
         counts = np.where(block.row_nnz == ABSENT, 0, block.row_nnz)
         self._starts[start : start + len(values)] = slot + np.cumsum(counts) - counts
 
+    def _codes(self, missing: NDArray[np.bool_] | None, n_rows: int) -> NDArray[np.uint8]:
+        """Return which set of features each row lacks, from 1 on; 0: none, or all."""
+        codes = np.zeros(n_rows, np.uint8)
+        if missing is not None:
+            for row in np.flatnonzero(missing.any(axis=1) & ~missing.all(axis=1)):
+                known = np.packbits(missing[row]).tobytes()
+                codes[row] = self._patterns.setdefault(known, len(self._patterns) + 1)
+        return codes
+
     def finish(self) -> None:
-        """Write the row pointers, which other readers need."""
+        """Write the row pointers, which other readers need, and the sets of missing features."""
+        if self._patterns:
+            packed = np.array([np.frombuffer(known, np.uint8) for known in self._patterns])
+            self._write_patterns(np.unpackbits(packed, axis=1, count=self.n_features).astype(bool))
         pointers = self._create("indptr", np.dtype(np.int64), self.n_rows + 1, ROW_POINTERS, "row_pointer")
         pointers[:] = self._starts
+
+    def _write_patterns(self, missing: NDArray[np.bool_]) -> None:
+        from zarr.codecs import Crc32cCodec
+
+        array = self.group.create_array(
+            "pattern_missing",
+            shape=missing.shape,
+            chunks=missing.shape,
+            dtype=bool,
+            compressors=[Crc32cCodec()],
+            filters=None,
+            fill_value=False,
+            dimension_names=("pattern", "feature"),
+            config={"write_empty_chunks": True},
+        )
+        array[:] = missing
 
 
 PADDING = (
     "Chunks of data and indices are blocks of rows of equal size. What is left over are zeros in the last "
     "column of the last row of a block: call eliminate_zeros() before entries are counted. row_nnz has the "
-    "numbers of entries without them; 4294967295 there: the row is missing."
+    "numbers of entries without them; 4294967295 there: the row is missing. Where row_pattern is not 0, the "
+    "features that pattern_missing marks in that row of it, counted from 1, are missing."
 )
 """What other readers of a sparse view are told."""

@@ -14,7 +14,7 @@ from factorflow.data.ingest.missing import warn_of_codes, warn_of_negatives
 from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.fingerprint import digest_names
 from factorflow.data.store.layout import ViewEntry, column_type
-from factorflow.data.store.moments import LevelCounts, Survey
+from factorflow.data.store.moments import MOST_PATTERNS, LevelCounts, Survey
 from factorflow.data.store.rows import LABEL_CHUNK, RowNames
 from factorflow.data.store.view_arrays import DenseArrays, SparseArrays
 from factorflow.errors import FactorflowError, InputError, pluralize
@@ -120,7 +120,7 @@ def choose_layout(
     ----------
     view : ViewSource
         The view; its own choice holds, but for "auto": counts are stored sparse where at most a quarter of
-        them are not zero, none is missing but with its whole row, and that takes fewer bytes.
+        them are not zero, few sets of features are missing together, and that takes fewer bytes.
     survey : Survey or None
         What `prepare` learned of its values.
     dtype : dtype
@@ -140,10 +140,10 @@ def choose_layout(
         reason = "of a view that is an input"
     elif view.split is not None:
         reason = f"of a view with {view.split.aux}"
-    elif survey is not None and survey.scattered_but_for_empty:
-        reason = "of a view with missing entries in rows that it has"
+    elif survey is not None and len(survey.patterns) > MOST_PATTERNS:
+        reason = "of a view with missing entries that differ from row to row"
     if wanted and reason:
-        expected = "values, complete in every row that is not wholly missing"
+        expected = f"values, and at most {MOST_PATTERNS} sets of features that are missing together"
         remedy = f"Leave it out, or name layout={{{view.name!r}: 'dense'}}."
         raise InputError("layout", f"sparse, {reason} ({view.name!r})", expected, remedy)
     if wanted or view.layout == "dense" or reason or survey is None or not view.kind.by_size:
@@ -151,6 +151,7 @@ def choose_layout(
     sparse = (
         survey.most_nonzero * (column_type(view.features.size).itemsize + dtype.itemsize) + 4 * block_rows
     )
+    sparse += len(survey.patterns) * view.features.size
     fewer_bytes = sparse < block_rows * view.features.size * dtype.itemsize
     return "sparse" if fewer_bytes and survey.density <= SPARSE_BELOW else "dense"
 
@@ -190,6 +191,7 @@ class ViewWriter:
                 self.dtype = np.dtype(np.float64)
         self.layout = choose_layout(source, survey, self.dtype, block_rows)
         self.most = 0 if survey is None else survey.most_nonzero
+        self.patterned = survey is not None and survey.scattered
         self.group = root.create_group(source.name)
         self.arrays = self._begin()
 
@@ -197,9 +199,8 @@ class ViewWriter:
         """Return new arrays for the values."""
         n_features, n_rows = self.source.features.size, self.names.n_rows
         if self.layout == "sparse":
-            return SparseArrays(
-                self.group, self.kind, self.dtype, n_rows, n_features, self.block_rows, self.most
-            )
+            sizes = n_rows, n_features, self.block_rows, self.most
+            return SparseArrays(self.group, self.kind, self.dtype, *sizes, self.patterned)
         aux = "" if self.source.split is None else self.source.split.aux
         return DenseArrays(
             self.group, self.kind, self.dtype, n_rows, n_features, self.block_rows, self.compressed, aux
@@ -309,6 +310,7 @@ class ViewWriter:
             aux="" if source.split is None else source.split.aux,
             layout=self.layout,
             block_entries=arrays.block_entries,
+            n_patterns=arrays.n_patterns,
         )
         mask = arrays.digests["observed"].hex() if arrays.masked else ""
         mask += arrays.digests[entry.aux].hex() if entry.aux else ""
