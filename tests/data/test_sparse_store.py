@@ -159,10 +159,10 @@ def test_choice_by_the_share_of_zeros(tmp_path: Path) -> None:
 
 def test_refused(tmp_path: Path) -> None:
     values = counts()
-    values[3, 4] = np.nan
-    with pytest.raises(
-        InputError, match=r"layout = sparse, of a view with missing entries in rows .*'dense'"
-    ):
+    values[np.arange(65), np.arange(65) % D] = values[np.arange(40, 65), np.arange(25)] = np.nan
+    values[np.arange(40, 65), 39] = np.nan
+    sets = r"missing entries that differ from row to row .*at most 64 sets .*'dense'"
+    with pytest.raises(InputError, match=f"layout = sparse, of a view with {sets}"):
         write_dataset(tmp_path / "d", {"x": values}, layout={"x": "sparse"})
     views = {"x": counts(), "c": np.arange(N)}
     with pytest.raises(InputError, match="layout = sparse, of a view that is an input"):
