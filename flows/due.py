@@ -13,7 +13,7 @@ import numpy as np
 from factorflow.errors import InputError
 from factorflow.settings import RefreshOptions, RunOptions
 from factorflow.storage.location import Location, modified_at
-from factorflow.workflow.pipeline import Folder
+from factorflow.workflow.folder import Folder
 from flows.history import History
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from factorflow.cli.output import DisplayedResult, command, serve, without_findi
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.prefect_server import check_prefect
-from factorflow.workflow.pipeline import Folder, Outcome
+from factorflow.workflow.folder import Folder, Outcome
 from flows import tasks
 from flows.artifacts import Label
 from flows.parameters import (

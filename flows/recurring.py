@@ -18,7 +18,7 @@ from factorflow.errors import InputError, RunError
 from factorflow.extras import require
 from factorflow.settings import RefreshOptions, RunOptions, SourceOptions
 from factorflow.workflow import pipeline
-from factorflow.workflow.pipeline import Folder
+from factorflow.workflow.folder import Folder
 from flows.drift import alerts, compare_data, compare_factors, compare_scores
 from flows.due import (
     Due,

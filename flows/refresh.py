@@ -17,7 +17,7 @@ from prefect.concurrency.sync import concurrency
 from prefect.events import emit_event
 
 from factorflow.settings import RefreshOptions
-from factorflow.workflow.pipeline import Folder
+from factorflow.workflow.folder import Folder
 from flows import tasks
 from flows.artifacts import Label
 from flows.markdown import plain

@@ -20,8 +20,8 @@ from factorflow.data import open_dataset
 from factorflow.engine.executors.launch import shared_cluster
 from factorflow.models.registry import registered_models
 from factorflow.settings import SELECTION, SelectOptions, naming_types
+from factorflow.workflow.folder import Folder
 from factorflow.workflow.parallel import Stop
-from factorflow.workflow.pipeline import Folder
 from factorflow.workflow.select import (
     Selection,
     Trial,

@@ -21,7 +21,7 @@ from factorflow.api import open_posterior
 from factorflow.data import Dataset
 from factorflow.errors import InputError
 from factorflow.workflow import pipeline
-from factorflow.workflow.pipeline import Folder
+from factorflow.workflow.folder import Folder
 from flows.artifacts import Label, RunWatcher, publish_factors, publish_objective, publish_report
 from flows.parameters import ModelChoice, RunOptions, SourceOptions
 

@@ -109,7 +109,7 @@ def refresh(
     source_options: SourceOptions,
 ) -> DisplayedResult:
     """Update results from their source: fit or project what changed, and report drift."""
-    from factorflow.workflow.pipeline import Folder
+    from factorflow.workflow.folder import Folder
     from flows.recurring import refresh as bring_up_to_date
 
     with progress_bar() as on_event:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.errors import InputError, pluralize
 from factorflow.settings import RunOptions, SourceOptions
-from factorflow.storage.checksums import METADATA
 from factorflow.storage.download import as_local_source, remote_fingerprint
 from factorflow.storage.local import disk_errors
 from factorflow.storage.location import Location, absolute, as_location, is_remote, source_not_found
-from factorflow.storage.publish import current_version, new_directory, write_file
-from factorflow.storage.remote import RemotePath
+from factorflow.storage.publish import current_version, new_directory
+from factorflow.workflow.folder import Folder, read_json, write_json
 from factorflow.workflow.growth import append_growth, contents, growing_tables
 
 if TYPE_CHECKING:
@@ -33,121 +31,6 @@ if TYPE_CHECKING:
 PIECE = 1 << 20
 RUN = RunOptions()
 SOURCE = SourceOptions()
-
-
-@dataclass(frozen=True)
-class Folder:
-    """The folder of results.
-
-    Parameters
-    ----------
-    path : Path or Remote
-        The folder; made when the first step needs it.
-    name : str
-        Of the posterior in it.
-    """
-
-    path: Location
-    name: str = "posterior.zarr"
-
-    @classmethod
-    def at(cls, path: str | os.PathLike[str] | RemotePath) -> Folder:
-        """Return the folder at a path.
-
-        Raises
-        ------
-        InputError
-            If a file is there, or a dataset or posterior: results would be mixed with its arrays.
-        """
-        return cls(check_folder(path))
-
-    @property
-    def dataset(self) -> Location:
-        """The dataset that was made from the source."""
-        return self.path / "dataset.zarr"
-
-    @property
-    def source_record(self) -> Location:
-        """Path and fingerprint of the source of `dataset`."""
-        return self.path / "source.json"
-
-    @property
-    def posterior(self) -> Location:
-        """The posterior."""
-        return self.path / self.name
-
-    @property
-    def summary(self) -> Location:
-        """The summary of the posterior, JSON."""
-        return self.path / "summary.json"
-
-    @property
-    def report(self) -> Location:
-        """The report, one HTML file."""
-        return self.path / "report.html"
-
-    @property
-    def written(self) -> Location:
-        """Checksums of summary and report, and of which posterior they are, JSON."""
-        return self.path / "written.json"
-
-    def is_current(self, path: Location) -> bool:
-        """Return whether summary or report is whole, and of the posterior that is there now."""
-        noted = (_read_json(self.written) or {}).get(path.name)
-        return noted is not None and noted == _checksums(self, path)
-
-    def ingested(self) -> str:
-        """How the dataset was last written: appended, or rewritten and why; "" the first time."""
-        return str((_read_json(self.source_record) or {}).get("how", ""))
-
-    def findings(self) -> list[dict[str, str]]:
-        """Return the findings in the summary of the posterior."""
-        found: list[dict[str, str]] = (_read_json(self.summary) or {}).get("findings", [])
-        return found
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result of the steps.
-
-    Parameters
-    ----------
-    ingested, fitted : bool
-        Whether the source had changed, and whether a run was needed.
-    folder : Folder
-        Where the results are.
-    """
-
-    ingested: bool
-    fitted: bool
-    folder: Folder
-
-    def describe(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        done = [name for name, was in (("ingested", self.ingested), ("fitted", self.fitted)) if was]
-        return {
-            "done": ", ".join(done) or "nothing to do",
-            "posterior": str(self.folder.posterior),
-            "summary": str(self.folder.summary),
-            "report": str(self.folder.report),
-            "findings": self.folder.findings(),
-        }
-
-
-def check_folder(path: str | os.PathLike[str] | RemotePath) -> Location:
-    """Return an absolute path, refused if it cannot be a folder of results."""
-    place = as_location(path, "out")
-    store = (place / "zarr.json").exists()
-    if store or _is_file(place):
-        what = "a dataset or a posterior" if store else "a file"
-        raise InputError("out", str(place), "a folder for results", f"It is {what}: choose another path.")
-    return place
-
-
-def _is_file(place: Location) -> bool:
-    if isinstance(place, RemotePath):
-        return bool(place.version())
-    return place.exists() and not place.is_dir()
 
 
 def fingerprint(source: str | os.PathLike[str]) -> str:
@@ -232,7 +115,7 @@ def ingest(
     record |= {"obs": fingerprint(options.obs)} if options.obs is not None else {}
     _check_outside(source, folder)
     current_version(folder.dataset)
-    before: dict[str, Any] = _read_json(folder.source_record) or {} if folder.dataset.exists() else {}
+    before: dict[str, Any] = read_json(folder.source_record) or {} if folder.dataset.exists() else {}
     held, _ = before.pop("files", {}), before.pop("how", "")
     if before == record:
         with suppress(InputError):  # damaged, or of another version: it is made anew
@@ -251,7 +134,7 @@ def ingest(
         if check is not None:
             check(open_dataset(built))
         folder.source_record.unlink(missing_ok=True)  # an interrupted ingest must not look like it
-    _write_json(folder.source_record, noted)
+    write_json(folder.source_record, noted)
     return open_dataset(folder.dataset), True
 
 
@@ -400,8 +283,8 @@ def summarise(folder: Folder) -> dict[str, Any]:
     from factorflow.api import open_posterior
 
     summary: dict[str, Any] = open_posterior(folder.posterior).summary()
-    _write_json(folder.summary, summary)
-    _note(folder, folder.summary)
+    write_json(folder.summary, summary)
+    folder.record_output(folder.summary)
     return summary
 
 
@@ -411,7 +294,7 @@ def publish(folder: Folder) -> Location:
     from factorflow.report import write_report
 
     write_report(open_posterior(folder.posterior), folder.report)
-    _note(folder, folder.report)
+    folder.record_output(folder.report)
     return folder.report
 
 
@@ -420,9 +303,8 @@ def repair(folder: Folder) -> None:
 
     Where neither was ever written of a posterior of this name, no flow made it, and nothing is written.
     """
-    noted = _read_json(folder.written) or {}
     outputs = {folder.summary: summarise, folder.report: publish}
-    if any(noted.get(path.name, {}).get("posterior") == folder.name for path in outputs):
+    if folder.has_outputs():
         for path, write in outputs.items():
             if not folder.is_current(path):
                 write(folder)
@@ -441,36 +323,7 @@ class _Watch:
             self.on_event(event)
 
 
-def _checksums(folder: Folder, path: Location) -> dict[str, str]:
-    """Return which posterior is there, and sha256 (hex) of its metadata and of a file; "": cannot be read."""
-    found = {"posterior": folder.name}
-    for name, file in (("metadata", folder.posterior / METADATA), ("sha256", path)):
-        try:
-            found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
-        except OSError:
-            found[name] = ""
-    return found
-
-
-def _note(folder: Folder, path: Location) -> None:
-    noted = _read_json(folder.written) or {}
-    _write_json(folder.written, {**noted, path.name: _checksums(folder, path)})
-
-
 def _is_dataset(path: str | os.PathLike[str]) -> bool:
     """Whether a folder is a dataset of factorflow, of whatever version."""
-    attributes = (_read_json(as_location(path, "source") / "zarr.json") or {}).get("attributes")
+    attributes = (read_json(as_location(path, "source") / "zarr.json") or {}).get("attributes")
     return isinstance(attributes, dict) and str(attributes.get("schema", "")).startswith("factorflow")
-
-
-def _read_json(path: Location) -> Any:
-    """Return the mapping in a file; None where there is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _write_json(path: Location, content: Any) -> None:
-    write_file(path, json.dumps(content, indent=2) + "\n", "out")

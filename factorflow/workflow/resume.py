@@ -12,7 +12,8 @@ from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import watching
 from factorflow.settings import ResumeOptions, parse_config
 from factorflow.storage.location import as_location
-from factorflow.workflow.pipeline import Folder, repair
+from factorflow.workflow.folder import Folder
+from factorflow.workflow.pipeline import repair
 
 if TYPE_CHECKING:
     from factorflow.engine.events import OnEvent

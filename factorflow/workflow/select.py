@@ -23,8 +23,8 @@ from factorflow.settings import SELECTION, RunOptions, SelectOptions, TrialOptio
 from factorflow.storage.local import disk_errors
 from factorflow.storage.location import Location, as_location
 from factorflow.storage.remote import RemotePath
+from factorflow.workflow.folder import check_folder
 from factorflow.workflow.parallel import run_in_parallel
-from factorflow.workflow.pipeline import check_folder
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset

@@ -20,7 +20,8 @@ from factorflow.posterior.findings import Finding
 from factorflow.settings import TrialOptions
 from factorflow.settings.clusters import ClusterSetting
 from factorflow.workflow import pipeline
-from factorflow.workflow.pipeline import Folder, fingerprint
+from factorflow.workflow.folder import Folder
+from factorflow.workflow.pipeline import fingerprint
 from factorflow.workflow.select import Trial, Verdict, choose, plan, refit, run_trial
 
 

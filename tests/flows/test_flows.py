@@ -129,7 +129,7 @@ def test_refreshes_of_a_folder_wait_for_each_other(tmp_path: Path) -> None:
     """Those of another folder do not."""
     from prefect.concurrency.sync import concurrency
 
-    from factorflow.workflow.pipeline import Folder
+    from factorflow.workflow.folder import Folder
     from flows.refresh import _exclusive_folder, limit_of
 
     here, there = Folder.at(tmp_path / "a"), Folder.at(tmp_path / "b")

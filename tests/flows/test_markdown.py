@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from factorflow.workflow.pipeline import Folder
+from factorflow.workflow.folder import Folder
 from flows.markdown import code_block, plain
 
 NAMES = [

@@ -22,7 +22,7 @@ from factorflow.settings import RefreshOptions, RunOptions, SourceOptions
 from factorflow.storage.local import delete
 from factorflow.storage.publish import delete_location, write_file
 from factorflow.workflow import pipeline
-from factorflow.workflow.pipeline import Folder
+from factorflow.workflow.folder import Folder
 from flows import history
 from flows.drift import alerts, compare_data, compare_factors
 from flows.due import Due, Last, check_rows, due
@@ -39,7 +39,7 @@ def no_report(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -
 
     def publish(folder: Folder) -> Path:
         folder.report.write_text(folder.name)
-        pipeline._note(folder, folder.report)
+        folder.record_output(folder.report)
         return folder.report
 
     if request.function.__name__ != "test_what_drifted_is_said":

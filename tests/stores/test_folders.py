@@ -20,7 +20,7 @@ from factorflow.storage.location import Location
 from factorflow.storage.publish import claim
 from factorflow.storage.remote import RemotePath
 from factorflow.workflow import pipeline
-from factorflow.workflow.pipeline import Folder
+from factorflow.workflow.folder import Folder
 from factorflow.workflow.select import select
 from flows.history import History
 from flows.recurring import RefreshResult, refresh

@@ -15,7 +15,7 @@ from factorflow.storage import remote
 from factorflow.storage.download import remote_fingerprint
 from factorflow.storage.remote import RemotePath
 from factorflow.workflow import pipeline
-from factorflow.workflow.pipeline import Folder
+from factorflow.workflow.folder import Folder
 
 Y = np.random.default_rng(0).standard_normal((60, 4))
 FRAME = pd.DataFrame(Y, [f"s{i}" for i in range(60)], [f"g{d}" for d in range(4)])

@@ -15,7 +15,7 @@ from factorflow.data.ingest.append import append_rows
 from factorflow.errors import InputError
 from factorflow.settings import SourceOptions
 from factorflow.workflow import growth, pipeline
-from factorflow.workflow.pipeline import Folder
+from factorflow.workflow.folder import Folder
 
 rng = np.random.default_rng(3)
 VALUES = {
