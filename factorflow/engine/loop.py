@@ -18,18 +18,8 @@ from factorflow.engine.draws import DrawStore
 from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
 from factorflow.engine.executors.local import Executor, Handle, StalledError
 from factorflow.engine.plan import Plan, Record, State
-from factorflow.engine.tasks import (
-    hand_out,
-    keep,
-    merge,
-    merge_nodes,
-    slice_features,
-    update_features,
-    update_remotely,
-    update_samples,
-)
+from factorflow.engine.rounds import Rounds
 from factorflow.engine.trace import Trace
-from factorflow.engine.tree import merge_steps
 from factorflow.errors import InputError, RunError, thread_limit_explained
 from factorflow.posterior.draw_store import note_draws
 from factorflow.posterior.globals import sets_after
@@ -116,8 +106,7 @@ class Loop:
         self.plan, self.executor, self.budget = plan, executor, budget
         self.checkpoints, self.draws, self.on_event = checkpoints, draws, on_event
         self.groups = executor.cut(plan.model.meta.n_blocks)
-        self._steps = merge_steps(self.groups)
-        self._beside = {merge.group for merge in self._steps[0]} if self._steps else {0}
+        self._tasks = Rounds(executor, self.groups)
         self.trace = Trace()
         self.reason = ""
         self.plan_handle = executor.constant(plan)
@@ -259,7 +248,9 @@ class Loop:
         state, locals_, rounds = self.state, self.locals, []
         with self.executor.together():
             for _ in range(n_rounds):
-                state, locals_ = self._round(state, locals_)
+                state, locals_ = self._tasks.submit(
+                    self.plan_handle, state, locals_, hands_out=self._hands_out()
+                )
                 record = self.executor.submit("record", attrgetter("record"), state, group=0)
                 rounds.append(Round(self._sent, None if self.draws is None else state, record))
         # At once and last: an interrupt before this line leaves them as if they had never been submitted.
@@ -267,64 +258,12 @@ class Loop:
         self._flying.extend(rounds)
         self._sent += 1
 
-    def _round(self, state: Handle, before: Sequence[Handle]) -> tuple[Handle, list[Handle]]:
-        """Submit one round: a task per group, its local state, merges of neighbours, and the root."""
-        submit, plan, n_threads = self.executor.submit, self.plan_handle, self.executor.n_root_threads
-        given = [(plan, group, before[i], self._near(state, i)) for i, group in enumerate(self.groups)]
-        updates = [
-            submit("update_samples", update_samples if i in self._beside else update_remotely, *mine, group=i)
-            for i, mine in enumerate(given)
-        ]
-        locals_ = [
-            update if i in self._beside else submit("keep", keep, *mine, update, group=i)
-            for i, (mine, update) in enumerate(zip(given, updates, strict=True))
-        ]
-        sent, places = self._merge_neighbours(updates)
-        shares = self._share_features(state, sent, places) if self.executor.n_feature_tasks else []
-        if shares:
-            sent = [
-                submit("statistics", slice_features, plan, state, part, None, group=place)
-                for part, place in zip(sent, places, strict=True)
-            ]
-        return submit("merge", merge, plan, state, sent, shares, n_threads, group=0), locals_
-
-    def _merge_neighbours(self, sent: list[Handle]) -> tuple[list[Handle], list[int]]:
-        """Submit the merges before the root's; return what is left for it, and the group where each is."""
-        places = list(range(len(sent)))
-        for step in self._steps:
-            sent = [
-                self.executor.submit(
-                    "merge_nodes", merge_nodes, sent[m.run.start : m.run.stop], group=m.group
-                )
-                for m in step
-            ]
-            places = [m.group for m in step]
-        return sent, places
-
-    def _share_features(self, state: Handle, sent: Sequence[Handle], places: Sequence[int]) -> list[Handle]:
-        """Submit the feature tasks: each merges and updates some runs of features."""
-        submit, plan = self.executor.submit, self.plan_handle
-        handles = []
-        for f in range(self.executor.n_feature_tasks):
-            share = (f, self.executor.n_feature_tasks)
-            cut = [
-                submit("statistics", slice_features, plan, state, part, share, group=place)
-                for part, place in zip(sent, places, strict=True)
-            ]
-            handles.append(submit("update_features", update_features, plan, state, share, cut, group=f))
-        return handles
-
-    def _near(self, state: Handle, i: int) -> Handle:
-        """Return the state as a group needs it; the one beside the root reads it where it is.
+    def _hands_out(self) -> bool:
+        """Return whether each group gets the state as it needs it.
 
         By the stage that was last heard of: a round that belongs to another one works with either.
         """
-        handed = self._stage in self._hand_out if self._stage else self._hand_out
-        if not handed or i == 0:
-            return state
-        given = self.plan_handle, state, self.groups[i]
-        # Before the root's own group, or all others would wait until that has been updated.
-        return self.executor.submit("hand_out", hand_out, *given, group=0, urgent=True)
+        return self._stage in self._hand_out if self._stage else bool(self._hand_out)
 
     def _hear(self) -> None:
         """Wait for the records of the oldest rounds, those that were submitted at once."""

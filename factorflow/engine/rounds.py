@@ -1,0 +1,110 @@
+"""A round of a run as tasks of an executor: samples, merges, features, the root."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from factorflow.engine.executors.local import Executor, Handle
+from factorflow.engine.tasks import (
+    hand_out,
+    keep,
+    merge,
+    merge_nodes,
+    slice_features,
+    update_features,
+    update_remotely,
+    update_samples,
+)
+from factorflow.engine.tree import merge_steps
+
+
+class Rounds:
+    """Submits the tasks of rounds.
+
+    Parameters
+    ----------
+    executor : Executor
+        Where they run.
+    groups : sequence of range
+        The blocks of each group.
+    """
+
+    def __init__(self, executor: Executor, groups: Sequence[range]) -> None:
+        self.executor, self.groups = executor, groups
+        self._steps = merge_steps(groups)
+        self._beside = {merge.group for merge in self._steps[0]} if self._steps else {0}
+
+    def submit(
+        self, plan: Handle, state: Handle, before: Sequence[Handle], *, hands_out: bool
+    ) -> tuple[Handle, list[Handle]]:
+        """Submit one round: a task per group, its local state, merges of neighbours, and the root.
+
+        Parameters
+        ----------
+        plan, state : Handle
+            The run, and its state before the round.
+        before : sequence of Handle
+            Local state of the groups.
+        hands_out : bool
+            Whether each group gets the state as it needs it.
+
+        Returns
+        -------
+        state : Handle
+        locals_ : list of Handle
+            After the round.
+        """
+        submit, n_threads = self.executor.submit, self.executor.n_root_threads
+        near = [self._hand_out(plan, state, i) if hands_out else state for i in range(len(self.groups))]
+        given = [(plan, group, before[i], near[i]) for i, group in enumerate(self.groups)]
+        updates = [
+            submit("update_samples", update_samples if i in self._beside else update_remotely, *mine, group=i)
+            for i, mine in enumerate(given)
+        ]
+        locals_ = [
+            update if i in self._beside else submit("keep", keep, *mine, update, group=i)
+            for i, (mine, update) in enumerate(zip(given, updates, strict=True))
+        ]
+        sent, places = self._merge_neighbours(updates)
+        shares = self._share_features(plan, state, sent, places) if self.executor.n_feature_tasks else []
+        if shares:
+            sent = [
+                submit("statistics", slice_features, plan, state, part, None, group=place)
+                for part, place in zip(sent, places, strict=True)
+            ]
+        return submit("merge", merge, plan, state, sent, shares, n_threads, group=0), locals_
+
+    def _merge_neighbours(self, sent: list[Handle]) -> tuple[list[Handle], list[int]]:
+        """Submit the merges before the root's; return what is left for it, and the group where each is."""
+        places = list(range(len(sent)))
+        for step in self._steps:
+            sent = [
+                self.executor.submit(
+                    "merge_nodes", merge_nodes, sent[m.run.start : m.run.stop], group=m.group
+                )
+                for m in step
+            ]
+            places = [m.group for m in step]
+        return sent, places
+
+    def _share_features(
+        self, plan: Handle, state: Handle, sent: Sequence[Handle], places: Sequence[int]
+    ) -> list[Handle]:
+        """Submit the feature tasks: each merges and updates some runs of features."""
+        submit = self.executor.submit
+        handles = []
+        for f in range(self.executor.n_feature_tasks):
+            share = (f, self.executor.n_feature_tasks)
+            cut = [
+                submit("statistics", slice_features, plan, state, part, share, group=place)
+                for part, place in zip(sent, places, strict=True)
+            ]
+            handles.append(submit("update_features", update_features, plan, state, share, cut, group=f))
+        return handles
+
+    def _hand_out(self, plan: Handle, state: Handle, i: int) -> Handle:
+        """Return the state as a group needs it; the one beside the root reads it where it is."""
+        if i == 0:
+            return state
+        # Before the root's own group, or all others would wait until that has been updated.
+        return self.executor.submit("hand_out", hand_out, plan, state, self.groups[i], group=0, urgent=True)
