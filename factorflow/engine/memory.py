@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from factorflow.covariates import COVARIATES
+from factorflow.engine.feature_runs import Run, cut_features, update_globals
 from factorflow.engine.memory_limits import Footprint
 from factorflow.engine.memory_limits import required_bytes as required_bytes  # the estimate, beside `measure`
 from factorflow.engine.plan import FEATURE_RUN
-from factorflow.engine.tasks import Run, cut_features, update_globals
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Stage, Sweep

@@ -20,7 +20,8 @@ from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.globals import GROUP, globals_node, sets_after
 from factorflow.posterior.open import load_tree, open_tree
 from factorflow.posterior.record import RunRecord, Status
-from factorflow.posterior.scoring import entry_scores, finish_scores, level_sums, training_sums
+from factorflow.posterior.score_sums import entry_scores, level_sums, training_sums
+from factorflow.posterior.scoring import finish_scores
 from factorflow.posterior.store import create_rows, fit_draws, read_variable, save, write_rows
 from factorflow.shape import Block, without_values
 from factorflow.storage.location import Location

@@ -13,20 +13,19 @@ Each reads in the `State` it is given which sweep that is; after the end of the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from factorflow.engine.decide import current, decide, enter_stage, evaluating, keeps
+from factorflow.engine.feature_runs import Run, as_slice, cut_features, update_globals
 from factorflow.engine.minibatch import part_of
-from factorflow.engine.plan import FEATURE_RUN, Plan, State
+from factorflow.engine.plan import Plan, State
 from factorflow.engine.spill import load_spilled, spill
 from factorflow.engine.tree import Node, Tree
 from factorflow.kernels.device import on_host
-from factorflow.kernels.random import Step
 from factorflow.models.contract import Stage, Sweep
 from factorflow.posterior.store import fit_draws, write_rows
 from factorflow.shape import Block
@@ -34,7 +33,6 @@ from factorflow.trees import (
     arrays,
     find_gathers,
     freeze,
-    join,
     map_gathers,
     narrow,
     nbytes,
@@ -96,15 +94,6 @@ class Away:
 
 Sent = Group | Away | tuple[Nodes, ...] | None
 """Statistics of a run of blocks as a task returns them; None when the run is over."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A fixed run of the features of one axis: the unit in which they are updated."""
-
-    axis: str
-    number: int
-    index: range
 
 
 @dataclass(frozen=True)
@@ -250,7 +239,7 @@ def slice_features(
         return tuple(tuple(replace(n, value=narrow(n.value)) for n in nodes) for nodes in found)
 
     def cut(value: Any) -> Any:
-        return None if value is None else {run: restrict(value, run.axis, _as_slice(run)) for run in runs}
+        return None if value is None else {run: restrict(value, run.axis, as_slice(run)) for run in runs}
 
     return tuple(tuple(replace(n, value=cut(n.value)) for n in nodes) for nodes in found)
 
@@ -280,15 +269,6 @@ def update_features(
     return plan.of_all(state, results)
 
 
-def cut_features(axes: Mapping[str, int]) -> list[Run]:
-    """Return the fixed runs that the feature axes are cut into."""
-    return [
-        Run(axis, number, range(start, min(start + FEATURE_RUN, length)))
-        for axis, length in axes.items()
-        for number, start in enumerate(range(0, length, FEATURE_RUN))
-    ]
-
-
 def _runs_of(plan: Plan, state: State, share: tuple[int, int] | None) -> list[Run] | None:
     """Return the runs of features of a share of the sweep in hand; None where it updates no features."""
     now = current(plan, state)
@@ -296,10 +276,6 @@ def _runs_of(plan: Plan, state: State, share: tuple[int, int] | None) -> list[Ru
         return None
     runs = cut_features(now[1].axes())
     return runs if share is None else runs[share[0] :: share[1]]
-
-
-def _as_slice(run: Run) -> slice:
-    return slice(run.index.start, run.index.stop)
 
 
 def _globals_at(plan: Plan, state: State, chain: int) -> Any:
@@ -378,52 +354,3 @@ def _build_tree(found: Sequence[tuple[Nodes, ...]], chain: int) -> Tree:
 def _total(sent: Sequence[Sent], chain: int) -> Any:
     found = [nodes for nodes in map(_nodes_of, sent) if nodes is not None]
     return freeze(_build_tree(found, chain).total())
-
-
-def update_globals(
-    sweep: Sweep[Any, Any, Any],
-    before: Any,
-    stats: Any,
-    done: dict[Run, tuple[Any, Any]],
-    step: Step,
-    n_threads: int,
-) -> tuple[Any, Mapping[str, float]]:
-    """Return the new globals and the record; features are updated here unless given as ``done``."""
-    carried = sweep.carry(before, stats, step)
-    if not sweep.axes():
-        return sweep.update(carried, stats, step)
-    runs = cut_features(sweep.axes())
-
-    def update(run: Run) -> tuple[Any, Any]:
-        cut = restrict(stats, run.axis, _as_slice(run))
-        part: tuple[Any, Any] = freeze(sweep.features(run.axis, run.index, before, cut, step))
-        return part
-
-    if not done:
-        done = dict(zip(runs, _each(update, runs, n_threads), strict=True))
-    parts, sums = _join_parts(runs, done)
-    return sweep.assemble(carried, narrow(stats), parts, sums, step)
-
-
-def _each(function: Any, items: Sequence[Any], n_threads: int) -> Iterable[Any]:
-    """Return the results of a function in order, computed in some threads."""
-    if n_threads == 1 or len(items) == 1:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(min(n_threads, len(items)), "factorflow-features") as pool:
-        return list(pool.map(function, items))
-
-
-def _join_parts(
-    runs: Sequence[Run], done: Mapping[Run, tuple[Any, Any]]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Join the parts along each axis, and sum their sums in a fixed tree."""
-    parts: dict[str, Any] = {}
-    sums: dict[str, Any] = {}
-    for axis in dict.fromkeys(run.axis for run in runs):
-        mine = [run for run in runs if run.axis == axis]
-        parts[axis] = freeze(join([done[run][0] for run in mine]))
-        tree = Tree()
-        for run in mine:
-            tree.add(run.number, done[run][1])
-        sums[axis] = freeze(tree.total())
-    return parts, sums

@@ -19,8 +19,8 @@ FLOWS = Path(flows.__file__).parent
 # Room (or module) of factorflow -> those it may import from, besides itself and the ground; whether at the
 # top of a file, in a function or for types only.
 GROUND = {
-    "arguments", "covariates", "design", "errors", "extras", "flatten", "kinds", "lazy_imports", "shape",
-    "storage", "trees",
+    "arguments", "covariates", "design", "errors", "extras", "feature_sets", "flatten", "kinds",
+    "lazy_imports", "leaves", "shape", "storage", "trees",
 }  # fmt: skip
 BELOW_API = {"run", "engine", "posterior", "data", "models", "kernels", "settings"}
 MAY_IMPORT: dict[str, set[str]] = {

@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import binom, mannwhitneyu, norm, poisson
 
 from factorflow.likelihoods import get_likelihood
-from factorflow.posterior.scoring import Sums, entry_scores, finish_scores, training_sums
+from factorflow.posterior.score_sums import Sums, entry_scores, training_sums
+from factorflow.posterior.scoring import finish_scores
 from factorflow.trees import add
 
 

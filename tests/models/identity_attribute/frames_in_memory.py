@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import digamma, gammaln
 
-from factorflow.engine.tasks import cut_features
+from factorflow.engine.feature_runs import cut_features
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Block, Meta, ViewMeta
 from factorflow.models.identity_attribute.chain_updates import rescale_chains

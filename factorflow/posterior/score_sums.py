@@ -1,0 +1,323 @@
+"""Sums over held-out entries, which merge by addition, so that no entry ever leaves its block.
+
+Everything a score needs is a sum over entries, kept per feature; `factorflow.posterior.scoring` makes scores
+of them. AUC needs ranks; it is computed from a histogram of the predicted log-odds.
+
+| symbol | field |
+|---|---|
+| number of entries, sum of y, sum of y^2 | ``Sums.n``, ``Sums.y``, ``Sums.yy`` (D,) |
+| sum of (y - yhat)^2, of log p(y) | ``Sums.squared_error``, ``Sums.log_likelihood`` (D,) |
+| counts of y = 0 and y = 1 per bin | ``Sums.histogram`` (2, `AUC_BINS`) |
+
+Rows of a table may stand for several observations, or have been watched for longer (`Model.row_roles`).
+A merged measurement, w observations with mean y and squares ``within`` about it, counts as all of them, less
+its offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import Bool, Float64, Integer, Shaped
+
+from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
+from factorflow.likelihoods import Likelihood, get_likelihood
+
+if TYPE_CHECKING:
+    from factorflow.likelihoods.predictive import Predictive
+    from factorflow.shape import Likelihood as KindName
+
+AUC_BINS = 2**14
+"""Bins of equal width in log-odds. Pairs that fall into one bin count one half each, so AUC is off by at most
+half the share of such pairs; that bound is reported as ``auc_error`` (about 1e-4 or less in practice)."""
+
+LOG_ODDS_LIMIT = 16.0
+"""Log-odds are clipped here (probabilities within 1.1e-7 of 0 or 1 share the outermost bins)."""
+
+PROBABILITY_FLOOR = 1e-4
+"""Predicted probabilities are clipped to [floor, 1 - floor] before their logarithm is taken."""
+
+RATE_FLOOR = 1e-4
+"""Smallest rate that a count is scored with."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Sums over the shown rows of a table, by which a baseline goes that its moments do not tell.
+
+    Parameters
+    ----------
+    n, y, yy : arrays
+        Observations (of counts, the exposure), sum of the response (less the offset), and of its squares.
+    """
+
+    n: Float64[np.ndarray, " D"]
+    y: Float64[np.ndarray, " D"]
+    yy: Float64[np.ndarray, " D"]
+
+
+@dataclass(frozen=True)
+class LevelSums:
+    """Held-out and shown entries of each level, and the held-out ones that were predicted right."""
+
+    held_out: Float64[np.ndarray, "L D"]
+    shown: Float64[np.ndarray, "L D"]
+    hits: float
+
+
+@dataclass(frozen=True)
+class ExposureSums:
+    """Sums over held-out counts with exposures t: of t, t y, t^2, and y log t."""
+
+    t: Float64[np.ndarray, " D"]
+    ty: Float64[np.ndarray, " D"]
+    tt: Float64[np.ndarray, " D"]
+    y_log_t: Float64[np.ndarray, " D"]
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over held-out entries of one view (D features); they merge by addition.
+
+    Parameters
+    ----------
+    n, y, yy : arrays
+        Entries, sum of their values and of the squares.
+    squared_error, log_likelihood : arrays
+        Of the model's predictions.
+    log_factor, saturated : float
+        Of counts, sum of `Likelihood.log_factor` (of dispersed ones Poisson's), and the log-likelihood of
+        expected values equal to the counts.
+    histogram : array or None
+        Entries with y = 0 and y = 1 by predicted log-odds (Bernoulli).
+    levels : LevelSums or None
+        Of entries that are levels.
+    alone : array or None
+        Sum of log p(y) by the likelihood fitted to each feature alone (`Model.alone`); None: by moments.
+    exposed : Exposed or None
+        Of counts with exposures.
+    shown : Shown or None
+        Of tables; None: the moments of the dataset tell.
+    """
+
+    n: Float64[np.ndarray, " D"]
+    y: Float64[np.ndarray, " D"]
+    yy: Float64[np.ndarray, " D"]
+    squared_error: Float64[np.ndarray, " D"]
+    log_likelihood: Float64[np.ndarray, " D"]
+    log_factor: float = 0.0
+    saturated: float = 0.0
+    histogram: Float64[np.ndarray, "2 bins"] | None = None
+    levels: LevelSums | None = None
+    alone: Float64[np.ndarray, " D"] | None = None
+    exposed: ExposureSums | None = None
+    shown: Shown | None = None
+
+
+def training_sums(
+    likelihood: KindName, y: Shaped[np.ndarray, "B D"], given: Mapping[str, Float64[np.ndarray, " B"]]
+) -> Shown:
+    """Return the sums over the shown rows of a block of a table.
+
+    Parameters
+    ----------
+    likelihood : {"gaussian", "poisson"}
+        Of the view.
+    y : array
+        Its values; NaN where they are missing or hidden.
+    given : mapping of str to array
+        What the rows stand for, see `Model.row_roles`; rows of unknown or no exposure or weight are left out.
+    """
+    poisson, ones = likelihood == "poisson", np.ones(len(y))
+    n = np.asarray(given.get(EXPOSURE if poisson else WEIGHT, ones))[:, None]
+    y = np.asarray(y, float) - np.asarray(given.get(OFFSET, 0.0 * ones))[:, None]
+    seen = ~np.isnan(y) & (n > 0)
+    n, y = np.where(seen, n, 0.0), np.where(seen, y, 0.0)
+    within = np.where(seen, np.asarray(given.get(WITHIN, 0.0 * ones))[:, None], 0.0)
+    times = np.where(seen, 1.0, 0.0) if poisson else n
+    return Shown(n.sum(axis=0), (times * y).sum(axis=0), (times * y**2 + within).sum(axis=0))
+
+
+def level_sums(
+    n_levels: int,
+    shown: Shaped[np.ndarray, "B D"],
+    features: Integer[np.ndarray, " H"],
+    y: Shaped[np.ndarray, " H"],
+    predictive: Predictive,
+) -> LevelSums:
+    """Return the sums over entries that are levels of a block.
+
+    Parameters
+    ----------
+    n_levels : int
+        Levels (L).
+    shown : array
+        The block; NaN where entries are missing or hidden.
+    features, y : arrays
+        Features and values of the held-out entries (H of them).
+    predictive : Predictive
+        Their distribution.
+    """
+    n_features = shown.shape[1]
+    counts = [np.bincount(features, y == level, minlength=n_features) for level in range(n_levels)]
+    likely = np.stack([predictive.log_density(np.full(len(y), float(level))) for level in range(n_levels)])
+    hits = float((likely.argmax(axis=0) == y).sum())
+    of_shown = [(shown == level).sum(axis=0) for level in range(n_levels)]
+    return LevelSums(np.array(counts, float), np.array(of_shown, float), hits)
+
+
+def entry_scores(
+    likelihood: Likelihood | str,
+    n_features: int,
+    features: Integer[np.ndarray, " H"],
+    y: Shaped[np.ndarray, " H"],
+    mean: Shaped[np.ndarray, " H"],
+    sd: Shaped[np.ndarray, " H"],
+    given: Mapping[str, Float64[np.ndarray, " H"]] | None = None,
+    predictive: Predictive | None = None,
+    alone: tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, "P D"]] | None = None,
+) -> Sums:
+    """Return the sums of some held-out entries (H of them) of one view.
+
+    Parameters
+    ----------
+    likelihood : Likelihood or str
+        Of the view.
+    n_features : int
+        Features of the view (D).
+    features : array
+        Feature of each entry.
+    y : array
+        True values.
+    mean, sd : arrays
+        Predicted mean on the data scale and standard deviation of a new observation.
+    given : mapping of str to array, optional
+        Of a table, what the row of each entry stands for, see `Model.row_roles`.
+    predictive : Predictive, optional
+        Distribution of the entries; None: that of the likelihood with this mean and standard deviation.
+    alone : (D,) and (P, D) array, optional
+        Predictor and nuisance parameters of the likelihood fitted to each feature alone.
+    """
+    y, mean = np.asarray(y, float), np.asarray(mean, float)
+    given = given or {}
+    density = get_likelihood(likelihood) if isinstance(likelihood, str) else likelihood
+
+    def total(values: Float64[np.ndarray, " H"]) -> Float64[np.ndarray, " D"]:
+        return np.bincount(features, values, minlength=n_features).astype(float)
+
+    if not density.discrete and given:
+        return _merged_scores(total, y, mean, np.asarray(sd, float), given)
+    if predictive is None or density.is_binary:
+        log_likelihood = _log_likelihood(density, y, mean, np.asarray(sd, float))
+    else:
+        log_likelihood = predictive.log_density(y)
+    log_factor, saturated, aux = 0.0, 0.0, None if predictive is None else predictive.aux
+    if density.discrete and not density.is_binary and not density.levels and aux is None:
+        plain = density if np.isfinite(density.largest) else get_likelihood("poisson")
+        log_factor = float(plain.log_factor(y, np.empty((0, 1))).sum())
+        best = y * np.log(np.maximum(y, 1.0)) - y
+        if np.isfinite(density.largest):
+            left = density.largest - y
+            best = best + y + left * np.log(np.maximum(left, 1.0)) - density.largest * np.log(density.largest)
+        saturated = float(best.sum()) + log_factor
+    return Sums(
+        n=np.bincount(features, minlength=n_features).astype(float),
+        y=total(y),
+        yy=total(y * y),
+        squared_error=total((y - mean) ** 2 * ~_beyond(density, aux, y, mean)),
+        log_likelihood=total(log_likelihood),
+        log_factor=log_factor,
+        saturated=saturated,
+        alone=None if alone is None else total(_log_alone(density, y, features, aux, *alone)),
+        histogram=_histogram(y, mean) if density.is_binary else None,
+        exposed=_exposure_sums(total, y, given[EXPOSURE]) if EXPOSURE in given else None,
+    )
+
+
+def _beyond(
+    density: Likelihood,
+    aux: Float64[np.ndarray, " H"] | None,
+    y: Float64[np.ndarray, " H"],
+    mean: Float64[np.ndarray, " H"],
+) -> Bool[np.ndarray, " H"]:
+    """Return which entries are known to lie beyond a limit, as they are predicted to."""
+    if aux is None or density.aux != "censored":
+        return np.zeros(len(y), bool)
+    return np.asarray(((aux < 0) & (mean < y)) | ((aux > 0) & (mean > y)))
+
+
+def _log_alone(
+    density: Likelihood,
+    y: Float64[np.ndarray, " H"],
+    features: Integer[np.ndarray, " H"],
+    aux: Float64[np.ndarray, " H"] | None,
+    x: Float64[np.ndarray, " D"],
+    phi: Float64[np.ndarray, "P D"],
+) -> Float64[np.ndarray, " H"]:
+    """Return log p(y) by the likelihood fitted to each feature alone."""
+    return np.asarray(density.log_density(y, x[features], phi[:, features], aux))
+
+
+Total = Callable[[Float64[np.ndarray, " H"]], Float64[np.ndarray, " D"]]
+
+
+def _merged_scores(
+    total: Total,
+    y: Float64[np.ndarray, " H"],
+    mean: Float64[np.ndarray, " H"],
+    sd: Float64[np.ndarray, " H"],
+    given: Mapping[str, Float64[np.ndarray, " H"]],
+) -> Sums:
+    """Return the sums over all observations that Gaussian entries stand for."""
+    nothing = np.zeros(len(y))
+    w, within, offset = (
+        np.nan_to_num(given.get(role, nothing + unknown), nan=unknown)
+        for role, unknown in ((WEIGHT, 1.0), (WITHIN, 0.0), (OFFSET, 0.0))
+    )
+    var, error = np.maximum(sd**2, 1e-12), w * (y - mean) ** 2 + within
+    return Sums(
+        n=total(w),
+        y=total(w * (y - offset)),
+        yy=total(w * (y - offset) ** 2 + within),
+        squared_error=total(error),
+        log_likelihood=total(-0.5 * (w * np.log(2 * np.pi * var) + error / var)),
+    )
+
+
+def _exposure_sums(total: Total, y: Float64[np.ndarray, " H"], t: Float64[np.ndarray, " H"]) -> ExposureSums:
+    """Return the sums over counts with exposures; one that is not known is taken for 1, as in predictions."""
+    t = np.where(np.isnan(t), 1.0, t)
+    log_t = np.log(np.maximum(t, np.finfo(float).tiny))
+    return ExposureSums(total(t), total(t * y), total(t * t), total(np.where(y > 0, y * log_t, 0.0)))
+
+
+def _log_likelihood(
+    likelihood: Likelihood,
+    y: Float64[np.ndarray, " H"],
+    mean: Float64[np.ndarray, " H"],
+    sd: Float64[np.ndarray, " H"],
+) -> Float64[np.ndarray, " H"]:
+    """Return log p(y) of each entry in nats, given mean and standard deviation."""
+    from factorflow.posterior.predictive import log_density
+
+    if not likelihood.discrete:
+        sd = np.sqrt(np.maximum(sd**2, 1e-12))
+    elif likelihood.is_binary:
+        mean = np.clip(mean, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
+    else:
+        mean = np.maximum(mean, RATE_FLOOR)
+        sd = np.sqrt(mean) if likelihood.name == "poisson" else sd
+    return log_density(likelihood, y, mean, sd, {})
+
+
+def _histogram(y: Float64[np.ndarray, " H"], p: Float64[np.ndarray, " H"]) -> Float64[np.ndarray, "2 bins"]:
+    """Return the counts of y = 0 and y = 1 by log-odds of p."""
+    tiny = np.finfo(float).tiny
+    odds = np.log(np.maximum(p, tiny)) - np.log(np.maximum(1.0 - p, tiny))
+    scaled = (np.clip(odds, -LOG_ODDS_LIMIT, LOG_ODDS_LIMIT) / LOG_ODDS_LIMIT + 1.0) * (AUC_BINS / 2)
+    bins = np.minimum(scaled.astype(np.int64), AUC_BINS - 1)
+    code = bins + AUC_BINS * (y > 0.5)
+    return np.bincount(code, minlength=2 * AUC_BINS).astype(float).reshape(2, AUC_BINS)
