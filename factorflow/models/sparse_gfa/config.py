@@ -72,6 +72,9 @@ class SparseGFA(ModelConfig):
         default="spike_slab",
         description=f"Prior of the loadings, of all views or by view: {prior_help()}.",
     )
+    slab: Literal["exponential", "half_normal"] = Field(
+        default="exponential", description="Distribution of positive loadings where they are 'nonnegative'."
+    )
     feature_sets: str | dict[str, str | list[str] | dict[str, list[str]]] | None = Field(
         default=None,
         description="Sets of features that factors with loadings 'informed' may be named by: path of a GMT "
@@ -203,7 +206,8 @@ class SparseGFA(ModelConfig):
         return None if self.feature_sets is None or not informed else (informed, self.feature_sets)
 
     def _loadings(self, view: str) -> str:
-        return self.loadings if isinstance(self.loadings, str) else self.loadings.get(view, "spike_slab")
+        name = self.loadings if isinstance(self.loadings, str) else self.loadings.get(view, "spike_slab")
+        return f"{name}(slab={self.slab})" if name == "nonnegative" else name
 
     @property
     def given_columns(self) -> str | list[str] | None:
@@ -316,6 +320,8 @@ class SparseGFA(ModelConfig):
                 found["size_factors"] = "no view is of counts"
         if self.given_sets([view.name for view in meta.views]) is None:
             found["feature_sets"] = "the loadings of no view are 'informed'"
+        if all(get_prior(self._loadings(view.name)).signed for view in meta.value_views):
+            found["slab"] = "the loadings of no view are 'nonnegative'"
         if self.intercepts:
             found["center"] = "intercepts are learned"
         if self.inference == "full":
@@ -432,7 +438,8 @@ class SparseGFA(ModelConfig):
             )
         bounded = self.bound or not density.concave or (self.inference != "full" and density.tight_bound)
         gaussian = likelihood == "gaussian"
-        prior = self.ard_prior or shared_alpha_prior or (0.5, 0.5 * density.loading_size**2)
+        power = get_prior(loadings).power
+        prior = self.ard_prior or shared_alpha_prior or (0.5, 0.5 * density.loading_size**power)
         return ViewSettings(
             name=view.name,
             kind=view.likelihood,

@@ -110,7 +110,8 @@ def corrected(settings: Settings, globals_: Globals, spread: Spread) -> dict[str
         name, weights, shared = view.name, globals_.weights[view.name], globals_.views[view.name]
         active, count = _active(settings, weights), globals_.fixed[view.name].count.sum(axis=1)
         on[name] = active[:, :k]
-        prior = np.append(shared.alpha, column_precision(settings, shared))
+        own_prior = view.prior(sparse=True).precision(shared)
+        prior = np.append(own_prior, column_precision(settings, shared))
         size, average[name] = _known(settings, name, globals_, count)
         mean[name] = np.where(on[name], weights.mean, 0.0)
         correlation = _correlation(spread)
@@ -140,7 +141,8 @@ def _known(
     given[:, settings.learned_columns] = message_precision(settings, weights, view)
     if not settings.intercepts:
         given[:, 0] = settings.information(name, weights) * count
-    size = np.concatenate([np.maximum(precision - view.alpha, 0.0), given], axis=1)
+    own = settings.view(name).prior(sparse=True).precision(view)
+    size = np.concatenate([np.maximum(precision - own, 0.0), given], axis=1)
     return np.sqrt(size), given[:, 0] / settings.n_rows
 
 

@@ -10,11 +10,11 @@ import pytest
 from scipy.integrate import quad
 
 import factorflow
-from factorflow.errors import InputError
+from factorflow.errors import InputError, UnusedWarning
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.loadings import PriorConstants, get_prior, prior_names
 from factorflow.models.sparse_gfa.loadings.base import _REGISTRY
-from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture
+from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture, truncated
 from factorflow.models.sparse_gfa.state import View, Weights, expected_weights
 
 ALPHA, THETA = 1.7, 0.3
@@ -35,7 +35,10 @@ def one_weight() -> Weights:
     return Weights(np.zeros((1, 1)), ones, None, ones, ones, None, None, np.empty((1, 0)))
 
 
-@pytest.mark.parametrize("name", prior_names())
+PRIORS = (*prior_names(), "nonnegative(slab=half_normal)")
+
+
+@pytest.mark.parametrize("name", PRIORS)
 def test_a_density_is_one(name: str) -> None:
     prior, view = get_prior(name), one_view()
     w = np.concatenate([-np.geomspace(1e3, 1e-7, 200_000), np.geomspace(1e-7, 1e3, 200_000)])
@@ -46,7 +49,7 @@ def test_a_density_is_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("message", [(0.0, 2.0), (3.0, 2.0), (-40.0, 30.0)])
-@pytest.mark.parametrize("name", prior_names())
+@pytest.mark.parametrize("name", PRIORS)
 def test_one_loading_is_exact(name: str, message: tuple[float, float]) -> None:
     """Its moments, and the evidence, by numerical integration; a further prior is tested by its file."""
     linear, p = message
@@ -167,3 +170,85 @@ def test_parameters_of_a_prior_are_checked() -> None:
         get_prior("ard(a=b)")
     with pytest.raises(InputError, match="loadings = what: expected one of spike_slab, ard, horseshoe"):
         get_prior("what")
+
+
+@pytest.mark.parametrize("a", [-2000.0, -31.0, -21.0, -19.0, -3.0, 0.0, 4.0, 50.0])
+def test_moments_of_truncated_normals(a: float) -> None:
+    """Beyond 20 standard deviations their usual form cancels."""
+    mode = max(a, 0.0)
+
+    def moment(power: int) -> float:
+        def at(t: float) -> float:
+            return t**power * np.exp(-0.5 * (t - a) ** 2 + 0.5 * (mode - a) ** 2)
+
+        reach = 12.0 if a > -15.0 else 60.0 / -a
+        return float(quad(at, max(mode - reach, 0.0), mode + reach, limit=500, epsabs=0.0, epsrel=1e-12)[0])
+
+    first, second, _ = truncated(np.array([[2.0 * a]]), np.array([[4.0]]))
+    assert float(first[0, 0]) == pytest.approx(2.0 * moment(1) / moment(0), rel=1e-8)
+    assert float(second[0, 0]) == pytest.approx(4.0 * moment(2) / moment(0), rel=1e-8)
+
+
+def parts(seed: int, n_samples: int = 200) -> dict[str, Any]:
+    """Simulate scores and loadings that are 0 or positive."""
+    rng = np.random.default_rng(seed)
+    z = rng.exponential(size=(n_samples, 4)) * (rng.random((n_samples, 4)) < 0.5)
+    w = rng.exponential(size=(50, 4)) * (rng.random((50, 4)) < 0.3)
+    return {"z": z, "w": w, "x": z @ w.T, "noise": 0.5 * rng.standard_normal((n_samples, 50))}
+
+
+@pytest.mark.parametrize("slab", ["exponential", "half_normal"])
+def test_parts_are_found(slab: str, tmp_path: Path) -> None:
+    truth = parts(1)
+    data = factorflow.write_dataset(tmp_path / "d", {"y": truth["x"] + truth["noise"]})
+    model = SparseGFA(n_factors=7, loadings="nonnegative", slab=slab)
+    posterior = factorflow.fit(data, model, progress=False)
+    found = posterior.loadings("y").transpose("feature_y", "factor").to_numpy()
+    assert found.shape == (50, 4)
+    assert (found >= 0.0).all()
+    alike = np.corrcoef(found.T, truth["w"].T)[:4, 4:]
+    np.testing.assert_array_less(0.99, alike.max(axis=0))
+    order = alike.argmax(axis=0)
+    zeros = posterior.inclusion("y").transpose("feature_y", "factor").to_numpy()[:, order] < 0.5
+    assert np.mean(zeros == (truth["w"] == 0.0)) > 0.93
+    objective = posterior.trace["objective"].to_numpy()[(posterior.trace["stage"] == "sparse").to_numpy()]
+    assert (np.diff(objective) > -1e-9 * np.abs(objective[1:])).all()
+    spikes = factorflow.fit(data, SparseGFA(n_factors=7), progress=False)
+    assert objective[-1] > spikes.trace["objective"].to_numpy()[-1] + 20.0
+    again = factorflow.fit(data, model, progress=False, warm_start=posterior)
+    np.testing.assert_allclose(again.loadings("y"), posterior.loadings("y"), atol=0.02)
+    sd = posterior.variable("corrected_loadings_sd_y").transpose("feature_y", "factor").to_numpy()[:, order]
+    scale = (found[:, order] * truth["w"]).sum(axis=0) / (truth["w"] ** 2).sum(axis=0)
+    large = truth["w"] > 0.5
+    off = np.abs(found[:, order] - truth["w"] * scale)[large] / sd[large]
+    assert (
+        np.mean(off < 1.96) > 0.93
+    )  # the scale of a factor, which they leave open, is that of the truth here
+
+
+def test_a_view_of_parts_beside_one_of_both_signs(tmp_path: Path) -> None:
+    truth, rng = parts(2), np.random.default_rng(0)
+    other = truth["z"] @ rng.normal(size=(4, 30)) + rng.standard_normal((200, 30))
+    other[:, :4] -= 6.0 * truth["z"]  # the largest loadings are negative
+    counts = rng.poisson(np.exp(0.5 + 0.4 * truth["x"][:, :20].clip(max=5.0)))
+    views = {"parts": truth["x"] + truth["noise"], "other": other, "counts": counts}
+    data = factorflow.write_dataset(tmp_path / "d", views)
+    loadings = {"parts": "nonnegative", "counts": "nonnegative"}
+    posterior = factorflow.fit(data, SparseGFA(n_factors=6, loadings=loadings), progress=False)
+    assert len(posterior.factors) >= 4
+    assert (posterior.loadings("parts").values >= 0.0).all()
+    assert (posterior.loadings("counts").values >= 0.0).all()
+    assert posterior.loadings("other").values.min() < -1.0
+    found = posterior.scores().to_numpy()
+    alike = np.corrcoef(found.T, truth["z"].T)[: found.shape[1], found.shape[1] :]
+    np.testing.assert_array_less(0.9, alike.max(axis=0))
+
+
+def test_slabs_of_parts_are_checked(truth: dict[str, Any], tmp_path: Path) -> None:
+    data = factorflow.write_dataset(tmp_path / "d", {"y": truth["y"]})
+    with pytest.warns(UnusedWarning, match="the loadings of no view are 'nonnegative'"):
+        factorflow.fit(data, SparseGFA(n_factors=2, slab="half_normal", max_iter=2), progress=False)
+    with pytest.raises(InputError, match="slab = normal: expected one of exponential, half_normal"):
+        get_prior("nonnegative(slab=normal)")
+    with pytest.raises(InputError, match="loadings nonnegative"):
+        factorflow.fit(data, SparseGFA(n_factors=2, loadings="nonnegative", n_draws=2), progress=False)

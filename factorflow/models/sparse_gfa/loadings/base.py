@@ -30,6 +30,9 @@ __all__ = [
     "slab_variances",
 ]
 
+LEAST_PRECISION = 1e-10
+"""Of exponential slabs, which add none: what tells of a loading may be as good as nothing."""
+
 Pairs = Float64[np.ndarray, "#D Q"]
 Linear = Float64[np.ndarray, "D K"]
 Scale = Float64[np.ndarray, " D"]
@@ -121,6 +124,10 @@ class LoadingsPrior(ABC):
 
         Of its own model, parameters of the view at their expectations; what tests compare updates with.
         """
+
+    def precision(self, view: View) -> Float64[Array, " K"]:
+        """Return the precision that a slab adds to that of the entries."""
+        return view.alpha if self.power == 2.0 else np.full(view.alpha.shape, LEAST_PRECISION)
 
     def sums(self, weights: Weights) -> LoadingSums:
         """Return what the loadings of some features add up."""

@@ -38,7 +38,7 @@ __all__ = ["Component", "Mixture", "truncated"]
 LOG_2PI = float(np.log(2.0 * np.pi))
 LEAST = 1e-10
 """Least precision of a message that an exponential component gets: it has none of its own."""
-FAR = -30.0
+FAR = -20.0
 """Below this many standard deviations moments of truncated normals follow from their asymptotic series."""
 
 
@@ -99,7 +99,7 @@ class Mixture(LoadingsPrior):
                 new if was is None else was + step * (new - was)
                 for was, new in zip(old, (amount, terms, included), strict=True)
             )
-        found = replace(weights, scaled_square=amount, entropies=terms)
+        found = replace(weights, scaled_square=None if self.spikes else amount, entropies=terms)
         if not self.spikes:
             return replace(found, mean=mean, variance=variance, inclusion=None), float(terms.sum())
         shown = np.maximum(included, 1e-300)
@@ -182,6 +182,7 @@ def truncated(
     log_mass = np.asarray(log_ndtr(a))
     b, far = np.maximum(-a, -FAR), a < FAR
     near = np.exp(np.minimum(-0.5 * (a**2 + LOG_2PI) - log_mass, 50.0))
-    first = np.where(far, 1 / b - 2 / b**3 + 10 / b**5, a + near)
-    second = np.where(far, 2 / b**2 - 10 / b**4 + 74 / b**6, 1 + a * first)
+    tail = 2 - (10 - (74 - (706 - 8162 / b**2) / b**2) / b**2) / b**2  # b^2 (1 - b E)
+    first = np.where(far, (1 - tail / b**2) / b, a + near)
+    second = np.where(far, tail / b**2, 1 + a * first)
     return s * first, variance * second, log_mass

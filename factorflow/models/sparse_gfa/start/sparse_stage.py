@@ -24,7 +24,8 @@ def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
     scaled by the square root of its noise precision and normalised (Kaiser), of scores made white, ends the
     arbitrary rotation inside groups of similar factors that the warm-up leaves behind. The scores start
     from their rotated means; the noise is kept; all else starts anew. Of more factors than were asked for
-    (`restarts.SPARE`) those that explain most are left.
+    (`restarts.SPARE`) those that explain most are left. Where loadings may not be negative, factors get the
+    sign that most of them want.
     """
     globals_ = discard_unverified_step(globals_)
     kept = without_weak_factors(settings, globals_)
@@ -37,11 +38,12 @@ def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
         fresh = initial_view(settings, view.name, weights, turned.fixed[view.name])
         old = turned.views[view.name]
         shape, rate = view.alpha_prior
-        squares = _second_moment(weights.mean, weights.variance)
+        power = view.prior(sparse=True).power
+        squares = _moment(weights.mean, weights.variance, power)
         views[view.name] = replace(
             fresh,
-            alpha_shape=shape + 0.5 * len(weights.mean) * np.ones(len(squares)),
-            alpha_rate=rate + 0.5 * squares,
+            alpha_shape=shape + len(weights.mean) / power * np.ones(len(squares)),
+            alpha_rate=rate + squares / power,
             intercept_mean=old.intercept_mean,
             intercept_mean_variance=old.intercept_mean_variance,
             intercept_shape=old.intercept_shape,
@@ -95,7 +97,18 @@ def _to_simple_structure(settings: Settings, globals_: Globals) -> Float64[Array
     white = whitening(globals_.second)
     loadings = np.concatenate([_scaled_loadings(settings, globals_, v.name) for v in settings.views])
     rotation = varimax(loadings @ np.linalg.inv(white))
-    return np.asarray(rotation.T @ white)
+    transform = rotation.T @ white
+    return np.asarray(_upwards(settings, globals_, transform)[:, None] * transform)
+
+
+def _upwards(settings: Settings, globals_: Globals, transform: Float64[Array, "K K"]) -> Float64[Array, " K"]:
+    """Return the signs of factors with which most is positive of loadings that may not be negative."""
+    views = [view.name for view in settings.views if not view.prior(sparse=True).signed]
+    if not views:
+        return np.ones(len(transform))
+    loadings = np.concatenate([_scaled_loadings(settings, globals_, name) for name in views])
+    cubes = ((loadings @ np.linalg.inv(transform)) ** 3).sum(axis=0)
+    return np.where(cubes < 0.0, -1.0, 1.0)
 
 
 def _scaled_loadings(settings: Settings, globals_: Globals, name: str) -> Float64[Array, "D K"]:
@@ -104,6 +117,9 @@ def _scaled_loadings(settings: Settings, globals_: Globals, name: str) -> Float6
     return np.sqrt(precision)[:, None] * expected_weights(weights)[0]
 
 
-def _second_moment(mean: Float64[Array, "D K"], variance: Float64[Array, "D V"]) -> Float64[Array, " K"]:
-    """Return sum_d E[w^2] by factor, from full covariances."""
-    return np.asarray((mean**2 + diagonal(variance, mean.shape[1])).sum(axis=0))
+def _moment(
+    mean: Float64[Array, "D K"], variance: Float64[Array, "D V"], power: float
+) -> Float64[Array, " K"]:
+    """Return sum_d E[w^2]^(power / 2) by factor, from full covariances."""
+    squares = mean**2 + diagonal(variance, mean.shape[1])
+    return np.asarray((squares if power == 2.0 else squares ** (0.5 * power)).sum(axis=0))

@@ -92,10 +92,10 @@ def _in_units(
 
 def _view(settings: Settings, name: str, view: View, weights: Weights, ratio: Float64[Array, " D"]) -> View:
     """Return what the features of a view share, as it is for weights ``ratio`` times as large."""
-    squared = float(np.mean(ratio**2))
+    grown = float(np.mean(ratio ** settings.view(name).prior(sparse=True).power))
     return replace(
         view,
-        alpha_rate=view.alpha_rate * squared,
+        alpha_rate=view.alpha_rate * grown,
         counts=None,
         pairs=precision_pairs(settings, name, weights),
     )
