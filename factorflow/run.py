@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,28 +16,26 @@ from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.data.aligned_dataset import AlignedDataset
 from factorflow.data.covariates import CovariateTable, model_meta, projected_covariates
 from factorflow.engine.draws import DrawStore, draw_chunk
-from factorflow.engine.events import CheckpointWritten, Event, OnEvent, RunFinished, RunStarted
+from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import check_device, environment
 from factorflow.engine.executors.launch import open_executor
 from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed_globals import FixedGlobals
 from factorflow.engine.loop import Budget, Loop
-from factorflow.engine.memory import measure, trace_scratch
+from factorflow.engine.memory import fit_into_memory, measure
 from factorflow.engine.memory_limits import (
-    Footprint,
-    check_memory,
     kept_bytes,
     local_must_spill,
     must_spill,
-    required_bytes,
 )
 from factorflow.engine.observers import observers
 from factorflow.engine.plan import Plan
 from factorflow.engine.publish import publish
+from factorflow.engine.resume_hints import note_outcome, with_resume_command
 from factorflow.engine.run_directory import Output, RunDirectory
 from factorflow.engine.source import Source
 from factorflow.engine.warm_start import Warm, warm_start
-from factorflow.errors import FactorflowError, InputError, OptionText, UnusedWarning, thread_limit_explained
+from factorflow.errors import InputError, OptionText, UnusedWarning
 from factorflow.models import configure
 from factorflow.models.configuration import ModelConfig
 from factorflow.models.contract import Model
@@ -97,7 +94,7 @@ def fit(
     config = configure(model)
     check_device(options.device, config.devices)
     hidden = Holdout.of(options.model_dump(), data.design)
-    before = None if warm is None else _opened(warm)
+    before = None if warm is None else _open_fit(warm)
     meta = model_meta(data, config, hidden, None if before is None else before.meta.covariates)
     built = config.build(meta)
     _check_entries(built, data, data.features)
@@ -110,7 +107,7 @@ def fit(
         warn(text, UnusedWarning, stacklevel=3)
     start, origin = None, ("", "")
     if before is not None:
-        start, origin = _warm(before, data, config, built)
+        start, origin = _start_of(before, data, config, built)
     given = None if meta.covariates is None else CovariateTable(meta.covariates)
     begun = RunRecord.begin(
         str(data.path), data.fingerprint, config.model_dump(mode="json"), options, environment(), origin,
@@ -120,15 +117,11 @@ def fit(
     output = Output(out, begun, overwrite=overwrite, resume=resume)
     if output.is_complete:
         return output.path
-    where = place or options.cluster or options.executor
-    opening = closing(open_executor(where, options.workers, options.memory_limit))
-    family = begun.identity.config["model"]
-    with _note_outcome(output, options), closing(output), opening as executor:
-        plan, draws = _plan(built, data, hidden, options, executor, output, warm=start, covariates=given)
-        budget = Budget(options.max_minutes, options.checkpoint_every)
-        with observers(options, output.name, family, executor, on_event or _ignore) as told:
-            told = _telling_how_to_go_on(told, output, options)
-            return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
+
+    def make_plan(executor: Executor) -> tuple[Plan, DrawStore | None]:
+        return _plan(built, data, hidden, options, executor, output, warm=start, covariates=given)
+
+    return _execute(output, options, place, on_event, begun.identity.config["model"], make_plan)
 
 
 def resume(
@@ -227,15 +220,30 @@ def project(
     output = Output(out, begun.ended("projected", "", 0), overwrite=overwrite, resume=resume)
     if output.is_complete:
         return output.path
+
+    def make_plan(executor: Executor) -> tuple[Plan, DrawStore | None]:
+        return _plan(model, aligned, None, whole, executor, output, fixed, covariates=given)
+
+    return _execute(output, options, place, on_event, config["model"], make_plan)
+
+
+def _execute(
+    output: Output,
+    options: ResumeOptions,
+    place: Client | Cluster | Executor | None,
+    on_event: OnEvent | None,
+    family: str,
+    make_plan: Callable[[Executor], tuple[Plan, DrawStore | None]],
+) -> xr.DataTree | Location:
+    """Carry out a run where its options say, and return its result."""
     where = place or options.cluster or options.executor
     opening = closing(open_executor(where, options.workers, options.memory_limit))
-    family = config["model"]
-    with _note_outcome(output, options), closing(output), opening as executor:
-        plan, draws = _plan(model, aligned, None, whole, executor, output, fixed, covariates=given)
+    with note_outcome(output, options), closing(output), opening as executor:
+        plan, draws = make_plan(executor)
         budget = Budget(options.max_minutes, options.checkpoint_every)
-        with observers(options, output.name, family, executor, on_event or _ignore) as told:
-            told = _telling_how_to_go_on(told, output, options)
-            return _run(Loop(plan, executor, budget, output.checkpoints, draws, told), output)
+        with observers(options, output.name, family, executor, on_event or _ignore) as listener:
+            listener = with_resume_command(listener, output, options)
+            return _run(Loop(plan, executor, budget, output.checkpoints, draws, listener), output)
 
 
 def _check_entries(
@@ -268,7 +276,7 @@ def _real_location(path: str | os.PathLike[str] | RemotePath) -> Location:
     return place if isinstance(place, RemotePath) else real_path(place)
 
 
-def _warm(
+def _start_of(
     posterior: StoredPosterior, data: Dataset, config: ModelConfig, model: Model[Any, Any]
 ) -> tuple[Warm, tuple[str, str]]:
     """Return the start that an earlier fit gives, its path, and the digest of its globals."""
@@ -277,7 +285,7 @@ def _warm(
     return found, (posterior.path or "", found.stored.digest(model.n_chains, found.number))
 
 
-def _opened(posterior: StoredPosterior | str | os.PathLike[str]) -> StoredPosterior:
+def _open_fit(posterior: StoredPosterior | str | os.PathLike[str]) -> StoredPosterior:
     if not isinstance(posterior, str | os.PathLike):
         return posterior
     where = str(current_version(as_location(posterior, "warm_start")))
@@ -297,51 +305,8 @@ def check_warm_start(
         Saying why.
     """
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
-    config, before = configure(model), _opened(posterior)
-    _warm(before, data, config, config.build(model_meta(data, config, like=before.meta.covariates)))
-
-
-@contextmanager
-def _note_outcome(output: Output, options: ResumeOptions) -> Iterator[None]:
-    """Add a note to an exception that ends a run: what is on disk and how to resume."""
-    try:
-        with thread_limit_explained():
-            yield
-    except FactorflowError as error:
-        if output.can_go_on:
-            error.add_note(f"To go on: {_resume_command(output, options)}")
-        raise
-    except Exception:
-        raise
-    except BaseException as interrupt:  # KeyboardInterrupt, SystemExit, Prefect's TerminationSignal
-        if (left := output.left_behind()) is not None:
-            interrupt.add_note(left)
-        if output.can_go_on:
-            interrupt.add_note(f"To go on: {_resume_command(output, options)}")
-        raise
-
-
-def _telling_how_to_go_on(on_event: OnEvent, output: Output, options: ResumeOptions) -> OnEvent:
-    """Return a listener whose checkpoints name the command that goes on from them."""
-    if output.shown_path is None:
-        return on_event
-    command = _resume_command(output, options)
-
-    def tell(event: Event) -> None:
-        on_event(replace(event, resume=command) if isinstance(event, CheckpointWritten) else event)
-
-    return tell
-
-
-def _resume_command(output: Output, options: ResumeOptions) -> str:
-    """Return the command that goes on with a run as it was begun."""
-    words = ["factorflow", "resume", str(output.shown_path)]
-    for name, field in ResumeOptions.model_fields.items():
-        value = getattr(options, name)
-        if value != field.default:
-            shown = value.model_dump_json(exclude_none=True) if name == "cluster" else str(value)
-            words += [f"--{name.replace('_', '-')}", shown]
-    return shlex.join(words)
+    config, before = configure(model), _open_fit(posterior)
+    _start_of(before, data, config, config.build(model_meta(data, config, like=before.meta.covariates)))
 
 
 def _plan(
@@ -360,7 +325,7 @@ def _plan(
     drawn = any(stage.keep for stage in model.stages())
     footprint, limit = measure(model, fitting=fixed is None), executor.memory_bytes
     n_groups = len(executor.cut(meta.n_blocks))
-    footprint, room = _fitting(model, footprint, n_groups, executor)
+    footprint, room = fit_into_memory(model, footprint, n_groups, executor)
     cache = kept_bytes(meta, footprint, room)
     views = tuple(view.name for view in meta.views)
     source = Source(data, views, hidden, cache, room - cache, options.device, covariates)
@@ -377,25 +342,6 @@ def _plan(
         local_path=output.kept if local_spill else None,
     )
     return plan, DrawStore(plan.draws_path, draw_chunk(footprint.globals_)) if plan.draws_path else None
-
-
-def _fitting(
-    model: Model[Any, Any], footprint: Footprint, n_groups: int, executor: Executor
-) -> tuple[Footprint, int]:
-    """Return the memory of a run, traced if it may not fit, and the budget of the block cache.
-
-    On workers blocks are kept in what is left; here the threads that update features have all of the memory.
-    """
-    meta, limit, room = model.meta, executor.memory_bytes, executor.cache_bytes
-    here = isinstance(executor, LocalExecutor)
-    n_threads = 1 if here else executor.n_root_threads
-    kept = min(room, -(-meta.n_rows // n_groups) * (meta.row_bytes + footprint.kept_per_row))
-    need = required_bytes(meta, footprint, n_groups, model.n_chains, limit, n_threads)
-    if need + (0 if here else kept) > limit:
-        footprint = trace_scratch(model, footprint)
-        need = required_bytes(meta, footprint, n_groups, model.n_chains, limit, n_threads)
-    check_memory(meta, footprint, n_groups, model.n_chains, limit, n_threads, executor.memory_note)
-    return footprint, room if here else min(room, limit - need)
 
 
 def _run(loop: Loop, output: Output) -> xr.DataTree | Location:

@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 
 from factorflow.covariates import COVARIATES
+from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.feature_runs import Run, cut_features, update_globals
-from factorflow.engine.memory_limits import Footprint
+from factorflow.engine.memory_limits import Footprint, check_memory
 from factorflow.engine.memory_limits import required_bytes as required_bytes  # the estimate, beside `measure`
 from factorflow.engine.plan import FEATURE_RUN
 from factorflow.errors import InputError
@@ -343,3 +344,22 @@ def _noise(generator: np.random.Generator, view: ViewMeta, shape: tuple[int, ...
     if view.likelihood in {"bernoulli", "poisson"}:  # what every likelihood of counts takes
         return generator.integers(0, 2, shape)
     return generator.uniform(0.25, 0.75, shape)  # what likelihoods of numbers take, of positive ones, too
+
+
+def fit_into_memory(
+    model: Model[Any, Any], footprint: Footprint, n_groups: int, executor: Executor
+) -> tuple[Footprint, int]:
+    """Return the memory of a run, traced if it may not fit, and the budget of the block cache.
+
+    On workers blocks are kept in what is left; here the threads that update features have all of the memory.
+    """
+    meta, limit, room = model.meta, executor.memory_bytes, executor.cache_bytes
+    here = isinstance(executor, LocalExecutor)
+    n_threads = 1 if here else executor.n_root_threads
+    kept = min(room, -(-meta.n_rows // n_groups) * (meta.row_bytes + footprint.kept_per_row))
+    need = required_bytes(meta, footprint, n_groups, model.n_chains, limit, n_threads)
+    if need + (0 if here else kept) > limit:
+        footprint = trace_scratch(model, footprint)
+        need = required_bytes(meta, footprint, n_groups, model.n_chains, limit, n_threads)
+    check_memory(meta, footprint, n_groups, model.n_chains, limit, n_threads, executor.memory_note)
+    return footprint, room if here else min(room, limit - need)

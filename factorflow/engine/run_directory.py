@@ -191,7 +191,7 @@ class Output:
         self._present = exists, begun = self._look(run)
         if resume and exists and (begun or delivered or resume == "auto"):
             previous = read_run(self.path)
-            self.is_complete = previous is not None and _is_result(previous, record)
+            self.is_complete = previous is not None and previous.is_result_of(record)
         if self.is_complete:
             run.delete_leftovers()  # of a run that was killed after its result was put in its place
             return
@@ -384,14 +384,6 @@ def _is_empty(path: Location) -> bool:
         return isinstance(path, Path) and not any(path.iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return False
-
-
-def _is_result(found: RunRecord, run: RunRecord) -> bool:
-    """Return whether a posterior is the complete result of a run; of a projection, with its iterations."""
-    if run.status != "projected":
-        return found.answers(run)
-    ended = found.status == "projected" and found.reason not in {"interrupted", "max_minutes"}
-    return ended and found.identity == run.identity and found.options.max_iter == run.options.max_iter
 
 
 def _warn_of_other_versions(begun: RunRecord, now: RunRecord) -> None:

@@ -178,6 +178,13 @@ class RunRecord(BaseModel):
             return limit == spent  # with another budget it would have ended elsewhere
         return limit is None or limit >= self.n_iterations
 
+    def is_result_of(self, run: RunRecord) -> bool:
+        """Return whether this is the complete result of a run; of a projection, with its iterations."""
+        if run.status != "projected":
+            return self.answers(run)
+        ended = self.status == "projected" and self.reason not in {"interrupted", "max_minutes"}
+        return ended and self.identity == run.identity and self.options.max_iter == run.options.max_iter
+
     def attributes(self) -> dict[str, Any]:
         """Return the record as attributes, one for each part that has a value: netCDF knows no None."""
         parts = self.model_dump(mode="json", exclude={"options": set(PASSING)})

@@ -167,7 +167,7 @@ def test_only_a_run_that_may_not_fit_is_traced(tmp_path: Path, monkeypatch: pyte
         traced.append(footprint)
         return replace(footprint, scratch=0, scratch_per_row=0)
 
-    monkeypatch.setattr("factorflow.run.trace_scratch", trace)
+    monkeypatch.setattr("factorflow.engine.memory.trace_scratch", trace)
     factorflow.fit(dataset, config, progress=False)
     assert not traced
     limit = required_bytes(dataset.meta(), measure(config.build(dataset.meta())), 1, 1, 1 << 40) - 1
