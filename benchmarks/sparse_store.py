@@ -80,7 +80,7 @@ def main() -> int:
             size = sum(bytes_of(Path(folder) / layout / "x" / name) for name in ARRAYS[layout])
             report[f"{layout}_bytes_a_non_zero"] = round(size / nnz, 3)
         numbers = range(stores["sparse"].n_blocks)
-        sparse = stores["sparse"]._opened_views["x"]
+        sparse = stores["sparse"].opened_view("x")
         ways = {
             "dense_blocks": lambda: deque((stores["dense"].block(i) for i in numbers), 0),
             "sparse_blocks": lambda: deque((stores["sparse"].block(i) for i in numbers), 0),

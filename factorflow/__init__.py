@@ -14,7 +14,7 @@ from factorflow.lazy_imports import names_of, on_first_use
 if TYPE_CHECKING:
     from factorflow import analysis, data, models, posterior, report
     from factorflow.api import Posterior, fit, load, open_posterior, project
-    from factorflow.data import open_dataset, simulate, write_dataset, write_table
+    from factorflow.data import add_view, open_dataset, simulate, write_dataset, write_table
     from factorflow.workflow.resume import resume
 
     __version__: str
@@ -25,6 +25,7 @@ __all__ = [
     "Posterior",
     "RunError",
     "__version__",
+    "add_view",
     "analysis",
     "data",
     "fit",
@@ -43,7 +44,7 @@ __all__ = [
 
 _API = ("Posterior", "fit", "load", "open_posterior", "project")
 _MODULES = ("analysis", "data", "models", "posterior", "report")
-_DATA = ("open_dataset", "simulate", "write_dataset", "write_table")
+_DATA = ("add_view", "open_dataset", "simulate", "write_dataset", "write_table")
 
 _get = on_first_use(
     __name__,

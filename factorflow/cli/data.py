@@ -18,12 +18,12 @@ from factorflow.cli.options import (
 )
 from factorflow.cli.output import DisplayedResult, command
 from factorflow.errors import InputError
-from factorflow.settings import SourceOptions
+from factorflow.settings import DerivedOptions, SourceOptions
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands that make and show datasets."""
-    for function in (ingest, simulate, inspect):
+    for function in (ingest, add_view, simulate, inspect):
         command(app)(function)
 
 
@@ -57,6 +57,19 @@ def ingest(
     else:
         raise InputError("SOURCE", "nothing", "files or a folder", "Or give --table and --formula.")
     return DisplayedResult(dataset.describe(), repr(dataset))
+
+
+def add_view(
+    dataset: Annotated[Path, typer.Argument(help="A dataset on a disk.", parser=path)],
+    name: Annotated[str, typer.Argument(help="Name of the new view.")],
+    of: Annotated[str, typer.Option(help="The view of counts that it is computed from.")],
+    options: DerivedOptions,
+) -> DisplayedResult:
+    """Add a view that is computed from the counts of another whenever a block is read."""
+    from factorflow.data import add_view as add
+
+    grown = add(dataset, name, of, **options.model_dump())
+    return DisplayedResult(grown.describe(), repr(grown))
 
 
 def _views(sources: Sequence[str]) -> str | dict[str, str | list[str | Path]]:

@@ -8,6 +8,7 @@ from factorflow.lazy_imports import names_of, on_first_use
 
 if TYPE_CHECKING:
     from factorflow.data.holdout import Holdout
+    from factorflow.data.ingest.add_view import add_view
     from factorflow.data.ingest.checks import DataWarning
     from factorflow.data.ingest.ingest import write_dataset
     from factorflow.data.simulation.simulate import simulate
@@ -26,6 +27,7 @@ __all__ = [
     "Missing",
     "TableDesign",
     "ViewMeta",
+    "add_view",
     "open_dataset",
     "simulate",
     "write_dataset",
@@ -40,6 +42,7 @@ __getattr__ = on_first_use(
         "DataWarning": "factorflow.data.ingest.checks",
         "Holdout": "factorflow.data.holdout",
         "TableDesign": "factorflow.design",
+        "add_view": "factorflow.data.ingest.add_view",
         "simulate": "factorflow.data.simulation.simulate",
         "write_dataset": "factorflow.data.ingest.ingest",
         "write_table": "factorflow.data.tables.write",

@@ -22,6 +22,7 @@ from factorflow.settings.runs import (
     TrialOptions,
 )
 from factorflow.settings.sources import (
+    DerivedOptions,
     FileOptions,
     MatrixOptions,
     SourceOptions,
@@ -33,6 +34,7 @@ __all__ = [
     "SELECTION",
     "Cluster",
     "ClusterSetting",
+    "DerivedOptions",
     "FileOptions",
     "ExecutorName",
     "FitOptions",

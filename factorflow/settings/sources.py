@@ -155,6 +155,25 @@ class MatrixOptions(FileOptions):
         return given | ({"index_col": str(column).lower()} if isinstance(column, int) else {})
 
 
+class DerivedOptions(Options):
+    """Options for a view that is computed from another (`factorflow.add_view`)."""
+
+    of = "factorflow.add_view"
+
+    transform: Literal["log1p", "binarize", "pearson"] = Field(
+        description="log1p: log(1 + counts, scaled to a total of target_sum in every sample); binarize: "
+        "whether there are any; pearson: residuals of a negative binomial given the totals of sample and "
+        "feature."
+    )
+    target_sum: float = Field(default=1e4, gt=0, description="Total of a sample, for log1p.")
+    max_value: float | None = Field(
+        default=None,
+        gt=0,
+        description="Largest value: for log1p in standard deviations above the mean of a feature, none when "
+        "left out; for pearson as it is, the root of the number of samples when left out.",
+    )
+
+
 class TableOptions(FileOptions):
     """Options for a long table (`factorflow.write_table`)."""
 

@@ -84,11 +84,18 @@ def signature(document: Mapping[str, Any]) -> str:
     return _sha256(json.dumps(document, sort_keys=True).encode())
 
 
-def write_manifest(store: str | os.PathLike[str], *, verify: bool = False, consolidate: bool = False) -> None:
+def write_manifest(
+    store: str | os.PathLike[str],
+    *,
+    verify: bool = False,
+    consolidate: bool = False,
+    attributes: Mapping[str, Any] | None = None,
+) -> None:
     """Write the checksums of a complete store into its root; files that do not belong to it are deleted.
 
     A chunk that was never written is an InputError, and with ``verify``, which reads all, a damaged one. With
     ``consolidate`` the root repeats all metadata (Zarr's consolidated metadata): others need not be read.
+    ``attributes`` take the place of those that the root has by these names, in the same moment.
     """
     root, present = Path(store), list_names(Path(store))
     contents, arrays, metadata_by_node = {}, dict[str, set[str]](), dict[str, Any]()
@@ -106,6 +113,7 @@ def write_manifest(store: str | os.PathLike[str], *, verify: bool = False, conso
         if name not in arrays.get(f"{name}/".rpartition("/c/")[0], {name}):
             (root / name).unlink()
     document = json.loads((root / METADATA).read_text(encoding="utf-8"))
+    document["attributes"] |= attributes or {}
     document["attributes"].pop(SIGNATURE, None)
     document.pop(CONSOLIDATED, None)
     contents[ROOT] = sorted({*document["attributes"], CONTENTS})

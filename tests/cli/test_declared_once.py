@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from factorflow import Posterior, fit, write_dataset, write_table
+from factorflow import Posterior, add_view, fit, write_dataset, write_table
 from factorflow.cli import app
 from factorflow.settings import (
+    DerivedOptions,
     FitOptions,
     MatrixOptions,
     Options,
@@ -26,11 +27,13 @@ from factorflow.settings import (
 TAKERS: list[tuple[Callable[..., Any], type[Options]]] = [
     (fit, FitOptions),
     (Posterior.project, ProjectOptions),
+    (add_view, DerivedOptions),
     (write_dataset, MatrixOptions),
     (write_table, TableOptions),
 ]
 COMMANDS: list[tuple[str, type[Options]]] = [
     ("ingest", SourceOptions),
+    ("add-view", DerivedOptions),
     ("refresh", SourceOptions),
     ("refresh", RunOptions),
     ("fit", FitOptions),

@@ -122,6 +122,7 @@ def _check(old: Dataset) -> None:
         "sequences": bool(manifest.n_sequences),
         "metadata of the samples": bool(manifest.obs_columns),
         "categorical variables or covariates": not all(v.kind.is_values for v in old.views.values()),
+        "views computed from others": any(entry.of for entry in manifest.views),
         "limits or numbers of trials": any(entry.aux for entry in manifest.views),
         "recoded values": any(entry.recoded for entry in manifest.views),
         "the design of a table": manifest.design is not None,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.data.store.chunks import ChunkedArray, DenseView, aux_array, open_dense
+from factorflow.data.store.derived import DerivedView, Transform
 from factorflow.data.store.layout import ATTRIBUTES, ViewEntry
 from factorflow.data.store.samples import StoredSamples
 from factorflow.data.store.sparse import SparseView
@@ -212,7 +213,7 @@ class Dataset(StoredSamples):
         selected = self._selection(views)
         with self._consistent_read():
             codes = {name: self._codes(name, start, start + n_rows) for name in self.code_names}
-            blocks = {entry.name: self._opened_views[entry.name].block(number) for entry in selected}
+            blocks = {entry.name: self.opened_view(entry.name).block(number) for entry in selected}
         for entry in selected:
             values = blocks.pop(entry.name)
             if holdout is not None and entry.kind.is_values:
@@ -283,7 +284,7 @@ class Dataset(StoredSamples):
         >>> dataset.values("mutations", stop=10).shape
         (10, 20)
         """
-        opened = self._opened_views[self._entry(view).name]
+        opened = self.opened_view(view)
         first, last, _ = slice(start, stop).indices(self.n_rows)
         with self._consistent_read():
             return opened.part(first, last)
@@ -328,15 +329,41 @@ class Dataset(StoredSamples):
 
     # Inner parts
 
+    def opened_view(self, view: str) -> DenseView | SparseView | DerivedView:
+        """Return the values of a view, to be read by blocks of rows without a look at the hold-out.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        DenseView, SparseView or DerivedView
+            With methods ``block(number)`` and ``part(first, last)``.
+
+        Raises
+        ------
+        InputError
+            When there is no such view.
+        """
+        if view not in self._opened_views:
+            self._opened_views[view] = self._open_view(self._entry(view))
+        return self._opened_views[view]
+
     @cached_property
-    def _opened_views(self) -> dict[str, DenseView | SparseView]:
-        path, manifest = str(self.path), self.manifest
-        return {
-            v.name: SparseView.open(path, manifest, v)
-            if v.layout == "sparse"
-            else open_dense(path, manifest, v)
-            for v in manifest.views
-        }
+    def _opened_views(self) -> dict[str, DenseView | SparseView | DerivedView]:
+        return {}
+
+    def _open_view(self, entry: ViewEntry) -> DenseView | SparseView | DerivedView:
+        if entry.layout == "derived":
+            counts, name = self.opened_view(entry.of), f"{entry.name}/of_features"
+            transform = Transform(**entry.transform)
+            return DerivedView(
+                counts, transform, lambda: self.read_array(name) if name in self.checksums.contents else None
+            )
+        opener = SparseView.open if entry.layout == "sparse" else open_dense
+        return opener(str(self.path), self.manifest, entry)
 
     @cached_property
     def _aux_arrays(self) -> dict[str, ChunkedArray]:

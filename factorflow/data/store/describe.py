@@ -37,6 +37,8 @@ def describe(
             "dtype": v.dtype,
             "compressed": v.compressed,
             "layout": v.layout,
+            "of": v.of,
+            "transform": v.transform,
             "recoded": v.recoded,
             "outliers": [asdict(outlier) for outlier in v.outliers],
             "read_as": v.read_as,
@@ -73,10 +75,18 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
             f"{v['n_features']:,}",
             _missing(v),
             f"{v['n_missing_samples']:,}",
-            v["dtype"] + (" sparse" if v["layout"] == "sparse" else " zstd" if v["compressed"] else ""),
+            _stored(v),
         )
         for v in facts["views"]
     ]
+
+
+def _stored(view: dict[str, Any]) -> str:
+    """Return how the values of a view lie on disk."""
+    if view["layout"] == "derived":
+        return "computed"
+    how = " sparse" if view["layout"] == "sparse" else " zstd" if view["compressed"] else ""
+    return f"{view['dtype']}{how}"
 
 
 def _missing(view: dict[str, Any]) -> str:

@@ -91,12 +91,17 @@ class ViewEntry:
         What was decided of the file it comes from (separator, decimal mark, sample names), in words.
     location, largest, default_likelihood, aux
         As in `ViewMeta`.
-    layout : {"dense", "sparse"}
-        Whether all entries are stored, or those that are not zero (`factorflow.data.store.sparse`).
+    layout : {"dense", "sparse", "derived"}
+        Whether all entries are stored, or those that are not zero (`factorflow.data.store.sparse`), or none:
+        they are computed (`factorflow.data.store.derived`).
     block_entries : int
         Of a sparse view, entries that a chunk has room for: those of the fullest block.
     n_patterns : int
         Of a sparse view, sets of features that are missing together in rows that have others.
+    of, transform : str and dict
+        Of a derived view, the view that it is computed from, and how (`Transform`).
+    derived_bytes : int
+        Of a derived view, what computing a block takes besides its values.
     """
 
     name: str
@@ -120,6 +125,9 @@ class ViewEntry:
     layout: str = "dense"
     block_entries: int = 0
     n_patterns: int = 0
+    of: str = ""
+    transform: dict[str, Any] = field(default_factory=dict)
+    derived_bytes: int = 0
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> ViewEntry:
@@ -137,7 +145,7 @@ class ViewEntry:
     def reading_bytes(self) -> int:
         """Bytes that reading a block takes besides its values: of a sparse view, its arrays."""
         each = column_type(self.n_features).itemsize + np.dtype(self.dtype).itemsize
-        return 2 * self.block_entries * each
+        return 2 * self.block_entries * each + self.derived_bytes
 
     @property
     def meta(self) -> ViewMeta:
