@@ -17,7 +17,7 @@ from factorflow.cli.options import (
     path,
     values_of,
 )
-from factorflow.cli.output import DisplayedResult, command, report_findings
+from factorflow.cli.output import DisplayedResult, command, describe_posterior, report_findings
 from factorflow.engine.progress import progress_bar
 from factorflow.errors import InputError
 from factorflow.settings import (
@@ -69,11 +69,10 @@ def resume(
 
     with progress_bar() as on_event:
         posterior = factorflow.resume(out, on_event=watch, **run.arguments())
-    shown = _describe_fit(out, posterior)
     if began:
-        return shown
+        return _describe_fit(out, posterior)
     note = f"The run to {out} is complete: there is nothing to go on with."
-    return DisplayedResult({**shown.data, "note": note}, f"{shown.text}\n{note}")
+    return _describe_fit(out, posterior, note)
 
 
 def select(
@@ -94,7 +93,7 @@ def select(
         raise InputError("grid", ", ".join(twice), expected, "Leave one of the two out.")
     with progress_bar(None if run.parallel == 1 else False) as on_event:
         selection = rank(dataset, model.values(), varied, out=out, options=run, on_event=on_event)
-    return report_findings(selection.describe())
+    return report_findings(selection.describe(), selection.best)
 
 
 def refresh(
@@ -125,7 +124,7 @@ def refresh(
     return report_findings(outcome.describe())
 
 
-def _describe_fit(out: Path, posterior: Posterior) -> DisplayedResult:
-    return DisplayedResult(
-        {"posterior": str(out), **posterior.summary()}, f"{posterior!r}\n\nposterior  {out}"
-    )
+def _describe_fit(out: Path, posterior: Posterior, note: str = "") -> DisplayedResult:
+    more = {"note": note} if note else {}
+    lines = ["", "", f"posterior  {out}", *more.values()]
+    return describe_posterior(posterior, {"posterior": str(out)}, more, "\n".join(lines))

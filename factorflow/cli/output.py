@@ -13,10 +13,10 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 import typer.core
@@ -38,7 +38,14 @@ from factorflow.cli.options import (
 from factorflow.cli.wording import Flag, Wording
 from factorflow.errors import FactorflowError, InputError
 
+if TYPE_CHECKING:
+    from factorflow.api import Posterior
+
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+FormatText = Callable[[str], str]
+"""Formats the options in a text (`OptionText`) as the command line has them."""
 
 
 @dataclass(frozen=True)
@@ -49,22 +56,39 @@ class DisplayedResult:
     ----------
     data : mapping
         Plain values, shown with ``--json``.
-    text : str
-        DisplayedResult without.
+    text : str or callable
+        Shown without; given what formats texts with options.
+    findings : sequence of mapping
+        Printed to standard error as warnings.
+    model : mapping, optional
+        Options of the model that these are of, where the command does not name it.
     """
 
     data: Mapping[str, Any]
-    text: str
+    text: str | Callable[[FormatText], str]
+    findings: Sequence[Mapping[str, Any]] = ()
+    model: Mapping[str, Any] | None = None
 
 
 Result = Mapping[str, Any] | DisplayedResult
 
 
-def report_findings(data: Mapping[str, Any]) -> DisplayedResult:
+def report_findings(data: Mapping[str, Any], model: Mapping[str, Any] | None = None) -> DisplayedResult:
     """Return a result whose findings are printed to standard error; JSON contains them as well."""
-    for finding in data["findings"]:
-        print(f"warning: {finding['message']} {finding['remedy']}", file=sys.stderr)
-    return without_findings(data)
+    return replace(without_findings(data), findings=data["findings"], model=model)
+
+
+def describe_posterior(
+    posterior: Posterior, before: Mapping[str, Any], after: Mapping[str, Any], ending: str = ""
+) -> DisplayedResult:
+    """Return the summary of a posterior, with values around it, and text behind."""
+    from factorflow.posterior.summary import as_text
+
+    return DisplayedResult(
+        {**before, **posterior.summary(), **after},
+        lambda format_text: as_text(posterior, posterior.findings, format_text) + ending,
+        model=posterior.run["config"],
+    )
 
 
 def without_findings(data: Mapping[str, Any]) -> DisplayedResult:
@@ -122,7 +146,12 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
             except BaseException as error:
                 raise typer.Exit(_report(error, json_output, debug, wording)) from None
             shown = result if isinstance(result, DisplayedResult) else DisplayedResult(result, render(result))
-            _say(as_json(shown.data) if json_output else shown.text)
+            wording = wording if shown.model is None else replace(wording, model=shown.model)
+            for finding in shown.findings:
+                parts = wording.text(finding["message"]), wording.text(finding["remedy"])
+                print("warning:", *parts, file=sys.stderr)
+            text = shown.text(wording.text) if callable(shown.text) else shown.text
+            _say(as_json(shown.data, wording.text) if json_output else text)
             if shown.data.get("ok") is False:
                 raise typer.Exit(FAILED)
 
@@ -264,9 +293,9 @@ def _warnings_in(wording: Wording) -> Iterator[None]:
         warnings.showwarning = before
 
 
-def as_json(value: Any) -> str:
+def as_json(value: Any, format_text: FormatText = str) -> str:
     """Return plain values as JSON; NaN and infinities as null, arrays as lists."""
-    return json.dumps(_plain(value), indent=2)
+    return json.dumps(_plain(value, format_text), indent=2)
 
 
 def render(value: Any, indent: str = "") -> str:
@@ -312,17 +341,19 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, format_text: FormatText) -> Any:
     """Return a value that JSON can hold."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(item, format_text) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [_plain(item, format_text) for item in value]
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
-    return value if value is None or isinstance(value, str | int | bool) else str(value)
+    if isinstance(value, str):
+        return format_text(value)
+    return value if value is None or isinstance(value, int | bool) else str(value)
 
 
 def _report(error: BaseException, json_output: bool, debug: bool, wording: Wording) -> int:

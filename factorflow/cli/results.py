@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from factorflow.cli.options import Overwrite, path
-from factorflow.cli.output import DisplayedResult, command, report_findings
+from factorflow.cli.output import DisplayedResult, command, describe_posterior, report_findings
 from factorflow.errors import InputError
 from factorflow.extras import require
 from factorflow.settings import ProjectOptions
@@ -38,8 +38,7 @@ def summary(posterior: Posterior) -> DisplayedResult:
     """Show factors, variance explained, held-out scores and the record of the run."""
     from factorflow import open_posterior
 
-    opened = open_posterior(posterior)
-    return DisplayedResult(opened.summary(), repr(opened))
+    return describe_posterior(open_posterior(posterior), {}, {})
 
 
 def predict(
@@ -115,7 +114,8 @@ def project(
     projected = factorflow.project(opened, dataset, out=out, covariates=given, **options.arguments())
     findings = [asdict(finding) for finding in projected.findings]
     return report_findings(
-        {"posterior": str(out), "n_samples": len(projected.obs_names), "findings": findings}
+        {"posterior": str(out), "n_samples": len(projected.obs_names), "findings": findings},
+        projected.run["config"],
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float64
 from numpy.typing import NDArray
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, OptionText
 from factorflow.posterior.data_findings import LEAST_MANY
 from factorflow.posterior.finding import Finding
 from factorflow.posterior.labels import as_slice, sample_metadata
@@ -73,8 +73,11 @@ def depth(posterior: StoredPosterior) -> Iterator[Finding]:
                     "depth",
                     f"{label} follows the depth of the samples: {what} explains {100 * share:.0f} % of the "
                     "variance of its scores.",
-                    "If it is that of the measurement, fit again with size factors, if the family has any ("
-                    "size_factors='total'), or do not interpret the factor.",
+                    OptionText(
+                        "If it is that of the measurement, fit again with size factors, if the family has "
+                        "any ({model.size_factors}), or do not interpret the factor.",
+                        **{"model.size_factors": "total"},
+                    ),
                 )
                 break
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.errors import InputError, pluralize
-from factorflow.posterior.finding import Finding
+from factorflow.posterior.finding import Finding, naming_option
 from factorflow.posterior.prediction import Predictor
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def dispersion(posterior: StoredPosterior) -> Iterator[Finding]:
             "overdispersion",
             f"{what} vary {least}{_times(ratio)} times as much as the model "
             f"expects{_name_features(by_feature)}.",
-            f"Fit with {option}."
+            naming_option("Fit with {option}.", option)
             if option
             else "Intervals are too narrow: fit log(1 + counts) as gaussian, or rely on held-out scores.",
         )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
+
+from factorflow.errors import OptionText
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Finding:
     message : str
         What was found, with its numbers.
     remedy : str
-        What to do.
+        What to do; an `OptionText` where it names options, which front ends format.
     """
 
     kind: str
@@ -27,3 +30,20 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}"
+
+
+def naming_option(template: str, option: str) -> OptionText:
+    """Return a text that names an option of the model.
+
+    Parameters
+    ----------
+    template : str
+        With ``{option}`` where it is named.
+    option : str
+        As `ModelConfig.wider` returns it: ``overdispersed=True``.
+    """
+    name, _, value = option.partition("=")
+    name = f"model.{name}"
+    text = OptionText(template)
+    template = text.template.replace("{option}", f"{{{name}}}")
+    return OptionText(template, **text.options, **{name: ast.literal_eval(value)})

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.errors import InputError, pluralize
+from factorflow.errors import InputError, OptionText, pluralize
 from factorflow.posterior.active_views import active_views
 from factorflow.posterior.confounders import batch, depth
 from factorflow.posterior.data_findings import LEAST_MANY, absent_features, dispersion, not_described
-from factorflow.posterior.finding import Finding
+from factorflow.posterior.finding import Finding, naming_option
 from factorflow.posterior.labels import names_of_rows
 from factorflow.posterior.mixing import effective_sizes, normal_scores, rank_rhat
 
@@ -144,7 +144,7 @@ def _mixing(posterior: StoredPosterior) -> Iterator[Finding]:
         worst = int(np.nanargmin(sizes))
         which = f"in {few.sum()}{'' if said else f' {looked}'} the effective sample size is below {least}"
         said.append(f"{which} ({sizes[worst]:.0f} of {n_chains * n_draws} draws in {names[worst]})")
-    what = "The chains have not mixed" if high.any() else "The draws hang together"
+    what = "The chains have not mixed" if high.any() else "The draws are autocorrelated"
     fewer = "; fewer factors mix better" if high.any() and posterior.factors else ""
     alone = "; fit several chains" if n_chains == 1 else ""
     yield Finding("mixing", f"{what}: {'; '.join(said)}.", f"{more}{fewer}{alone}.")
@@ -212,8 +212,13 @@ def _outliers(posterior: StoredPosterior) -> Iterator[Finding]:
             yield Finding(
                 "outlier",
                 f"Far from all others of the feature in {entry.name}: {named}.",
-                "Correct it or leave it empty, and ingest again: a single such value can hide all factors"
-                + f". Or fit with {option}." * (option is not None),
+                "Correct it or leave it empty, and ingest again: a single such value can hide all factors."
+                if option is None
+                else naming_option(
+                    "Correct it or leave it empty, and ingest again: a single such value can hide all "
+                    "factors. Or fit with {option}.",
+                    option,
+                ),
             )
 
 
@@ -245,16 +250,20 @@ def _baseline(posterior: StoredPosterior) -> Iterator[Finding]:
         found, other = (float(table[name][view.name]) for name in LOG_LIKELIHOODS)
         if found < other:
             scaled = getattr(posterior.config, "scale_features", True)  # or the family has no such choice
-            scaling = "" if scaled else " (fit with scale_features=True)"
+            scaling = "" if scaled else " (fit with {model.scale_features})"
             option = posterior.config.wider("gaussian")
-            heavier = "transform the features" + f", or fit with {option}" * (option is not None)
+            heavier = "transform the features" + ", or fit with {option}" * (option is not None)
+            remedy = OptionText(
+                "Do not rely on standard deviations and intervals of its predictions: its noise is not "
+                f"normal ({heavier}), or of another size in some samples or features{scaling}.",
+                **{"model.scale_features": True},
+            )
             yield Finding(
                 "baseline",
                 f"The log likelihood of hidden entries of {view.name} is below that by means and variances "
                 f"of its features ({found:.4g} nats an entry, of the means {other:.4g}), though they are "
                 "predicted more closely.",
-                "Do not rely on standard deviations and intervals of its predictions: its noise is not "
-                f"normal ({heavier}), or of another size in some samples or features{scaling}.",
+                remedy if option is None else naming_option(remedy, option),
             )
 
 
@@ -264,8 +273,11 @@ def _no_factors(posterior: StoredPosterior) -> Iterator[Finding]:
         yield Finding(
             "no factors",
             "There are no factors: the bound is highest without any.",
-            "The data look like noise to the model. See whether they are on the right scale, or keep all "
-            "factors with drop=0.",
+            OptionText(
+                "The data look like noise to the model. See whether they are on the right scale, or keep all "
+                "factors with {model.drop}.",
+                **{"model.drop": 0},
+            ),
         )
 
 
@@ -311,7 +323,10 @@ def _scales(posterior: StoredPosterior) -> Iterator[Finding]:
                 f"Features of {view.name} differ much in scale: {posterior.features(view.name)[widest]} has "
                 f"{100 * share:.3g} % of the variance of the view, half of the others less than "
                 f"{100 * typical / variance[varying].sum():.1g} % each. Factors of those may not be found.",
-                "Fit with scale_features=True, or bring the features to one unit before.",
+                OptionText(
+                    "Fit with {model.scale_features}, or bring the features to one unit before.",
+                    **{"model.scale_features": True},
+                ),
             )
 
 
@@ -374,8 +389,12 @@ def _lone_features(posterior: StoredPosterior) -> Iterator[Finding]:
                 f"{label} is one feature: {posterior.features(mine[0])[int(largest[k])]} of {mine[0]} has "
                 f"{100 * shares[k]:.0f} % of its squared loadings.",
                 "Look at the feature before you interpret the factor, or leave it out."
-                + f" Counts that vary more than the model expects make such factors: fit with {option}."
-                * (option is not None),
+                if option is None
+                else naming_option(
+                    "Look at the feature before you interpret the factor, or leave it out. Counts that vary "
+                    "more than the model expects make such factors: fit with {option}.",
+                    option,
+                ),
             )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from html import escape
 from textwrap import wrap
@@ -205,13 +205,16 @@ def _last_objective(posterior: StoredPosterior) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def as_text(posterior: StoredPosterior, found: Sequence[Finding]) -> str:
-    """Return the representation for a terminal."""
+def as_text(
+    posterior: StoredPosterior, found: Sequence[Finding], format_text: Callable[[str], str] = str
+) -> str:
+    """Return the representation for a terminal; a front end formats options in texts of findings."""
     facts = summary(posterior, found)
     lines = [f"<factorflow.Posterior: {_head(facts)}>"]
     lines += [f"  {line}" for line in _run_lines(facts)]
     for finding in found:
-        lines += ["", *wrap(f"! {finding}", WIDTH, initial_indent="  ", subsequent_indent="    ")]
+        text = f"! {format_text(finding.message)} {format_text(finding.remedy)}"
+        lines += ["", *wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")]
     for title, rows in _tables(facts):
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines += ["", f"  {title}"]

@@ -8,10 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from factorflow import open_dataset
+from factorflow import open_dataset, open_posterior, write_dataset
 from factorflow.__main__ import main
 from factorflow.cli import app, output
 from factorflow.cli.output import FLAGS
@@ -302,6 +303,25 @@ def test_options_of_models_that_are_typed_as_flags(dataset: Path, tmp_path: Path
 )
 def test_options_of_a_cluster_have_no_flags(dataset: Path, tmp_path: Path, given: str, said: str) -> None:
     assert said in error("fit", dataset, "--out", tmp_path / "p", "--cluster", given)
+
+
+def test_findings_name_options_as_they_are_typed(tmp_path: Path) -> None:
+    """Where the command names the model, in a file of its options, where the posterior does, in JSON."""
+    data, out, config = tmp_path / "noise.zarr", tmp_path / "p.zarr", tmp_path / "model.yaml"
+    write_dataset(data, {"a": np.random.default_rng(0).normal(size=(50, 20))})
+    config.write_text("n_factors: 2\nmax_iter: 30\n")
+    options = "--set", "n_factors=2", "--set", "max_iter=30"
+    texts = [run("fit", data, "--out", out, *options).stdout, run("summary", out).stdout]
+    texts += [run("resume", out).stdout, run("project", out, data, "--out", tmp_path / "q.zarr").stderr]
+    texts += [json.loads(run("summary", out, "--json").stdout)["findings"][0]["remedy"]]
+    for text in texts[:3]:
+        assert "keep all factors with --set drop=0." in " ".join(text.split())
+    assert texts[4].endswith("with --set drop=0.")
+    from_file = run("fit", data, "--out", out, "--overwrite", "--config", config).stdout
+    assert "keep all factors with `drop: 0`." in " ".join(from_file.split())
+    posterior = open_posterior(out)
+    assert posterior.findings[0].remedy.endswith("with drop=0.")
+    assert json.dumps(posterior.summary()["findings"][0]["remedy"]).endswith('with drop=0."')
 
 
 def test_interrupted_while_it_loads(

@@ -198,13 +198,13 @@ def test_counts_of_some_features_vary_too_much(tmp_path: Path) -> None:
     found = {finding.kind: str(finding) for finding in posterior.findings}
     named = found["overdispersion"].partition("(")[2]
     assert {w for w in named.split() if w.startswith("feature")} == {"feature3", "feature7", "feature12"}
-    assert 'likelihoods="negative_binomial"' in found["overdispersion"]
+    assert "likelihoods='negative_binomial'" in found["overdispersion"]
     node = posterior.tree["variational"].to_dataset().copy(deep=True)
     node["loadings_n"].values[:] = np.where(np.arange(20)[:, None] == 7, 1.0, 0.01)
     node["inclusion_n"].values[:] = 1.0
     posterior.tree["variational"] = node
     found = {finding.kind: str(finding) for finding in Posterior(posterior.tree).findings}
-    assert found["one feature"].endswith('fit with likelihoods="negative_binomial".')
+    assert found["one feature"].endswith("fit with likelihoods='negative_binomial'.")
 
 
 def test_a_wide_feature_is_not_a_factor_by_its_unit(given: Any) -> None:

@@ -42,8 +42,8 @@ def test_chains_have_mixed_up_to_the_bounds(monkeypatch: pytest.MonkeyPatch) -> 
     assert high.remedy.endswith("; fewer factors mix better.")
     few = mixing(monkeypatch, [1.0, 1.0], [199.0, 240.0])
     assert few.message == (
-        "The draws hang together: in 1 of 2 continuous entries looked at the effective sample size is below "
-        "200 (199 of 120 draws in entry0)."
+        "The draws are autocorrelated: in 1 of 2 continuous entries looked at the effective sample size is "
+        "below 200 (199 of 120 draws in entry0)."
     )
     assert "fewer factors" not in few.remedy
     both = mixing(monkeypatch, [1.5, 1.0], [30.0, 20.0], n_factors=0)
@@ -133,7 +133,7 @@ def test_gaussian_views_are_held_against_means_by_log_likelihood_too(scaled: boo
         columns = {score: 0.5, f"baseline_{score}": 1.0, "log_likelihood": found}
         posterior: Any = SimpleNamespace(
             was_scored=True,
-            config=SimpleNamespace(scale_features=scaled, wider=lambda kind: f"more of {kind}"),
+            config=SimpleNamespace(scale_features=scaled, wider=lambda kind: f"likelihoods='{kind}'"),
             model=SimpleNamespace(likelihood=lambda view: get_likelihood(fitted or likelihood)),
             meta=SimpleNamespace(value_views=[SimpleNamespace(name="v", likelihood=likelihood)]),
             holdout_scores=lambda: pd.DataFrame(columns | {"baseline_log_likelihood": -3.0}, index=["v"]),
@@ -144,7 +144,7 @@ def test_gaussian_views_are_held_against_means_by_log_likelihood_too(scaled: boo
     assert "(-3.01 nats an entry, of the means -3)" in text
     assert ("scale_features=True" in text) == option
     assert said("gaussian", -2.99) == []
-    assert "fit with more of gaussian" in text
+    assert "fit with likelihoods='gaussian'" in text
     assert said("poisson", -3.01) == []
     assert said("gaussian", -2.99, "student_t") == []  # though errors of a few are large
     (text,) = said("gaussian", -3.01, "student_t")
