@@ -128,6 +128,7 @@ def strip_for_workers(settings: Settings, globals_: Globals) -> Globals:
             scaled_square=None,
             entropies=None,
             classes=None,
+            shares=None,
         )
     slim = replace(globals_, weights=weights, iterates=(), starts=())
     # Whether there is one says which scores are kept: those of before a longer step.

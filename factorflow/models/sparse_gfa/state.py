@@ -86,6 +86,8 @@ class Weights:
         (`loadings`).
     classes : array or None
         1 where a feature is in the set of a factor, else 0; None while no factor has one.
+    shares : array or None
+        Probability of each component of a mixture whose shares are learned.
     coefficients, coefficients_spread : array
         E b, the intercept less the reference; Cov b, packed.
     noise_shape, noise_rate : array or None
@@ -105,6 +107,7 @@ class Weights:
     scaled_square: Float64[np.ndarray, "D K"] | None = None
     entropies: Float64[np.ndarray, "D K"] | None = None
     classes: Int8[np.ndarray, "D K"] | None = None
+    shares: Float64[np.ndarray, "D J K"] | None = None
 
     @property
     def intercept(self) -> Float64[Array, " D"]:
@@ -406,5 +409,6 @@ def transformed_weights(weights: Weights, transform: Float64[Array, "K before"])
         inclusion=included,
         scaled_square=None if scaled is None else scaled @ squared,
         entropies=None if entropies is None else entropies @ kept + grown,
+        shares=None if weights.shares is None else weights.shares @ kept,
         classes=None if weights.classes is None else weights.classes @ kept.astype(np.int8),
     )

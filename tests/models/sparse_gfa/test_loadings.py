@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.integrate import quad
+from scipy.special import gammaln
 
 import factorflow
 from factorflow.errors import InputError, UnusedWarning
 from factorflow.models import SparseGFA
-from factorflow.models.sparse_gfa.loadings import PriorConstants, get_prior, prior_names
+from factorflow.models.sparse_gfa.loadings import LoadingSums, PriorConstants, get_prior, prior_names
 from factorflow.models.sparse_gfa.loadings.base import _REGISTRY
 from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture, truncated
 from factorflow.models.sparse_gfa.state import View, Weights, expected_weights
@@ -168,7 +169,7 @@ def test_a_prior_that_is_one_class(truth: dict[str, Any], tmp_path: Path) -> Non
 def test_parameters_of_a_prior_are_checked() -> None:
     with pytest.raises(InputError, match=r"loadings = ard\(a=b\): expected ard, without parameters"):
         get_prior("ard(a=b)")
-    with pytest.raises(InputError, match="loadings = what: expected one of spike_slab, ard, horseshoe"):
+    with pytest.raises(InputError, match="loadings = what: expected one of spike_slab, adaptive_shrinkage"):
         get_prior("what")
 
 
@@ -252,3 +253,37 @@ def test_slabs_of_parts_are_checked(truth: dict[str, Any], tmp_path: Path) -> No
         get_prior("nonnegative(slab=normal)")
     with pytest.raises(InputError, match="loadings nonnegative"):
         factorflow.fit(data, SparseGFA(n_factors=2, loadings="nonnegative", n_draws=2), progress=False)
+
+
+def test_learned_shares_are_integrated_out() -> None:
+    """With its best q(pi) a mixture contributes log B(1 + n) - log B(1)."""
+    prior, ones = get_prior("adaptive_shrinkage"), np.ones(2)
+    n = np.random.default_rng(0).gamma(2.0, size=(10, 2))
+    n *= 30.0 / n.sum(axis=0)
+    view = View(ones, ones, ones, ones, 0.0, 1.0, 1.0, 1.0, np.zeros((1, 6)))
+    constants, sums = PriorConstants(30, (1.0, 1.0), (1.0, 1.0)), LoadingSums(30.0 - n[0], np.ones(2), n)
+    learned = prior.learn(constants, view, sums)
+    found = prior.terms(constants, learned, sums) - get_prior("ard").terms(constants, learned, sums)
+    expected = gammaln(10.0) - gammaln(40.0) + gammaln(1.0 + n).sum(axis=0)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_a_distribution_of_loadings_is_learned(tmp_path: Path) -> None:
+    """Loadings of two sizes, and many that are 0."""
+    rng = np.random.default_rng(5)
+    sizes = rng.choice([0.0, 0.2, 2.0], p=[0.5, 0.35, 0.15], size=(300, 3))
+    w, z = sizes * rng.standard_normal((300, 3)), rng.standard_normal((200, 3))
+    data = factorflow.write_dataset(tmp_path / "d", {"y": z @ w.T + rng.standard_normal((200, 300))})
+    fits = {
+        name: factorflow.fit(data, SparseGFA(n_factors=6, loadings=name, scale_views=False), progress=False)
+        for name in ("adaptive_shrinkage", "spike_slab")
+    }
+    posterior = fits["adaptive_shrinkage"]
+    assert len(posterior.factors) == 3
+    found = {name: fit.trace["objective"].to_numpy()[-1] for name, fit in fits.items()}
+    assert found["adaptive_shrinkage"] > found["spike_slab"] + 20.0
+    assert 0.35 < posterior.array("theta").values.mean() < 0.8
+    objective = posterior.trace["objective"].to_numpy()[(posterior.trace["stage"] == "sparse").to_numpy()]
+    assert (np.diff(objective) > -1e-9 * np.abs(objective[1:])).all()
+    again = factorflow.fit(data, posterior.config, progress=False, warm_start=posterior)
+    np.testing.assert_allclose(again.loadings("y"), posterior.loadings("y"), atol=0.03)

@@ -337,7 +337,7 @@ def test_refusals():
     meta = Meta(20, 1, 32, (ViewMeta("v", "gaussian", 5, "none"),))
     with pytest.raises(InputError, match="n_factors"):
         SparseGFA(n_factors=6).build(meta)
-    with pytest.raises(InputError, match="loadings = lasso: expected one of spike_slab, ard, horseshoe"):
+    with pytest.raises(InputError, match="loadings = lasso: expected one of spike_slab, adaptive_shrinkage"):
         SparseGFA(n_factors=2, loadings="lasso").build(meta)
     with pytest.raises(InputError, match="loadings = w: expected views among v"):
         SparseGFA(n_factors=2, loadings={"w": "ard"}).build(meta)

@@ -132,11 +132,11 @@ class LoadingsPrior(ABC):
     def sums(self, weights: Weights) -> LoadingSums:
         """Return what the loadings of some features add up."""
         mean, n_factors = weights.mean, weights.mean.shape[1]
+        second = mean**2 + diagonal(weights.variance, n_factors)
         if weights.inclusion is None:
-            second = mean**2 + diagonal(weights.variance, n_factors)
             squares = second if weights.scaled_square is None else weights.scaled_square
             return LoadingSums(np.full(n_factors, float(len(mean))), squares.sum(axis=0))
-        squares = weights.inclusion * (mean**2 + weights.variance)
+        squares = weights.inclusion * second if weights.scaled_square is None else weights.scaled_square
         return LoadingSums(weights.inclusion.sum(axis=0), squares.sum(axis=0))
 
     def learn(self, constants: PriorConstants, view: View, sums: LoadingSums) -> View:

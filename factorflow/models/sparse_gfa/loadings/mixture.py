@@ -54,6 +54,9 @@ class Mixture(LoadingsPrior):
     """A prior that is a list of components, of shares that are known or learned."""
 
     learns_shares: ClassVar[bool] = False
+    """Whether `log_shares` are learned: parameters that the loadings share."""
+    keeps_shares: ClassVar[bool] = False
+    """Whether they are those of each component: probabilities of these are kept (`Weights.shares`)."""
 
     @property
     @abstractmethod
@@ -71,6 +74,7 @@ class Mixture(LoadingsPrior):
         k = weights.mean.shape[1]
         mean = expected_weights(weights)[0].copy()
         parts = [np.empty_like(mean) for _ in range(5)]
+        kept = np.empty((len(mean), len(self.components), k))
         alphas, logs = view.alpha, log_alpha(view)
         for i in range(k):
             packed = [max(i, j) * (max(i, j) + 1) // 2 + min(i, j) for j in range(k)]
@@ -78,12 +82,16 @@ class Mixture(LoadingsPrior):
             rest = linear[:, i] - np.einsum("dj,dj->d", row, mean) + row[:, i] * mean[:, i]
             shares = self.log_shares(view, i)
             alpha = float(alphas[i]), float(logs[i])
-            found = collapsed(
+            *found, kept[:, :, i] = collapsed(
                 self.components, rest, row[:, i], alpha, shares, power=self.power, learned=self.learns_shares
             )
             for part, values in zip(parts, found, strict=True):
                 part[:, i] = values
             mean[:, i] += step * (parts[0][:, i] - mean[:, i])
+        if self.keeps_shares:
+            old = weights.shares
+            kept = kept if step == 1.0 or old is None else old + step * (kept - old)
+            weights = replace(weights, shares=kept)
         return self._moved(weights, mean, parts, step)
 
     def _moved(
@@ -99,7 +107,7 @@ class Mixture(LoadingsPrior):
                 new if was is None else was + step * (new - was)
                 for was, new in zip(old, (amount, terms, included), strict=True)
             )
-        found = replace(weights, scaled_square=None if self.spikes else amount, entropies=terms)
+        found = replace(weights, scaled_square=amount if self.power == 2.0 else None, entropies=terms)
         if not self.spikes:
             return replace(found, mean=mean, variance=variance, inclusion=None), float(terms.sum())
         shown = np.maximum(included, 1e-300)
@@ -131,8 +139,8 @@ def collapsed(
     *,
     power: float,
     learned: bool,
-) -> tuple[Float64[Array, " D"], ...]:
-    """Return of each loading E w, E w^2, E |w / c|^power, terms of the bound, and P(w not 0).
+) -> tuple[Float64[Array, "D ..."], ...]:
+    """Return of each loading E w, E w^2, E |w / c|^power, terms of the bound, P(w not 0), and r.
 
     The terms are E log p(w, j) - E log q(w, j) less what alpha adds (`LoadingsPrior.power`), and less
     E log pi where shares are learned; ``alpha`` are its expectation, and that of its logarithm.
@@ -170,6 +178,7 @@ def collapsed(
         (r * amount).sum(axis=1),
         (r * ((0.0 if learned else log_shares) - log_r + entropy)).sum(axis=1),
         1.0 - r[:, zero].sum(axis=1),
+        r,
     )
 
 

@@ -96,6 +96,5 @@ def _view(settings: Settings, name: str, view: View, weights: Weights, ratio: Fl
     return replace(
         view,
         alpha_rate=view.alpha_rate * grown,
-        counts=None,
         pairs=precision_pairs(settings, name, weights),
     )

@@ -1,0 +1,60 @@
+"""Loadings whose distribution about 0 is learned: a mixture of zero and normals on a grid of scales.
+
+References
+----------
+Stephens (2017), Biostatistics 18, 275-294; Wang and Stephens (2021), Journal of Machine Learning Research 22,
+paper 133.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.kernels.special import digamma, gamma_term, gammaln
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.loadings.base import LoadingSums, PriorConstants, log_alpha
+from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture
+from factorflow.models.sparse_gfa.state import View, Weights
+from factorflow.trees import replace
+
+__all__ = ["AdaptiveShrinkage"]
+
+
+class AdaptiveShrinkage(Mixture):
+    """w = 0, or N(0, c^2 / alpha), c = 2^-5 ... 2^3; shares pi ~ Dirichlet(1, ..., 1) of each factor."""
+
+    name, help = "adaptive_shrinkage", "some are 0, others of a distribution that is learned"
+    spikes, learns_shares, keeps_shares = True, True, True
+    components = (Component("zero"), *(Component("normal", float(2.0**j)) for j in range(-5, 4)))
+
+    def log_shares(self, view: View, factor: int) -> Float64[Array, " J"]:
+        """Return E log pi of a factor; all are alike to begin with."""
+        if view.counts is None:
+            return np.full(len(self.components), -np.log(len(self.components)))
+        return _log_shares(view.counts[:, factor : factor + 1])[:, 0]
+
+    def sums(self, weights: Weights) -> LoadingSums:
+        """Return what the loadings add up; as counts the expected number of loadings of each component."""
+        found = super().sums(weights)
+        return found if weights.shares is None else replace(found, counts=weights.shares.sum(axis=0))
+
+    def learn(self, constants: PriorConstants, view: View, sums: LoadingSums) -> View:
+        """Return the view with the parameters that follow from its loadings."""
+        view = super().learn(constants, view, sums)
+        return view if sums.counts is None else replace(view, counts=1.0 + sums.counts)
+
+    def terms(self, constants: PriorConstants, view: View, sums: LoadingSums) -> Float64[Array, " K"]:
+        """Return E log p(w, j) and the terms of alpha and pi, by factor."""
+        total = 0.5 * (sums.included * log_alpha(view) - sums.squares * view.alpha)
+        total += gamma_term(view.alpha_shape, view.alpha_rate, *constants.alpha)
+        if view.counts is None or sums.counts is None:
+            return np.asarray(total - constants.n_features * np.log(len(self.components)))
+        log_norm = gammaln(view.counts).sum(axis=0) - gammaln(view.counts.sum(axis=0))
+        log_norm += gammaln(np.array([float(len(view.counts))]))[0]
+        terms = (1.0 + sums.counts - view.counts) * _log_shares(view.counts)
+        return np.asarray(total + terms.sum(axis=0) + log_norm)
+
+
+def _log_shares(counts: Float64[Array, "J K"]) -> Float64[Array, "J K"]:
+    return np.asarray(digamma(counts) - digamma(counts.sum(axis=0)))
