@@ -116,7 +116,7 @@ def test_feature_tasks(plan: Any, alone: dict[str, Any]) -> None:
 
 def test_narrow_runs_of_features(plan: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With runs shorter than a view the features are cut; sharing them out changes nothing."""
-    monkeypatch.setattr("factorflow.engine.tasks.FEATURE_RUN", 3)
+    monkeypatch.setattr("factorflow.engine.feature_runs.FEATURE_RUN", 3)
     narrow = run_plan(plan)
     assert_same_found(run_plan(plan, Cut(1, 3, look_ahead=2, feature_tasks=3)), narrow)
 

@@ -163,7 +163,7 @@ def test_runs_of_levels_do_not_matter(tools: Any, monkeypatch: pytest.MonkeyPatc
     """Levels of a group depend on each other, and are found together wherever the axis is cut."""
     meta, blocks = made(tools, "gaussian", True)
     whole = [info["objective"] for _, info in tools.rounds(MoltenNormal(**QUICK), meta, blocks, 4)]
-    monkeypatch.setattr("factorflow.engine.tasks.FEATURE_RUN", 2)
+    monkeypatch.setattr("factorflow.engine.feature_runs.FEATURE_RUN", 2)
     cut = [info["objective"] for _, info in tools.rounds(MoltenNormal(**QUICK), meta, blocks, 4)]
     assert cut == pytest.approx(whole, rel=1e-10)
 
