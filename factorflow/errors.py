@@ -185,7 +185,7 @@ class RunError(FactorflowError, RuntimeError):
 
 
 @contextmanager
-def thread_limit_explained() -> Iterator[None]:
+def thread_limit_errors() -> Iterator[None]:
     """Convert "can't start new thread" into a RunError that names the limit (a context manager)."""
     try:
         yield

@@ -375,7 +375,7 @@ def _run(loop: Loop, output: Output) -> xr.DataTree | Location:
     )
     loop.on_event(started)
     interrupt = loop.run()
-    with loop.explained("while its result was written"):
+    with loop.error_context("while its result was written"):
         found = publish(loop, output)
     output.deliver()
     loop.on_event(RunFinished(loop.reason, loop.counted, loop.seconds, output.shown_path))

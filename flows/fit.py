@@ -80,7 +80,7 @@ def fit(
         tasks.summarise(folder, label)
     if not folder.is_current(folder.report):
         tasks.publish(folder, label)
-    tasks.say(folder.findings())
+    tasks.log_findings(folder.findings())
     return Outcome(ingested, fitted, folder).describe()
 
 

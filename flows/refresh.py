@@ -90,14 +90,14 @@ def refresh(
     with _exclusive_folder(folder):
         found = run_steps(folder, model, run, rule, steps)
     outcome = found.describe()
-    tasks.say(outcome["findings"])
+    tasks.log_findings(outcome["findings"])
     print(f"{out}: {outcome['done']}. {outcome.get('ingest', '')} {found.due.reason}")
     for alert in found.alerts:
         print(alert)
     if found.entry is not None and found.entry.comparison:
         description = f"What changed: {label.shown()}"
         create_markdown_artifact(_page(found, label), key=label.key("changes"), description=description)
-    _tell(found, label)
+    _emit_event(found, label)
     return outcome
 
 
@@ -120,7 +120,7 @@ def limit_of(folder: Folder) -> str:
     return f"factorflow-refresh-{hashlib.sha256(str(folder.path).encode()).hexdigest()[:12]}"
 
 
-def _tell(found: RefreshResult, label: Label) -> None:
+def _emit_event(found: RefreshResult, label: Label) -> None:
     """Emit the event."""
     kinds = {"nothing": "unchanged", "project": "projected", "fit": "fitted"}
     what = "drifted" if found.alerts else kinds[found.due.action]

@@ -95,7 +95,7 @@ def trial_run(dataset: str, trial: Trial, out: str, run: RunOptions, label: Labe
     print(f"{dict(trial.varied)}, seed {trial.seed}")
     watcher = RunWatcher(label)
     try:
-        verdict = run_trial(dataset, trial, out, run, on_event=stop.heard_by(watcher))
+        verdict = run_trial(dataset, trial, out, run, on_event=stop.listener(watcher))
     finally:
         watcher.close()
     print(f"held-out log-likelihood {verdict.log_likelihood:.5g}")
@@ -185,7 +185,7 @@ def select(
     chosen = open_posterior(selection.posterior or rows[0]["posterior"])
     publish_report(chosen, None, Label(label.dataset, f"{label.run}/best"))
     outcome = selection.describe()
-    tasks.say(outcome["findings"])
+    tasks.log_findings(outcome["findings"])
     return outcome
 
 
@@ -203,7 +203,7 @@ def _run_all(calls: Sequence[tuple[Any, ...]], parallel: int, stop: Stop) -> lis
             under_way.append(futures[-1])
         return [future.result() for future in futures]
     except BaseException:
-        stop.ask()
+        stop.request()
         for future in under_way:
             with suppress(BaseException):  # what it was ended by
                 future.wait()

@@ -144,7 +144,7 @@ def _cron_of(seconds: float) -> str | None:
     return None
 
 
-def coming(schedule: Schedule, number: int = 2) -> list[str]:
+def next_runs(schedule: Schedule, number: int = 2) -> list[str]:
     """Return when the next runs are."""
     if schedule.cron is not None:
         dates = CronSchedule(cron=schedule.cron, timezone=schedule.timezone).get_dates(number)
@@ -234,7 +234,7 @@ def main(
     names = [f"{each.flow_name}/{each.name}" for each in served]
     print(f"serving {', '.join(names)} at {PREFECT_API_URL.value()}; Ctrl-C ends it", flush=True)
     if schedule is not None:
-        print(f"next runs: {', '.join(coming(schedule))}", flush=True)
+        print(f"next runs: {', '.join(next_runs(schedule))}", flush=True)
     # Prefect's answer to SIGTERM; what it asks for is done.
     warnings.filterwarnings("ignore", "coroutine 'Runner.astop' was never awaited", RuntimeWarning)
     with server_named():

@@ -26,7 +26,7 @@ from flows.artifacts import Label, RunWatcher, publish_factors, publish_objectiv
 from flows.parameters import ModelChoice, RunOptions, SourceOptions
 
 
-def say(findings: Iterable[Mapping[str, str]]) -> None:
+def log_findings(findings: Iterable[Mapping[str, str]]) -> None:
     """Log the findings as warnings of the run."""
     for finding in findings:
         get_run_logger().warning("%s %s", finding["message"], finding["remedy"])

@@ -65,7 +65,7 @@ def load(path: str | os.PathLike[str] | RemotePath) -> Posterior:
         remote: Any = as_location(path, "posterior")
         place = _from_files(lambda name, file: (remote / name).download(file), remote.name)
     elif text.endswith(".zip"):
-        place = _unpacked(Path(text).expanduser(), Path(text).name, text)
+        place = _extract(Path(text).expanduser(), Path(text).name, text)
     else:
         place = text
     posterior = open_posterior(place)
@@ -138,12 +138,12 @@ def _from_zip(url: str, name: str) -> Path:
     file = _cache() / f"new-{uuid.uuid4().hex}.zip"
     try:
         _download(url, file)
-        return _unpacked(file, name, url.partition("?")[0])
+        return _extract(file, name, url.partition("?")[0])
     finally:
         file.unlink(missing_ok=True)
 
 
-def _unpacked(file: Path, name: str, shown: str) -> Path:
+def _extract(file: Path, name: str, shown: str) -> Path:
     """Unpack a posterior from a .zip file into the cache folder; return where it is."""
     folder = _cache()
     new = folder / f"new-{uuid.uuid4().hex}"

@@ -9,7 +9,7 @@ import typer
 
 from factorflow.cli.options import Overwrite, path
 from factorflow.cli.output import DisplayedResult, command, render
-from factorflow.cli.results import Moved, Posterior, check_free, opened_with
+from factorflow.cli.results import Moved, Posterior, check_free, open_with_dataset
 from factorflow.errors import InputError, pluralize
 from factorflow.storage.location import Location, output_location
 from factorflow.storage.publish import new_file
@@ -127,7 +127,7 @@ def anomalies(
     """List the observed entries that the model finds least likely."""
     from factorflow.analysis import find_anomalies
 
-    return _write_table(find_anomalies(opened_with(posterior, dataset), view, n), out, overwrite)
+    return _write_table(find_anomalies(open_with_dataset(posterior, dataset), view, n), out, overwrite)
 
 
 def diagnostics(posterior: Posterior, out: Out = None, overwrite: Overwrite = False) -> DisplayedResult:

@@ -10,7 +10,7 @@ import typer
 
 from factorflow.cli.options import Overwrite, assignments, path, value_of, values_of
 from factorflow.cli.output import command
-from factorflow.cli.results import Moved, Posterior, check_free, opened_with
+from factorflow.cli.results import Moved, Posterior, check_free, open_with_dataset
 from factorflow.errors import InputError
 from factorflow.storage.location import output_location
 from factorflow.storage.publish import new_file
@@ -42,7 +42,7 @@ def plot(
     """Draw a figure of a posterior (docs/gallery.md)."""
     from factorflow.report.accessor import NAMES
 
-    opened, target = opened_with(posterior, dataset), output_location(out)
+    opened, target = open_with_dataset(posterior, dataset), output_location(out)
     if name not in NAMES:
         raise InputError("name", name, f"one of {', '.join(NAMES)}", "Choose one of them.")
     if target.suffix.lower() not in FORMATS:

@@ -151,7 +151,7 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
                 parts = wording.text(finding["message"]), wording.text(finding["remedy"])
                 print("warning:", *parts, file=sys.stderr)
             text = shown.text(wording.text) if callable(shown.text) else shown.text
-            _say(as_json(shown.data, wording.text) if json_output else text)
+            _print_result(as_json(shown.data, wording.text) if json_output else text)
             if shown.data.get("ok") is False:
                 raise typer.Exit(FAILED)
 
@@ -172,7 +172,7 @@ def _expand_home(value: Any) -> Any:
     return value.expanduser() if isinstance(value, Path) and value.parts[:1] == ("~",) else value
 
 
-def _say(text: str) -> None:
+def _print_result(text: str) -> None:
     """Print a result; a full disk is an error."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     text = text.encode(encoding, "backslashreplace").decode(encoding)  # names that it has no signs for

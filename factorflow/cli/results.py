@@ -67,7 +67,7 @@ def predict(
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Write mean and standard deviation of the entries of a view, on the data's scale."""
-    opened, target = opened_with(posterior, dataset), output_location(out)
+    opened, target = open_with_dataset(posterior, dataset), output_location(out)
     _check_table(what, target)
     check_free(target, overwrite)
     if factor and (impute or table is not None):
@@ -133,7 +133,7 @@ def export(
     """Write scores, loadings and the run's record in a format of other programs."""
     from factorflow.analysis import export_mofa, export_tables
 
-    opened = opened_with(posterior, dataset)
+    opened = open_with_dataset(posterior, dataset)
     if form == "mofa":
         export_mofa(opened, out, overwrite=overwrite)
     elif form in {"csv", "parquet"}:
@@ -156,7 +156,7 @@ def report(
     """Write a self-contained HTML report with figures."""
     from factorflow.report import write_report
 
-    opened, target = opened_with(posterior, dataset), output_location(out)
+    opened, target = open_with_dataset(posterior, dataset), output_location(out)
     if target.suffix.lower() not in {".html", ".htm"}:
         raise InputError("out", str(out), "a name that ends in .html", "Rename it.")
     check_free(target, overwrite)
@@ -164,7 +164,7 @@ def report(
     return {"report": str(out)}
 
 
-def opened_with(posterior: Path, dataset: Path | None) -> Any:
+def open_with_dataset(posterior: Path, dataset: Path | None) -> Any:
     """Return the posterior at a path, and see to it that it finds its dataset where that is now."""
     from factorflow import open_dataset, open_posterior
 

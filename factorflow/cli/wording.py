@@ -26,7 +26,7 @@ class Flag:
     name: str
     is_switch: bool = False
 
-    def typed(self, value: Any) -> str:
+    def with_value(self, value: Any) -> str:
         """Return the flag with a value; ``...`` stands for any."""
         if self.is_switch or value is ...:
             return self.name.replace("--", "--no-", 1) if value is False else self.name
@@ -106,7 +106,7 @@ class Wording:
             in_file = self.file is not None and name not in self.written
             return f"`{name}: {shown}`" if in_file else shlex.join(["--set", f"{name}={shown}"])
         flag = self.flags.get(name) or self.others.get(name)
-        return python_option(name, value) if flag is None else flag.typed(value)
+        return python_option(name, value) if flag is None else flag.with_value(value)
 
     def _model_options(self) -> frozenset[str]:
         """Return the options of the model."""

@@ -20,7 +20,7 @@ from factorflow.engine.executors.local import Executor, Handle, StalledError
 from factorflow.engine.plan import Plan, Record, State
 from factorflow.engine.rounds import Rounds
 from factorflow.engine.trace import Trace
-from factorflow.errors import InputError, RunError, thread_limit_explained
+from factorflow.errors import InputError, RunError, thread_limit_errors
 from factorflow.posterior.draw_store import note_draws
 from factorflow.posterior.globals import sets_after
 from factorflow.storage.local import IncrementalSync, describe
@@ -59,20 +59,20 @@ class Round:
 
     Parameters
     ----------
-    sent : int
-        Number of the submission: rounds that share it are read at once.
+    submission : int
+        Number of the submission: rounds that share it are read together.
     state : Handle, or None
         The state after it, which draws are taken from; of a run without any it is not held back.
     record : Handle
         The record of that.
-    heard : (Record or None, float), or None
+    result : (Record or None, float), or None
         What the record says, and when it was done; None until it was asked for.
     """
 
-    sent: int
+    submission: int
     state: Handle
     record: Handle
-    heard: tuple[Record | None, float] | None = None
+    result: tuple[Record | None, float] | None = None
 
 
 class Loop:
@@ -110,14 +110,14 @@ class Loop:
         self.trace = Trace()
         self.reason = ""
         self.plan_handle = executor.constant(plan)
-        self._n_told = 0
-        self._flying: deque[Round] = deque()
-        self._sent, self._at_once = 0, 1
+        self._n_reported = 0
+        self._pending: deque[Round] = deque()
+        self._submission, self._at_once = 0, 1
         self._begun = self._last = time.perf_counter()
         self._saved = (self._begun, 0)
         self._written = None if plan.draws_path is None else IncrementalSync(Path(plan.draws_path))
         self._stage = ""
-        self._whole = False
+        self._iteration_complete = False
         self._hand_out = {stage.name for stage in plan.stages if stage.hands_out}
         self.counted = self._n_draws = 0
 
@@ -140,7 +140,7 @@ class Loop:
         self.locals, self.state = self.checkpoints.load(
             self.executor, self.plan_handle, self.groups, manifest
         )
-        self.trace = Trace.restored(self.checkpoints.read_trace(manifest))
+        self.trace = Trace.from_state(self.checkpoints.read_trace(manifest))
         self.counted = self.trace.last_iteration
         self._n_draws = manifest["drawn"]["sizes"]["draw"] if manifest["drawn"] else 0
         self._saved = (time.perf_counter(), self.counted)
@@ -154,18 +154,18 @@ class Loop:
             If a task fails, or the cluster is lost.
         """
         try:
-            with self.explained():
-                self._restarting(self._rounds)
+            with self.error_context():
+                self._with_restarts(self._rounds)
         except Exception:
             raise
         except BaseException as interrupt:  # KeyboardInterrupt, SystemExit, Prefect's TerminationSignal
             if not self.counted:
                 raise
-            self._restarting(lambda: self._finish_early("interrupted"))
+            self._with_restarts(lambda: self._finish_early("interrupted"))
             return interrupt
         return None
 
-    def _restarting(self, work: Callable[[], None]) -> None:
+    def _with_restarts(self, work: Callable[[], None]) -> None:
         """Call a function; if the run stalls, restart from the last checkpoint or the start."""
         while True:
             try:
@@ -178,8 +178,8 @@ class Loop:
 
     def _restart(self) -> None:
         self.executor.restart()
-        self._flying.clear()
-        self._at_once, self._whole = 1, False
+        self._pending.clear()
+        self._at_once, self._iteration_complete = 1, False
         if self.draws is not None:
             self.draws.forget()
         self.plan_handle = self.executor.constant(self.plan)
@@ -190,10 +190,10 @@ class Loop:
             self.start()
 
     @contextmanager
-    def explained(self, where: str = "") -> Iterator[None]:
+    def error_context(self, where: str = "") -> Iterator[None]:
         """Wrap an error that ends the run: where it happened and what can be resumed."""
         try:
-            with thread_limit_explained():
+            with thread_limit_errors():
                 yield
         except InputError as error:
             error.add_note(self._describe_remains())
@@ -226,11 +226,11 @@ class Loop:
     def _rounds(self) -> None:
         finished = False
         while not finished:
-            while not self._flying or self._n_lookahead() < self.executor.look_ahead:
+            while not self._pending or self._n_lookahead() < self.executor.look_ahead:
                 self._submit(self._at_once)
             finished = self._read()
             if finished:
-                self._flying.clear()
+                self._pending.clear()
             elif self._out_of_time():
                 self._finish_early("max_minutes")
                 return
@@ -241,7 +241,7 @@ class Loop:
 
     def _n_lookahead(self) -> int:
         """Return how many rounds were submitted behind those that are read next."""
-        return sum(r.sent != self._flying[0].sent for r in self._flying)
+        return sum(r.submission != self._pending[0].submission for r in self._pending)
 
     def _submit(self, n_rounds: int = 1) -> None:
         """Submit some rounds, one behind the other."""
@@ -252,26 +252,26 @@ class Loop:
                     self.plan_handle, state, locals_, hands_out=self._hands_out()
                 )
                 record = self.executor.submit("record", attrgetter("record"), state, group=0)
-                rounds.append(Round(self._sent, None if self.draws is None else state, record))
+                rounds.append(Round(self._submission, None if self.draws is None else state, record))
         # At once and last: an interrupt before this line leaves them as if they had never been submitted.
         self.locals, self.state = locals_, state
-        self._flying.extend(rounds)
-        self._sent += 1
+        self._pending.extend(rounds)
+        self._submission += 1
 
     def _hands_out(self) -> bool:
         """Return whether each group gets the state as it needs it.
 
-        By the stage that was last heard of: a round that belongs to another one works with either.
+        By the stage of the last record: a round that belongs to another one works with either.
         """
         return self._stage in self._hand_out if self._stage else bool(self._hand_out)
 
-    def _hear(self) -> None:
+    def _fetch_records(self) -> None:
         """Wait for the records of the oldest rounds, those that were submitted at once."""
-        rounds = [r for r in self._flying if r.sent == self._flying[0].sent]
+        rounds = [r for r in self._pending if r.submission == self._pending[0].submission]
         records = self.executor.result([r.record for r in rounds])
         now, last, n = time.perf_counter(), self._last, len(rounds)
         for i, (round_, record) in enumerate(zip(rounds, records, strict=True)):
-            round_.heard = record, last + (now - last) * (i + 1) / n
+            round_.result = record, last + (now - last) * (i + 1) / n
         self._last = now
         short = int(AT_ONCE_SECONDS * n / max(now - last, 1e-9))
         most = self.executor.rounds_at_once if self.draws is None else 1  # or many states wait for records
@@ -279,16 +279,16 @@ class Loop:
 
     def _read(self) -> bool:
         """Read the oldest record; return whether the run is finished."""
-        if self._flying[0].heard is None:  # it stays there until then: an interrupt may come while waiting
-            self._hear()
-        done = self._flying.popleft()
-        assert done.heard is not None
-        record, when = done.heard
+        if self._pending[0].result is None:  # it stays there until then: an interrupt may come while waiting
+            self._fetch_records()
+        done = self._pending.popleft()
+        assert done.result is not None
+        record, when = done.result
         if record is None:
             return True
         seconds = when - self._begun
         entered, self._stage = record.stage != self._stage, record.stage
-        self._whole = record.iteration_done
+        self._iteration_complete = record.iteration_done
         self.reason = record.reason or self.reason
         counts = record.iteration_done and record.counts
         if counts:
@@ -299,16 +299,16 @@ class Loop:
             self.draws.add(self.executor, self.plan_handle, done.state, record.draws - 1)
         if entered:
             self.on_event(StageEntered(record.stage, seconds))
-        if counts and record.counted > self._n_told:  # not those that are done again
-            self._n_told = record.counted
+        if counts and record.counted > self._n_reported:  # not those that are done again
+            self._n_reported = record.counted
             self.on_event(_iteration(record, seconds))
         return record.finished
 
     def _complete_iteration(self) -> bool:
         """Read all that was submitted and go on to the end of an iteration; return whether finished."""
         finished = False
-        while self._flying or not (self._whole or finished):
-            if not self._flying:
+        while self._pending or not (self._iteration_complete or finished):
+            if not self._pending:
                 self._submit()
             finished = self._read() or finished
         return finished
@@ -335,7 +335,7 @@ class Loop:
         return limit is not None and self.counted > 0 and time.perf_counter() - self._begun >= 60 * limit
 
     def _checkpoint_due(self) -> bool:
-        if self.checkpoints is None or not self._whole or self.reason == "max_iter":
+        if self.checkpoints is None or not self._iteration_complete or self.reason == "max_iter":
             return False  # what ends a run that is short of iterations can be resumed with more of them
         when, counted = self._saved
         late = time.perf_counter() - when >= 60 * self.budget.checkpoint_minutes

@@ -27,7 +27,7 @@ from factorflow.engine.events import (
     RunStarted,
     StageEntered,
 )
-from factorflow.errors import thread_limit_explained
+from factorflow.errors import thread_limit_errors
 
 LOGGER = logging.getLogger("factorflow")
 
@@ -112,11 +112,11 @@ def progress_bar(bar: bool | None = None, doing: str = "preparing") -> Iterator[
         lines = _Lines()
         with closing(Silence(say)) as silence:
 
-            def told(event: Event) -> None:
+            def listen(event: Event) -> None:
                 silence(event)
                 lines(event)
 
-            yield told
+            yield listen
         return
     drawn = _Bar(doing)
     try:
@@ -159,7 +159,7 @@ class _Bar:
         self._ended = threading.Event()
         self._attempt(lambda: self._wait(doing))
         self._clock = threading.Thread(target=self._tick, name="factorflow-clock", daemon=True)
-        with thread_limit_explained():
+        with thread_limit_errors():
             self._clock.start()
 
     def __call__(self, event: Event) -> None:
@@ -242,7 +242,7 @@ class Silence:
         self._thread = threading.Thread(
             target=copy_context().run, args=(self._watch,), name="factorflow-silence", daemon=True
         )
-        with thread_limit_explained():
+        with thread_limit_errors():
             self._thread.start()
 
     def __call__(self, event: Event) -> None:

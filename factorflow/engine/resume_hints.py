@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from factorflow.engine.events import CheckpointWritten, Event, OnEvent
 from factorflow.engine.run_directory import Output
-from factorflow.errors import FactorflowError, thread_limit_explained
+from factorflow.errors import FactorflowError, thread_limit_errors
 from factorflow.settings import ResumeOptions
 
 
@@ -17,7 +17,7 @@ from factorflow.settings import ResumeOptions
 def note_outcome(output: Output, options: ResumeOptions) -> Iterator[None]:
     """Add a note to an exception that ends a run: what is on disk and how to resume."""
     try:
-        with thread_limit_explained():
+        with thread_limit_errors():
             yield
     except FactorflowError as error:
         if output.can_go_on:

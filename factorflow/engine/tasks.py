@@ -69,7 +69,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Away:
+class RemoteGroup:
     """The result of a group on another worker than its merge: only its subtrees are sent.
 
     So the merge waits for no task that takes the one from the other: it would begin when the scheduler has
@@ -89,15 +89,15 @@ class Away:
     __sizeof__ = nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Away, (self.nodes,)
+        return RemoteGroup, (self.nodes,)
 
 
-Sent = Group | Away | tuple[Nodes, ...] | None
+GroupStatistics = Group | RemoteGroup | tuple[Nodes, ...] | None
 """Statistics of a run of blocks as a task returns them; None when the run is over."""
 
 
 @dataclass(frozen=True)
-class Unsettled:
+class ProjectionStatistics:
     """Statistics of a block of new samples, and 1 where its local state still moved."""
 
     stats: Any
@@ -154,20 +154,20 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     return Group(local, kept, tuple(tree.nodes(hand_over=True) for tree in trees), state.stage)
 
 
-def update_remotely(plan: Plan, group: range, before: Group | None, state: State) -> Away:
+def update_remotely(plan: Plan, group: range, before: Group | None, state: State) -> RemoteGroup:
     """Do the same for a group whose statistics are merged on another worker."""
     new = update_samples(plan, group, before, state)
-    return Away(new.nodes, replace(new, nodes=None))
+    return RemoteGroup(new.nodes, replace(new, nodes=None))
 
 
-def keep(plan: Plan, group: range, before: Group | None, state: State, away: Away) -> Group:
+def keep(plan: Plan, group: range, before: Group | None, state: State, remote: RemoteGroup) -> Group:
     """Return the local state of a group; recompute it if its worker is lost."""
-    if away.group is not None:
-        return away.group
+    if remote.group is not None:
+        return remote.group
     return replace(update_samples(plan, group, before, state), nodes=None)
 
 
-def merge_nodes(sent: Sequence[Sent]) -> tuple[Nodes, ...] | None:
+def merge_nodes(sent: Sequence[GroupStatistics]) -> tuple[Nodes, ...] | None:
     """Merge the subtrees of neighbouring groups, for each chain; None when the run is over."""
     found = [nodes for nodes in map(_nodes_of, sent) if nodes is not None]
     if not found:
@@ -180,7 +180,7 @@ def merge_nodes(sent: Sequence[Sent]) -> tuple[Nodes, ...] | None:
 def merge(
     plan: Plan,
     state: State,
-    sent: Sequence[Sent],
+    sent: Sequence[GroupStatistics],
     shares: Sequence[tuple[dict[Run, tuple[Any, Any]], ...]] = (),
     n_threads: int = 1,
 ) -> State:
@@ -210,7 +210,7 @@ def merge(
         )
         stats = _total(sent, chain)
         if plan.fixed is not None:
-            moved = stats or Unsettled(None, 0.0)
+            moved = stats or ProjectionStatistics(None, 0.0)
             info: Mapping[str, float] = {}
             unsettled += moved.unsettled
             after = sweep.carry(before, moved.stats, step)
@@ -226,7 +226,7 @@ def merge(
 
 
 def slice_features(
-    plan: Plan, state: State, sent: Sent, share: tuple[int, int] | None
+    plan: Plan, state: State, sent: GroupStatistics, share: tuple[int, int] | None
 ) -> tuple[Nodes, ...] | None:
     """Return subtrees cut to the runs of features of a share; without one, their narrow part."""
     found = _nodes_of(sent)
@@ -314,13 +314,13 @@ def _round(plan: Plan, state: State) -> int:
     return state.tick * most + state.sweep
 
 
-def _mark_changes(sweep: Sweep[Any, Any, Any], before: Any, after: Any, stats: Any) -> Unsettled:
+def _mark_changes(sweep: Sweep[Any, Any, Any], before: Any, after: Any, stats: Any) -> ProjectionStatistics:
     """Return statistics with whether the local state changed by more than 1e-8 of its scale anywhere."""
     if before is None:
-        return Unsettled(stats, float(after is not None or sweep.neighbours))
+        return ProjectionStatistics(stats, float(after is not None or sweep.neighbours))
     old, new = list(arrays(before)), list(arrays(after))
     still = len(old) == len(new) and all(map(_is_unchanged, old, new))
-    return Unsettled(stats, float(not still))
+    return ProjectionStatistics(stats, float(not still))
 
 
 def _is_unchanged(before: Any, after: Any) -> bool:
@@ -340,8 +340,8 @@ def _write_draws(plan: Plan, stage: Stage[Any], state: State, block: Block, loca
             write_rows(plan.draws_path, table[name], block.start, values, (chain, state.draws))
 
 
-def _nodes_of(sent: Sent) -> tuple[Nodes, ...] | None:
-    return sent.nodes if isinstance(sent, Group | Away) else sent
+def _nodes_of(sent: GroupStatistics) -> tuple[Nodes, ...] | None:
+    return sent.nodes if isinstance(sent, Group | RemoteGroup) else sent
 
 
 def _build_tree(found: Sequence[tuple[Nodes, ...]], chain: int) -> Tree:
@@ -351,6 +351,6 @@ def _build_tree(found: Sequence[tuple[Nodes, ...]], chain: int) -> Tree:
     return tree
 
 
-def _total(sent: Sequence[Sent], chain: int) -> Any:
+def _total(sent: Sequence[GroupStatistics], chain: int) -> Any:
     found = [nodes for nodes in map(_nodes_of, sent) if nodes is not None]
     return freeze(_build_tree(found, chain).total())

@@ -82,7 +82,7 @@ class Trace:
         return {"draws": self._draws, "last": self._last, **thinned}
 
     @classmethod
-    def restored(cls, state: dict[str, Any]) -> Trace:
+    def from_state(cls, state: dict[str, Any]) -> Trace:
         """Return the trace whose `state` this was."""
         trace = cls()
         trace._draws = [_row(row) for row in state["draws"]]

@@ -45,7 +45,7 @@ RATE_FLOOR = 1e-4
 
 
 @dataclass(frozen=True)
-class Shown:
+class TrainingSums:
     """Sums over the shown rows of a table, by which a baseline goes that its moments do not tell.
 
     Parameters
@@ -99,7 +99,7 @@ class Sums:
         Sum of log p(y) by the likelihood fitted to each feature alone (`Model.alone`); None: by moments.
     exposed : Exposed or None
         Of counts with exposures.
-    shown : Shown or None
+    shown : TrainingSums or None
         Of tables; None: the moments of the dataset tell.
     """
 
@@ -114,12 +114,12 @@ class Sums:
     levels: LevelSums | None = None
     alone: Float64[np.ndarray, " D"] | None = None
     exposed: ExposureSums | None = None
-    shown: Shown | None = None
+    shown: TrainingSums | None = None
 
 
 def training_sums(
     likelihood: KindName, y: Shaped[np.ndarray, "B D"], given: Mapping[str, Float64[np.ndarray, " B"]]
-) -> Shown:
+) -> TrainingSums:
     """Return the sums over the shown rows of a block of a table.
 
     Parameters
@@ -138,7 +138,7 @@ def training_sums(
     n, y = np.where(seen, n, 0.0), np.where(seen, y, 0.0)
     within = np.where(seen, np.asarray(given.get(WITHIN, 0.0 * ones))[:, None], 0.0)
     times = np.where(seen, 1.0, 0.0) if poisson else n
-    return Shown(n.sum(axis=0), (times * y).sum(axis=0), (times * y**2 + within).sum(axis=0))
+    return TrainingSums(n.sum(axis=0), (times * y).sum(axis=0), (times * y**2 + within).sum(axis=0))
 
 
 def level_sums(

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from factorflow.errors import InputError, RunError, thread_limit_explained
+from factorflow.errors import InputError, RunError, thread_limit_errors
 
 LOCK = "lock"
 """Name of the lock file in a directory that this package makes beside an output: it also marks it as ours."""
@@ -185,7 +185,7 @@ def disk_errors(path: object, parameter: str = "output", *, reads: str = "") -> 
     says which) name those.
     """
     try:
-        with thread_limit_explained():
+        with thread_limit_errors():
             yield
     except OSError as error:
         name = str(error.filename or "")

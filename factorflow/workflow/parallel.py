@@ -18,13 +18,13 @@ class Stop:
     """Stops the runs of other threads: interrupts reach only the main thread."""
 
     def __init__(self) -> None:
-        self._asked = Event()
+        self._requested = Event()
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """End the runs after the iterations in hand."""
-        self._asked.set()
+        self._requested.set()
 
-    def heard_by(self, on_event: OnEvent | None = None) -> OnEvent:
+    def listener(self, on_event: OnEvent | None = None) -> OnEvent:
         """Return the listener of a run that is to end when it is asked for."""
 
         def listen(event: Any) -> None:
@@ -36,7 +36,7 @@ class Stop:
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if the runs are to end."""
-        if self._asked.is_set():
+        if self._requested.is_set():
             raise KeyboardInterrupt
 
 
@@ -54,23 +54,23 @@ def run_in_parallel(run: Callable[[T, OnEvent], R], items: Sequence[T], parallel
     """
     stop = Stop()
 
-    def guarded(item: T) -> R:
+    def run_one(item: T) -> R:
         stop.check()  # one that had its turn after another failed does not begin
         try:
-            return run(item, stop.heard_by())
+            return run(item, stop.listener())
         except BaseException:
-            stop.ask()
+            stop.request()
             raise
 
     with ThreadPoolExecutor(parallel, thread_name_prefix="factorflow-run") as pool:
-        futures = [pool.submit(guarded, item) for item in items]
+        futures = [pool.submit(run_one, item) for item in items]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
             failed = [future for future in futures if future.done() and future.exception() is not None]
             failed.sort(key=lambda future: isinstance(future.exception(), KeyboardInterrupt))  # stopped by it
             return [future.result() for future in failed or futures]
         except BaseException:
-            stop.ask()
+            stop.request()
             for future in futures:
                 future.cancel()
             raise

@@ -485,7 +485,7 @@ def test_budgets_are_in_minutes(run: Any, monkeypatch: pytest.MonkeyPatch) -> No
     loop, clock = run(stage, start=Sum(0.0)), SimpleNamespace(seconds=1000.0)
     monkeypatch.setattr("factorflow.engine.loop.time", SimpleNamespace(perf_counter=lambda: clock.seconds))
     loop.budget = Budget(max_minutes=20.0, checkpoint_every=50, checkpoint_minutes=10.0)
-    loop.checkpoints, loop._whole, loop.reason = object(), True, ""
+    loop.checkpoints, loop._iteration_complete, loop.reason = object(), True, ""
     loop._begun, loop._saved, loop.counted = 1000.0, (1000.0, 3), 4
     for minutes in (9.99, 10.0, 19.99, 20.0):
         clock.seconds = 1000.0 + 60.0 * minutes

@@ -129,13 +129,13 @@ def test_a_trace_goes_on_after_a_checkpoint(monkeypatch: pytest.MonkeyPatch, las
         whole.append(record(number, kept=number % 7 == 0), 0.5 * number)
         if number <= last:
             first.append(record(number, kept=number % 7 == 0), 0.5 * number)
-    second = Trace.restored(json.loads(json.dumps(first.state())))
+    second = Trace.from_state(json.loads(json.dumps(first.state())))
     assert second.columns() == first.columns()
     for number in range(last + 1, 38):
         second.append(record(number, kept=number % 7 == 0), 0.5 * number)
     assert second.columns() == whole.columns()
     assert (Trace().last_iteration, Trace().last_seconds) == (0, 0.0)
-    assert Trace.restored(Trace().state()).columns()["iteration"] == []
+    assert Trace.from_state(Trace().state()).columns()["iteration"] == []
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 64])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import factorflow
-from factorflow.api.posterior import FINDINGS, told
+from factorflow.api.posterior import FINDINGS, log_findings
 from factorflow.engine import progress
 from factorflow.engine.events import (
     CheckpointWritten,
@@ -132,7 +132,7 @@ def test_a_run_does_not_need_a_place_for_its_lines(
     with watching(True, None) as on_event:
         for event in EVENTS:
             on_event(event)
-    told(SimpleNamespace(findings=["a finding"]))  # type: ignore[arg-type]
+    log_findings(SimpleNamespace(findings=["a finding"]))  # type: ignore[arg-type]
     assert capsys.readouterr().out == ""
 
 

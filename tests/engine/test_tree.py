@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from factorflow.engine.executors.assignment import LONGER, cut_aligned
-from factorflow.engine.tasks import Away, Group, merge_nodes
+from factorflow.engine.tasks import Group, RemoteGroup, merge_nodes
 from factorflow.engine.tree import FAN_IN, MOST_NODES, Node, Tree, merge_steps, n_nodes
 from factorflow.models.contract import Gather, wide
 from factorflow.trees import add, align_arrays, freeze, join, narrow, replace, restrict
@@ -106,7 +106,7 @@ def test_merges_in_steps_give_the_same_bits(
         tree = Tree()
         for block in group:
             tree.add(block, values[block])
-        sent.append((Group if number % 2 else Away)(nodes=(tree.nodes(hand_over=True),) * 2))
+        sent.append((Group if number % 2 else RemoteGroup)(nodes=(tree.nodes(hand_over=True),) * 2))
     steps = merge_steps(groups)
     for step in steps:
         assert all(1 <= len(merge.run) <= fan_in for merge in step)
@@ -134,7 +134,7 @@ def test_what_came_from_others_is_not_written_to() -> None:
 
 
 def test_nothing_is_merged_after_the_end() -> None:
-    assert merge_nodes([None, Away(None), Group()]) is None
+    assert merge_nodes([None, RemoteGroup(None), Group()]) is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,8 @@ def test_messages_are_as_few_whatever_the_number_of_workers(n_blocks: int, n_gro
 def test_dask_is_told_what_statistics_take() -> None:
     """Its counters of what is kept and what travels are of these."""
     node = Node(0, 0, np.zeros(1000))
-    for value in (((node,),), Away(((node,),)), Group(nodes=((node,),)), Group({0: (np.zeros(1000),)})):
+    groups = Group(nodes=((node,),)), Group({0: (np.zeros(1000),)})
+    for value in (((node,),), RemoteGroup(((node,),)), *groups):
         assert 8000 <= sizeof(value) < 9000
 
 

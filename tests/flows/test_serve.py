@@ -47,7 +47,7 @@ def test_all_flows_are_served_without_parameters() -> None:
 def test_a_schedule(
     asked: dict[str, str], zone: str | None, shown: dict[str, str], clock: set[str] | None
 ) -> None:
-    from flows.serve import coming, deployments, schedule_of
+    from flows.serve import deployments, next_runs, schedule_of
 
     schedule = schedule_of(asked.get("cron"), asked.get("every"), zone)
     assert schedule is not None
@@ -61,7 +61,7 @@ def test_a_schedule(
     assert found["timezone"] == (zone or "UTC")
     assert only.active is not False
     assert made.concurrency_limit == 1
-    hours = {when.split()[1] for when in coming(schedule, 4)}
+    hours = {when.split()[1] for when in next_runs(schedule, 4)}
     assert clock is None or hours == clock
 
 

@@ -56,9 +56,9 @@ def test_a_failure_ends_the_others_in_order() -> None:
 def test_stop_passes_events_on() -> None:
     heard: list[Any] = []
     stop = Stop()
-    listen = stop.heard_by(heard.append)
+    listen = stop.listener(heard.append)
     listen("event")
-    stop.ask()
+    stop.request()
     with pytest.raises(KeyboardInterrupt):
         listen("last")
     assert heard == ["event", "last"]

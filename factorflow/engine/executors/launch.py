@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from warnings import warn
 
 from factorflow.engine.executors.local import Executor, LocalExecutor, n_cores
-from factorflow.errors import InputError, OptionText, UnusedWarning, thread_limit_explained
+from factorflow.errors import InputError, OptionText, UnusedWarning, thread_limit_errors
 from factorflow.settings.clusters import ClusterSetting, bytes_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="TrialOptions")
 
 
-@thread_limit_explained()
+@thread_limit_errors()
 def open_executor(
     executor: str | Client | Cluster | Executor | ClusterSetting,
     workers: int | None = None,
