@@ -14,7 +14,7 @@ import numpy as np
 
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.data.aligned_dataset import AlignedDataset
-from factorflow.data.covariates import CovariateTable, model_meta, projected_covariates
+from factorflow.data.given import GivenTables, model_meta
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import check_device, environment
@@ -95,7 +95,7 @@ def fit(
     check_device(options.device, config.devices)
     hidden = Holdout.of(options.model_dump(), data.design)
     before = None if warm is None else _open_fit(warm)
-    meta = model_meta(data, config, hidden, None if before is None else before.meta.covariates)
+    meta = model_meta(data, config, hidden, None if before is None else before.meta)
     built = config.build(meta)
     _check_entries(built, data, data.features)
     for name, why in config.unused(meta).items():
@@ -108,10 +108,10 @@ def fit(
     start, origin = None, ("", "")
     if before is not None:
         start, origin = _start_of(before, data, config, built)
-    given = None if meta.covariates is None else CovariateTable(meta.covariates)
+    given = GivenTables.of(meta)
     begun = RunRecord.begin(
         str(data.path), data.fingerprint, config.model_dump(mode="json"), options, environment(), origin,
-        "" if given is None else given.digest,
+        given.digest,
         "" if meta.feature_sets is None else meta.feature_sets.digest,
     )  # fmt: skip
     output = Output(out, begun, overwrite=overwrite, resume=resume)
@@ -119,7 +119,7 @@ def fit(
         return output.path
 
     def make_plan(executor: Executor) -> tuple[Plan, DrawStore | None]:
-        return _plan(built, data, hidden, options, executor, output, warm=start, covariates=given)
+        return _plan(built, data, hidden, options, executor, output, warm=start, given=given)
 
     return _execute(output, options, place, on_event, begun.identity.config["model"], make_plan)
 
@@ -203,9 +203,14 @@ def project(
     aligned = AlignedDataset(
         data, fitted.meta, {v.name: _features(posterior, v, data) for v in fitted.meta.views}
     )
-    given = projected_covariates(fitted.meta.covariates, data, covariates)
+    given = GivenTables.projected(fitted.meta, data, covariates)
     known = fitted.meta
-    meta = replace(aligned.meta, covariates=known.covariates, feature_sets=known.feature_sets)
+    meta = replace(
+        aligned.meta,
+        covariates=known.covariates,
+        feature_sets=known.feature_sets,
+        places=known.places,
+    )
     model = posterior.config.build_fitted(meta)
     _check_entries(model, aligned, aligned.features.__getitem__)
     model = model if scored is None else model.scorer(*scored)
@@ -215,14 +220,15 @@ def project(
     config = posterior.record.identity.config
     origin = (posterior.path or "", stored.digest(model.n_chains, fixed.draws[-1]))
     noted = whole.model_copy(update={"max_iter": iterations})
-    digest = "" if given is None else given.digest
-    begun = RunRecord.begin(str(data.path), data.fingerprint, config, noted, environment(), origin, digest)
+    begun = RunRecord.begin(
+        str(data.path), data.fingerprint, config, noted, environment(), origin, given.digest
+    )
     output = Output(out, begun.ended("projected", "", 0), overwrite=overwrite, resume=resume)
     if output.is_complete:
         return output.path
 
     def make_plan(executor: Executor) -> tuple[Plan, DrawStore | None]:
-        return _plan(model, aligned, None, whole, executor, output, fixed, covariates=given)
+        return _plan(model, aligned, None, whole, executor, output, fixed, given=given)
 
     return _execute(output, options, place, on_event, config["model"], make_plan)
 
@@ -306,7 +312,7 @@ def check_warm_start(
     """
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     config, before = configure(model), _open_fit(posterior)
-    _start_of(before, data, config, config.build(model_meta(data, config, like=before.meta.covariates)))
+    _start_of(before, data, config, config.build(model_meta(data, config, like=before.meta)))
 
 
 def _plan(
@@ -318,7 +324,7 @@ def _plan(
     output: Output,
     fixed: FixedGlobals | None = None,
     warm: Warm | None = None,
-    covariates: CovariateTable | None = None,
+    given: GivenTables | None = None,
 ) -> tuple[Plan, DrawStore | None]:
     """Return the plan of the run if it fits into memory; make the directory of the run."""
     meta, n_chains = model.meta, model.n_chains
@@ -328,7 +334,7 @@ def _plan(
     footprint, room = fit_into_memory(model, footprint, n_groups, executor)
     cache = kept_bytes(meta, footprint, room)
     views = tuple(view.name for view in meta.views)
-    source = Source(data, views, hidden, cache, room - cache, options.device, covariates)
+    source = Source(data, views, hidden, cache, room - cache, options.device, given or GivenTables())
     plan = Plan(model, source, options.seed, options.max_iter, fixed=fixed, warm=warm)
     spill = must_spill(model.stages(), meta, footprint, n_groups, n_chains, limit)
     local_spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)

@@ -13,6 +13,7 @@ from factorflow.covariates import Covariates
 from factorflow.design import TableDesign
 from factorflow.feature_sets import FeatureSets
 from factorflow.kinds import KINDS, Kind
+from factorflow.places import Places
 
 Array = Any
 """A NumPy array, or one of another array-API namespace (CuPy, array-api-strict).
@@ -75,7 +76,8 @@ class Block:
         Rows (within the block) and features of the held-out entries per view of values, in row-major order.
     columns : mapping of str to (B,) array
         Per-row codes that travel along: ``group``, ``sequence``, ``time`` (where the dataset has them);
-        numbers (B, P) of `Meta.covariates`, as ``covariates``, NaN where they are not known.
+        numbers (B, P) of `Meta.covariates` and `Meta.places`, as ``covariates`` and ``places``, NaN where
+        they are not known.
     from_before : bool
         Whether the first row goes on the last sequence of the block before.
     into_next : bool
@@ -205,6 +207,8 @@ class Meta:
         What a model is given of each sample besides; None: nothing.
     feature_sets : FeatureSets or None
         Sets of features that a model is given; None: none.
+    places : Places or None
+        Where the samples lie, for scores that are functions of that; None: not asked for.
     """
 
     n_rows: int
@@ -217,6 +221,7 @@ class Meta:
     design: TableDesign | None = None
     covariates: Covariates | None = None
     feature_sets: FeatureSets | None = field(default=None, repr=False)
+    places: Places | None = None
 
     @property
     def value_views(self) -> tuple[ViewMeta, ...]:
@@ -256,7 +261,7 @@ class Meta:
     def row_bytes(self) -> int:
         """Bytes of a row of a block: entries of all views, and the codes that travel along."""
         codes = CODE_BYTES * (bool(self.groups) + 2 * bool(self.n_sequences))
-        codes += 8 * len(self.covariates) if self.covariates else 0
+        codes += 8 * sum(len(given) for given in (self.covariates, self.places) if given)
         aux = sum(np.dtype(AUX_DTYPES[v.aux]).itemsize * v.n_features for v in self.views if v.aux)
         return codes + aux + sum(view.kind.row_bytes(view.n_features) for view in self.views)
 

@@ -111,7 +111,7 @@ def run_asked_for(
     from factorflow.posterior.record import RunRecord
 
     config = configure(model)
-    covariates = "" if config.given_columns is None else _covariates_digest(dataset, config, last)
+    covariates = _digest_of_columns(dataset, config, last)
     settings = config.model_dump(mode="json")
     begin = partial(RunRecord.begin, str(dataset.path), dataset.fingerprint, settings, options)
     return begin(environment(), covariates=covariates, feature_sets=_sets_digest(dataset, config))
@@ -124,17 +124,16 @@ def _sets_digest(dataset: Dataset, config: ModelConfig) -> str:
     return "" if sets is None else match_feature_sets(dataset, *sets).digest
 
 
-def _covariates_digest(dataset: Dataset, config: ModelConfig, last: Last | None) -> str:
+def _digest_of_columns(dataset: Dataset, config: ModelConfig, last: Last | None) -> str:
     from factorflow.api import open_posterior
-    from factorflow.data.covariates import CovariateTable, model_meta
+    from factorflow.data.given import GivenTables, model_meta
 
-    like = None if last is None else open_posterior(last.path).meta.covariates
+    like = None if last is None else open_posterior(last.path).meta
     try:
         meta = model_meta(dataset, config, like=like)
     except InputError:  # columns that are no longer there, or are of another kind
         meta = model_meta(dataset, config)
-    assert meta.covariates is not None
-    return CovariateTable(meta.covariates).digest
+    return GivenTables.of(meta).digest
 
 
 def last_fit(history: History, folder: Folder) -> Last | None:

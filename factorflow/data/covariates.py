@@ -15,18 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.covariates import Column, Covariates, Term
-from factorflow.data.feature_sets import match_feature_sets
 from factorflow.data.ingest.levels import text_of
 from factorflow.data.store.fingerprint import digest_column, digest_names
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import pack
 
 if TYPE_CHECKING:
-    from factorflow.data.holdout import Holdout
     from factorflow.data.store.dataset import Dataset
-    from factorflow.shape import Meta
 
-__all__ = ["MOST_LEVELS", "CovariateTable", "code_covariates", "model_meta", "projected_covariates"]
+__all__ = [
+    "MOST_LEVELS",
+    "CovariateTable",
+    "code_covariates",
+    "numbers_of",
+    "projected_covariates",
+    "rows_by_sample",
+    "with_digests",
+]
 
 MOST_LEVELS = 60
 """Levels of a category at most: with more, a coefficient for each level and feature would be another set of
@@ -118,34 +123,7 @@ def code_covariates(dataset: Dataset, given: str | Sequence[str], option: str = 
     return replace(found, second=tuple(pack(products / dataset.n_rows).tolist()))
 
 
-def model_meta(
-    dataset: Dataset, config: Any, holdout: Holdout | None = None, like: Covariates | None = None
-) -> Meta:
-    """Return what a model sees of a dataset, the covariates and feature sets that it asks for among it.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        What is to be fitted.
-    config : ModelConfig
-        The model.
-    holdout : Holdout, optional
-        What is hidden.
-    like : Covariates, optional
-        Those of an earlier fit, coded in the same way.
-    """
-    meta = dataset.meta(config.views, holdout)
-    sets = config.given_sets([view.name for view in meta.value_views])
-    if sets is not None:
-        meta = replace(meta, feature_sets=match_feature_sets(dataset, *sets))
-    if config.given_columns is None:
-        return meta
-    if like is None:
-        return replace(meta, covariates=code_covariates(dataset, config.given_columns))
-    return replace(meta, covariates=_with_digests(like, dataset))
-
-
-def _with_digests(covariates: Covariates, dataset: Dataset) -> Covariates:
+def with_digests(covariates: Covariates, dataset: Dataset) -> Covariates:
     """Return covariates, coded as they are, with the digests of the columns of a dataset."""
     values = read_columns(dataset, covariates.columns)
     columns = tuple(replace(c, digest=digest_column(values[c.name])) for c in covariates.columns)
@@ -179,15 +157,26 @@ def projected_covariates(
         When the fit has no covariates, or a sample has no row.
     """
     if covariates is None:
-        if given is not None and given is not False:
-            raise InputError("covariates", "columns", "none: the model was fitted without", "Leave them out.")
         return None
     names = [column.name for column in covariates.columns]
     if given is False:
         return CovariateTable(covariates, known=False)
     if given is None:
         known = set(names) <= set(dataset.column_names)
-        return CovariateTable(_with_digests(covariates, dataset) if known else covariates, known=known)
+        return CovariateTable(with_digests(covariates, dataset) if known else covariates, known=known)
+    rows = rows_by_sample(dataset, given, names)
+    table = {c.name: _as_coded(c, rows[c.name].array) for c in covariates.columns}
+    return CovariateTable(covariates, table)
+
+
+def rows_by_sample(dataset: Dataset, given: Any, names: Sequence[str]) -> Any:
+    """Return the rows of a table, a frame or a file, in the order of the samples.
+
+    Raises
+    ------
+    InputError
+        When it lacks a column or a sample, or has one twice.
+    """
     if isinstance(given, str | os.PathLike):
         from factorflow.data.ingest.metadata import read_metadata
 
@@ -203,13 +192,11 @@ def projected_covariates(
     absent = [name for name in dataset.obs_names.tolist() if name not in given.index]
     if absent:
         raise InputError("covariates", f"no row {absent[0]}", "a row for each sample", "Index it by sample.")
-    rows = given.loc[dataset.obs_names.tolist()]
-    table = {c.name: _as_coded(c, rows[c.name].array) for c in covariates.columns}
-    return CovariateTable(covariates, table)
+    return given.loc[dataset.obs_names.tolist()]
 
 
 def _as_coded(column: Column, values: Any) -> NDArray[Any]:
-    return _labels(values) if column.levels else _numbers_of(column.name, values)
+    return _labels(values) if column.levels else numbers_of(column.name, values)
 
 
 def _terms(given: str | Sequence[str], option: str) -> tuple[list[tuple[str, ...]], set[str]]:
@@ -304,7 +291,8 @@ def _numbers(values: Any) -> NDArray[np.float64] | None:
     return series.to_numpy(np.float64, na_value=np.nan)
 
 
-def _numbers_of(name: str, values: Any) -> NDArray[np.float64]:
+def numbers_of(name: str, values: Any) -> NDArray[np.float64]:
+    """Return a column of the sample metadata as numbers."""
     found = _numbers(values)
     if found is None:
         raise InputError(

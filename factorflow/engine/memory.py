@@ -35,6 +35,7 @@ from factorflow.engine.plan import FEATURE_RUN
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Stage, Sweep
+from factorflow.places import PLACES
 from factorflow.shape import AUX_DTYPES, Block, Meta, ViewMeta
 from factorflow.trees import find_gathers, freeze, map_leaves, multiply, narrow, nbytes, restrict
 
@@ -335,6 +336,8 @@ def _made_up(meta: Meta, n_rows: int, memory: _CountingCache) -> Block:
         columns |= {"sequence": np.zeros(n_rows, np.int32), "time": np.arange(n_rows, dtype=np.int32)}
     if meta.covariates is not None:
         columns[COVARIATES] = generator.standard_normal((n_rows, len(meta.covariates)))
+    if meta.places is not None:
+        columns[PLACES] = meta.places.sample(generator, n_rows)
     return Block(0, 0, n_rows, 1, freeze(data), {}, freeze(columns), memory=memory)
 
 

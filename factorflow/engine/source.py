@@ -14,13 +14,14 @@ import numpy as np
 
 from factorflow.covariates import COVARIATES
 from factorflow.engine.reading import Reading, announce
+from factorflow.places import PLACES
 from factorflow.shape import Block
 from factorflow.trees import freeze, nbytes
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset, Holdout
     from factorflow.data.aligned_dataset import AlignedDataset
-    from factorflow.data.covariates import CovariateTable
+    from factorflow.data.given import GivenTables
 
 Pair = tuple[Block, Mapping[str, Any]]
 """A block, and the values of its held-out entries by view."""
@@ -47,8 +48,8 @@ class Source:
         Memory it may spend on what follows from those blocks (`Block.once`).
     device : {"cpu", "cuda"}
         Where the values of a block are handed out: as NumPy arrays, or as CuPy's.
-    covariates : CovariateTable or None
-        What the samples are given besides.
+    given : GivenTables or None
+        What is read of the sample metadata.
     """
 
     dataset: Dataset | AlignedDataset
@@ -57,7 +58,7 @@ class Source:
     cache_bytes: int
     memory_bytes: int = 0
     device: str = "cpu"
-    covariates: CovariateTable | None = None
+    given: GivenTables | None = None
 
     @property
     def original(self) -> Dataset:
@@ -96,9 +97,13 @@ class Source:
 
     def _read(self, number: int) -> Pair:
         block, truth = self.dataset.read(number, self.views, self.holdout)
-        if self.covariates is not None:
-            rows = self.covariates.read(self.original, block.start, block.start + block.n_rows)
-            block = replace(block, columns=freeze({**block.columns, COVARIATES: rows}))
+        tables = (
+            () if self.given is None else ((COVARIATES, self.given.covariates), (PLACES, self.given.places))
+        )
+        for name, table in tables:
+            if table is not None:
+                rows = table.read(self.original, block.start, block.start + block.n_rows)
+                block = replace(block, columns=freeze({**block.columns, name: rows}))
         return block, truth
 
 
@@ -199,7 +204,7 @@ _LOCK = threading.Lock()
 
 def _kept_blocks(source: Source) -> _Kept:
     """Return the blocks kept by this process for this dataset; another dataset's are let go."""
-    given = source.covariates and source.covariates.digest
+    given = source.given and source.given.digest
     key = (source.dataset.fingerprint, source.views, source.holdout, source.device, given)
     with _LOCK:
         if key not in _CACHES:

@@ -95,6 +95,4 @@ def beta_term(
 
     log_on, log_off = expected_log_beta(on, off)
     log_norm = gammaln(on) + gammaln(off) - gammaln(on + off)
-    return (
-        (prior_on - on) * log_on + (prior_off - off) * log_off - betaln(prior_on, prior_off) + log_norm
-    )
+    return (prior_on - on) * log_on + (prior_off - off) * log_off - betaln(prior_on, prior_off) + log_norm

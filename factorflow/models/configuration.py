@@ -42,6 +42,14 @@ class ModelConfig(Options):
         """Columns of the sample metadata that the model is given (`Meta.covariates`); None: none."""
         return None
 
+    @property
+    def smooth_columns(self) -> tuple[str | Sequence[str | Sequence[str]], bool] | None:
+        """Columns of the sample metadata that scores are functions of (`Meta.places`), and whether by group.
+
+        None: scores are no functions.
+        """
+        return None
+
     def given_sets(self, views: Sequence[str]) -> tuple[Sequence[str], str | Mapping[str, Any]] | None:
         """Return the views whose features may be in sets, and the sets (`Meta.feature_sets`); None: none.
 

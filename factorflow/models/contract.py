@@ -268,6 +268,32 @@ class Model(VariableTable[G, L]):
         """
         raise self._cannot("generate")
 
+    def interpolate(
+        self, record: Mapping[str, Array], places: Array, codes: Array
+    ) -> tuple[Array, Array, Array]:
+        """Return scores as functions of places, at any of these.
+
+        Parameters
+        ----------
+        record : mapping of str to array
+            The stored variables, whole.
+        places : (n, p) array
+            As in `Meta.places`.
+        codes : (n,) array
+            Number of the group of each.
+
+        Returns
+        -------
+        (n, K) array, (n, K) array, (K,) array
+            Mean and variance of the functions, and the variance of a score about its function.
+
+        Raises
+        ------
+        InputError
+            When the family cannot.
+        """
+        raise self._cannot("interpolate")
+
     def scorer(self, n_draws: int, n_repeats: int) -> Model[G, Any]:
         """Return a model whose projection is the log likelihood of rows, the local state integrated out.
 

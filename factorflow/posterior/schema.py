@@ -14,6 +14,7 @@ from factorflow.design import TableDesign
 from factorflow.errors import InputError, OptionText
 from factorflow.feature_sets import FeatureSets
 from factorflow.models.contract import Model
+from factorflow.places import Places
 from factorflow.posterior.record import RunRecord, decode, encode
 from factorflow.shape import Meta, ViewMeta
 from factorflow.storage.checksums import CHECKSUM_ATTRIBUTES, ChecksumManifest
@@ -62,6 +63,8 @@ def meta_of(record: Mapping[str, Any]) -> Meta:
         fields["covariates"] = Covariates.from_record(fields["covariates"])
     if fields.get("feature_sets") is not None:
         fields["feature_sets"] = FeatureSets.from_record(fields["feature_sets"])
+    if fields.get("places") is not None:
+        fields["places"] = Places.from_record(fields["places"])
     return Meta(**fields)
 
 

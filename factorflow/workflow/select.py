@@ -155,7 +155,7 @@ def plan(
 
 def check_trials(dataset: Dataset, trials: Sequence[Trial]) -> None:
     """Refuse a model that cannot be fitted to a dataset, before the first trial runs."""
-    from factorflow.data.covariates import model_meta
+    from factorflow.data.given import model_meta
     from factorflow.models import configure
 
     for trial in trials:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from factorflow.data.covariates import CovariateTable, model_meta
+from factorflow.data.given import GivenTables, model_meta
 from factorflow.engine.executors.local import LocalExecutor
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.plan import Plan
@@ -45,10 +45,9 @@ class Cut(LocalExecutor):
 def plan_of(dataset: Any, config: Any, holdout: Any = None, **options: Any) -> Plan:
     """Return the plan of a run, as `factorflow.fit` would make it."""
     model = config.build(model_meta(dataset, config, holdout))
-    given = model.meta.covariates
-    table = None if given is None else CovariateTable(given)
     views = tuple(view.name for view in model.meta.views)
-    return Plan(model, Source(dataset, views, holdout, 1 << 24, 1 << 24, covariates=table), 3, **options)
+    given = GivenTables.of(model.meta)
+    return Plan(model, Source(dataset, views, holdout, 1 << 24, 1 << 24, given=given), 3, **options)
 
 
 def run_loop(plan: Plan, executor: Any = None, **budget: Any) -> Loop:

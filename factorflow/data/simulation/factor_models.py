@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,19 @@ from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
 from factorflow.kinds import KINDS, VALUES, kind_of
 
-SCORES, PARAMETERS, ABSENT = (SIMULATORS[i] for i in range(3))
+SCORES, PARAMETERS, ABSENT, CURVES, POSITIONS = (SIMULATORS[i] for i in range(5))
 FIRST_VIEW = 10
 """Purposes of noise; view ``i`` has site number ``FIRST_VIEW + 2 i`` for values, the next for gaps."""
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 FloatArray = NDArray[np.float32]
+
+ROUGH = 0.1
+"""Share of the variance of a smooth factor that is noise."""
+WAVES = 64
+"""Cosines that a smooth function is made of."""
 
 DEFAULT_VIEWS = {"first": ("gaussian", 200), "second": ("gaussian", 100)}
 
@@ -39,6 +47,9 @@ def sparse_gfa(
     groups: int = 0,
     view_activity: float = 0.6,
     scale: float = 1.5,
+    smooth: int = 0,
+    places: Literal["time", "plane"] = "time",
+    length_scale: float = 0.1,
 ) -> Simulation:
     """Simulate a group factor model with spike-and-slab loadings.
 
@@ -68,10 +79,22 @@ def sparse_gfa(
         Probability that a factor is active in a view.
     scale : float
         Standard deviation of a non-zero loading of bernoulli and poisson views.
+    smooth : int
+        Factors, the first ones, that are functions of where a sample lies, to nine tenths of their variance.
+    places : {"time", "plane"}
+        Samples lie at ``time``, evenly spaced from 0 to 1 within each group, or at ``x`` and ``y``, anywhere
+        from 0 to 1: columns of the sample metadata.
+    length_scale : float
+        Distance over which the functions change.
     """
     specs = specifications(views)
     check_count("n_factors", n_factors)
     check_count("groups", groups, 0)
+    check_count("smooth", smooth, 0)
+    if smooth > n_factors:
+        raise InputError("smooth", smooth, f"at most n_factors, {n_factors}", "Ask for fewer.")
+    if places not in ("time", "plane"):
+        raise InputError("places", places, "time or plane", "Choose one of them.")
     generator = noise.generator(PARAMETERS)
     active = _activity(generator, len(specs), n_factors, view_activity)
     labels = tuple(f"group{g}" for g in range(groups))
@@ -79,10 +102,15 @@ def sparse_gfa(
     def group(start: int, stop: int) -> NDArray[np.int32]:
         return np.asarray(np.arange(start, stop) * groups // n_samples, dtype=np.int32)
 
+    curves = _Curves.drawn(noise, smooth, 1 if places == "time" else 2, length_scale)
+    positions = _positions(noise, n_samples, groups, places) if smooth else None
     in_group = _activity(generator, groups, n_factors, 2 / 3).astype(np.float32) if groups else None
 
     def scores(start: int, stop: int) -> FloatArray:
         z = noise.rows(SCORES, start, stop, n_factors)
+        if positions is not None:
+            z[:, :smooth] *= np.float32(ROUGH**0.5)
+            z[:, :smooth] += np.float32((1.0 - ROUGH) ** 0.5) * curves.at(positions[start:stop])
         return z if in_group is None else z * in_group[group(start, stop)]
 
     absent_share = np.array(
@@ -117,7 +145,49 @@ def sparse_gfa(
     if in_group is not None:
         arrays["active_groups"] = (("group", "factor"), in_group > 0)
     truth = Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)})
-    return Simulation(sources, truth, {"group": group} if groups else {}, labels)
+    obs = None if positions is None else _as_frame(positions)
+    return Simulation(sources, truth, {"group": group} if groups else {}, labels, obs=obs)
+
+
+@dataclass(frozen=True)
+class _Curves:
+    """Draws of a Gaussian process with a squared exponential kernel: sums of cosines."""
+
+    frequencies: NDArray[np.float64]
+    phases: NDArray[np.float64]
+
+    @classmethod
+    def drawn(cls, noise: Noise, number: int, columns: int, length_scale: float) -> _Curves:
+        """Draw ``number`` functions of ``columns`` numbers."""
+        generator = noise.generator(CURVES)
+        frequencies = generator.standard_normal((number, WAVES, columns)) / length_scale
+        return cls(frequencies, 2.0 * np.pi * generator.random((number, WAVES)))
+
+    def at(self, positions: NDArray[np.float64]) -> FloatArray:
+        """Return the functions at some places, (B, K)."""
+        waves = [
+            np.cos(positions @ frequencies.T + phases).sum(axis=1)
+            for frequencies, phases in zip(self.frequencies, self.phases, strict=True)
+        ]
+        return np.asarray(np.sqrt(2.0 / WAVES) * np.stack(waves, axis=1), np.float32)
+
+
+def _positions(noise: Noise, n_samples: int, groups: int, places: str) -> NDArray[np.float64]:
+    """Return where samples lie, (N, columns)."""
+    if places == "plane":
+        return noise.rows(POSITIONS, 0, n_samples, 2, "uniform").astype(np.float64)
+    codes = np.arange(n_samples) * max(1, groups) // n_samples
+    found = np.empty((n_samples, 1))
+    for group in range(max(1, groups)):
+        rows = np.flatnonzero(codes == group)
+        found[rows, 0] = np.linspace(0.0, 1.0, len(rows))
+    return found
+
+
+def _as_frame(positions: NDArray[np.float64]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(positions, columns=["time"] if positions.shape[1] == 1 else ["x", "y"])
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from factorflow.data.store.rows import ReadCodes
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import Truth
 from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TILE_ROWS = 32
 """Rows drawn from one generator; the smallest block ingest chooses, so that none is drawn twice."""
@@ -75,6 +78,8 @@ class Simulation:
         Names of the groups.
     n_sequences : int
         Sequences; 0: none.
+    obs : DataFrame or None
+        Sample metadata, in the order of the rows.
     """
 
     views: list[ViewSource]
@@ -82,6 +87,7 @@ class Simulation:
     codes: dict[str, ReadCodes] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
     n_sequences: int = 0
+    obs: pd.DataFrame | None = None
 
 
 def check_count(what: str, value: Any, least: int = 1) -> None:

@@ -109,7 +109,9 @@ def simulate(
     row_bytes = sum(view.work_bytes for view in simulated.views)
     with new_directory(target, overwrite, read_root) as partial:
         check_space(partial, n_samples * row_bytes)
-        columns = Columns(RowNames(n_samples), simulated.codes, simulated.groups, simulated.n_sequences)
+        columns = Columns(
+            RowNames(n_samples), simulated.codes, simulated.groups, simulated.n_sequences, simulated.obs
+        )
         rows = choose_block_rows(n_samples, row_bytes, block_rows, table=is_long_table(simulated.views))
         write_store(partial, simulated.views, columns, rows, truth=simulated.truth)
     return open_dataset(target)

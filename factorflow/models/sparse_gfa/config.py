@@ -19,11 +19,23 @@ from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, check_sampled
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import METHODS
+from factorflow.models.sparse_gfa.smooth.basis import Points, choose_basis
+from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.models.views import refuse_inputs
+from factorflow.places import MOST_CELLS
 
 __all__ = ["REMOVED", "SparseGFA"]
 
 NAME = "a group factor analysis"
+NOT_SMOOTH: dict[str, object] = {
+    "inference": "full",
+    "scores_posterior": "full",
+    "n_starts": 1,
+    "n_draws": 0,
+    "grouped_noise": False,
+    "noise": "feature",
+}
+"""Options that smooth scores do not go with, each with the value that they do."""
 FEW_ENTRIES = 1_000_000
 """Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
 REMOVED: dict[str, tuple[object, str, str]] = {
@@ -120,10 +132,29 @@ class SparseGFA(ModelConfig):
         default="feature", description="What has a noise precision of its own in Gaussian views."
     )
     grouped_noise: bool = Field(default=False, description="A noise precision for each feature and group.")
-    scores: Literal["auto", "normal", "ard", "spike"] = Field(
+    scores: Literal["auto", "normal", "ard", "spike", "smooth"] = Field(
         default="auto",
-        description="Prior of the scores; 'ard' and 'spike' learn a scale for each group and factor. "
-        "'auto': 'ard' where there are groups, else 'normal'.",
+        description="Prior of the scores; 'ard' and 'spike' learn a scale for each group and factor; "
+        "'smooth': functions of smooth_covariates, as far as the data show it. 'auto': 'smooth' where these "
+        "are given, 'ard' where there are groups, else 'normal'.",
+    )
+    smooth_covariates: str | list[str | list[str]] | None = Field(
+        default=None,
+        description="Columns of the sample metadata that smooth scores are functions of: time, dose; those "
+        "of an inner list are one place: [['x', 'y']].",
+    )
+    kernel: Literal["matern12", "matern32", "matern52", "rbf"] = Field(
+        default="matern52", description="Covariance of smooth scores: how often they can be differentiated."
+    )
+    n_functions: int | None = Field(
+        default=None,
+        ge=4,
+        le=200,
+        description="Cosines of each column that smooth scores are made of; left out: one function for each "
+        "place where these are few, else as many as are not too many.",
+    )
+    smooth_groups: bool = Field(
+        default=True, description="Groups share the course of a smooth factor as far as the data show it."
     )
     scores_posterior: Literal["full", "factorised"] = Field(
         default="full", description="Full covariance of the scores of a sample, or independent scores."
@@ -214,12 +245,19 @@ class SparseGFA(ModelConfig):
         """Columns of the sample metadata that the model is given."""
         return self.covariates
 
+    @property
+    def smooth_columns(self) -> tuple[str | list[str | list[str]], bool] | None:
+        """Columns of the sample metadata that scores are functions of, and whether by group."""
+        return None if self.smooth_covariates is None else (self.smooth_covariates, self.smooth_groups)
+
     @classmethod
     def examples(cls) -> Mapping[str, Example]:
         """Return cases small enough for tests."""
         small: dict[str, Any] = {"n_factors": 3, "warmup_iter": 4, "max_iter": 4}
         mixed = {"a": ("gaussian", 9), "b": ("bernoulli", 7), "c": ("poisson", 6)}
         wide = {"a": ("gaussian", 12), "b": ("gaussian", 8)}
+        binary = {"a": ("gaussian", 9), "b": ("bernoulli", 8)}
+        dense: dict[str, Any] = {"n_factors": 3, "r2": 0.8, "sparsity": 0.3, "view_activity": 1.0}
         priors = {
             name: Example(
                 cls(**small, loadings={"a": name, "b": "ard"}, **get_prior(name).options),
@@ -247,6 +285,14 @@ class SparseGFA(ModelConfig):
             "covariates": Example(
                 cls(**small, covariates="group", scores="normal"),
                 data={"views": mixed, "n_factors": 3, "groups": 3},
+            ),
+            "smooth": Example(
+                cls(**small, smooth_covariates="time"),
+                data={**dense, "views": binary, "smooth": 2, "groups": 2},
+            ),
+            "plane": Example(
+                cls(**small, smooth_covariates=[["x", "y"]], n_functions=5),
+                data={**dense, "views": wide, "smooth": 2, "places": "plane"},
             ),
             "starts": Example(
                 cls(**small, n_starts=3),
@@ -334,7 +380,9 @@ class SparseGFA(ModelConfig):
     def _settings(self, meta: Meta) -> Settings:
         prior = self.scores
         if prior == "auto":
-            prior = "ard" if meta.groups else "normal"
+            prior = "smooth" if meta.places else "ard" if meta.groups else "normal"
+        smooth = self._smooth(meta, prior)
+        prior = "normal" if prior == "smooth" else prior
         likelihoods = self._likelihoods(meta)
         self._check_views("loadings", self.loadings, meta)
         self._check_views("size_factors", self.size_factors, meta)
@@ -366,7 +414,44 @@ class SparseGFA(ModelConfig):
             priors=Priors(),
             covariates=meta.covariates,
             sets=meta.feature_sets,
+            smooth=smooth,
         )
+
+    def _smooth(self, meta: Meta, prior: str) -> SmoothSettings | None:
+        """Return what a run with smooth scores knows; None where they are not.
+
+        Raises
+        ------
+        InputError
+            For options that smooth scores do not go with.
+        """
+        if prior != "smooth":
+            if meta.places is None:
+                return None
+            expected = "'smooth' or 'auto' where there are smooth_covariates"
+            raise InputError("scores", self.scores, expected, "Leave one of the two out.")
+        if meta.places is None:
+            text = "columns of the sample metadata that smooth scores are functions of"
+            raise InputError("smooth_covariates", None, text, "For example {smooth_covariates}.",
+                             smooth_covariates=["time"])  # fmt: skip
+        for option, needed in NOT_SMOOTH.items():
+            if (given := getattr(self, option)) != needed:
+                remedy = f"Leave {option} out, or use {{scores}} without {{smooth_covariates}}."
+                raise InputError(
+                    option,
+                    given,
+                    f"{needed!r} with smooth scores",
+                    remedy,
+                    scores="auto",
+                    smooth_covariates=...,
+                )
+        basis = choose_basis(meta.places, self.kernel, self.n_functions)
+        if self.kernel == "matern12" and not isinstance(basis, Points):
+            expected = f"a smoother one, where there are more than {MOST_CELLS} places"
+            raise InputError("kernel", self.kernel, expected, "Use {kernel}.", kernel="matern32")
+        gaussian = all(likelihood == "gaussian" for _, likelihood in self._likelihoods(meta))
+        whole = gaussian and all(view.missing == "none" for view in meta.views)
+        return SmoothSettings(basis, complete=whole and meta.places.n_known == meta.n_rows)
 
     def _bits(self, meta: Meta) -> int:
         if self.precision != "auto":

@@ -27,6 +27,7 @@ from factorflow.models.sparse_gfa.pseudo_data import (
 )
 from factorflow.models.sparse_gfa.sample_statistics import UpdatedRows, sum_statistics
 from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.smooth.rows import Conditional, CoursePrior, course_prior, spread_scores
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.statistics import Stats
 from factorflow.trees import replace
@@ -72,7 +73,8 @@ def map_rows(
     elif local is None and settings.stateful:  # new samples, seen by no iteration before
         local = blank_scores(settings, np.zeros((block.n_rows, globals_.n_factors)))
     if settings.n_noise_groups == 1:
-        new, stats = update_samples(settings, block, codes, local, given, 0, phase)
+        rows = update_rows(settings, block, codes, local, given, 0, phase, new=step.projecting)
+        new, stats = rows.local, sum_statistics(settings, codes, rows, given.globals_)
     else:
         parts = by_noise_group(settings, block, codes, local)
         done = [(g, update_samples(settings, rows, c, old, given, g, phase)) for g, _, rows, c, old in parts]
@@ -134,8 +136,14 @@ def update_rows(
     given: PreparedGlobals,
     noise_group: int,
     phase: Phase = "update",
+    *,
+    new: bool = False,
+    each: bool = False,
 ) -> UpdatedRows:
-    """Update pseudo-data, q(z) and q(rho) of rows that share their noise precision."""
+    """Update pseudo-data, q(z) and q(rho) of rows that share their noise precision.
+
+    ``new``: they are not of the fit; ``each``: see `smooth.rows.course_prior`.
+    """
     globals_ = given.globals_
     tabulated = given.tables(noise_group, next(iter(block.data.values())))
     pseudo = {
@@ -146,29 +154,35 @@ def update_rows(
         for name, table in tabulated.items()
     }
     design = settings.design(block, local)
+    given_courses = None
     if phase == "start":
         assert local is not None
-        new, entropy, precision = local, blank_entropy(local.mean), blank_precision(local.mean)
+        updated, entropy, precision = local, blank_entropy(local.mean), blank_precision(local.mean)
     else:
         unknown = settings.covariates is not None and bool(np.isnan(block.columns[COVARIATES]).any())
-        new, entropy, precision = update_scores(
-            settings, codes, design, local, globals_, evidence, unknown=unknown
+        courses = None
+        if globals_.courses is not None:
+            assert settings.smooth is not None
+            courses = course_prior(settings.smooth, block, globals_.courses, each=each, new=new)
+        updated, entropy, precision, given_courses = update_scores(
+            settings, codes, design, local, globals_, evidence, courses, unknown=unknown
         )
         if phase in {"update", "known"} and globals_.step_length < 1.0 and local is not None:
-            new, entropy = _part_of_the_way(local, new, entropy, globals_.step_length)
+            updated, entropy = _part_of_the_way(local, updated, entropy, globals_.step_length)
         if phase == "restart":
-            fresh = blank_scores(settings, expected_scores(new)[0])
+            fresh = blank_scores(settings, expected_scores(updated)[0])
             if settings.tangent and settings.full_scores and not settings.scores_spike:
-                fresh = replace(fresh, variance=new.variance)  # x of a large loading would vary far too much
+                # x of a large loading would vary far too much
+                fresh = replace(fresh, variance=updated.variance)
             else:
-                entropy, precision = blank_entropy(new.mean), blank_precision(new.mean)
-            new = replace(fresh, noise_shape=new.noise_shape, noise_rate=new.noise_rate)
-    new = round_scores(new, settings)
+                entropy, precision = blank_entropy(updated.mean), blank_precision(updated.mean)
+            updated = replace(fresh, noise_shape=updated.noise_shape, noise_rate=updated.noise_rate)
+    updated = round_scores(updated, settings)
     free = sum(p.free for p in pseudo.values())
     if settings.sample_noise:
-        new, terms = _update_noise(settings, new, design, evidence, globals_, pseudo, noise_group)
+        updated, terms = _update_noise(settings, updated, design, evidence, globals_, pseudo, noise_group)
         free += terms
-    return UpdatedRows(new, design, pseudo, free, entropy, precision)
+    return UpdatedRows(updated, design, pseudo, free, entropy, precision, given_courses)
 
 
 def _part_of_the_way(before: Local, after: Local, entropy: float, step_length: float) -> tuple[Local, float]:
@@ -233,10 +247,16 @@ def update_scores(
     local: Local | None,
     globals_: Globals,
     evidence: dict[str, Evidence],
+    courses: CoursePrior | None = None,
     *,
     unknown: bool = False,
-) -> tuple[Local, float, Float64[Array, " K"]]:
-    """Maximise the bound over q(z) given everything else; return it, its entropy, `UpdatedRows.precision`.
+) -> tuple[Local, float, Float64[Array, " K"], Conditional | None]:
+    """Maximise the bound over q(z) given everything else.
+
+    Returns
+    -------
+    Local, float, array, Conditional or None
+        q(z), its entropy, `UpdatedRows.precision`, and q(z) given the courses, where there are any.
 
     ``unknown``: the covariates of the rows are not known (new samples): q is of z and them.
     """
@@ -255,17 +275,25 @@ def update_scores(
             pairs, linear = pairs + device.move_beside(rho, e.pairs) * e.pairs, linear + rho * e.linear
         else:
             pairs, linear = pairs + e.pairs, linear + e.linear
+    prior, one = prior_precision(settings, globals_, codes), np.ones(1)
+    if courses is not None:
+        prior = courses.precision
+        linear = linear.copy()
+        linear[:, :n_factors] += prior * courses.mean
     h = linear[:, :n_factors]
     for c in range(design.shape[1]):
         h = h - design[:, c, None] * device.on_host(pairs[:, row_place(n_factors + c, n_factors)])
-    prior, one = prior_precision(settings, globals_, codes), np.ones(1)
     if unknown:
         new = _with_unknown_covariates(settings, pairs, linear, prior)
         if local is not None:
             new = replace(new, noise_shape=local.noise_shape, noise_rate=local.noise_rate)
-        return new, 0.0, np.zeros(n_factors)
+        return new, 0.0, np.zeros(n_factors), None
+    given = None
     if settings.full_scores and not settings.scores_spike:
         mean, covariance, logdet = gfa.solve_normals(pairs, h, one, prior)
+        if courses is not None:
+            given = None if courses.variance is None else Conditional(courses, covariance)
+            covariance = spread_scores(courses, covariance)
         new = Local(mean, covariance)
         entropy = 0.5 * float(logdet.sum() + n_rows * n_factors)
     else:
@@ -274,7 +302,7 @@ def update_scores(
         new = replace(new, noise_shape=local.noise_shape, noise_rate=local.noise_rate)
     own = [device.on_host(pairs[:, k * (k + 3) // 2])[:, None] for k in range(n_factors)]  # of the diagonal
     known = np.log(np.concatenate([np.zeros((len(pairs), 0)), *own], axis=1) + prior)
-    return new, entropy, known.sum(axis=0) if len(known) == n_rows else n_rows * known[0]
+    return new, entropy, known.sum(axis=0) if len(known) == n_rows else n_rows * known[0], given
 
 
 def _with_unknown_covariates(

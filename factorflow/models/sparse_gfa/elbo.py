@@ -12,6 +12,7 @@ from factorflow.kernels.special import beta_term, digamma, expected_log_beta, ga
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings import LoadingSums
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
+from factorflow.models.sparse_gfa.smooth.courses import courses_terms
 from factorflow.models.sparse_gfa.state import Globals, View
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
 from factorflow.trees import replace
@@ -153,6 +154,9 @@ def _intercepts_term(settings: Settings, view: View, n_features: int, sums: Feat
 
 def scores_terms(settings: Settings, globals_: Globals, moves: Moves, stats: Stats) -> Float64[Array, " K"]:
     """Return the prior terms of the scores and of beta and psi, by factor."""
+    if globals_.courses is not None:
+        assert stats.courses is not None
+        return courses_terms(globals_.courses, stats.courses)
     if settings.scores_prior == "normal":
         return np.asarray(-0.5 * moves.second.sum(axis=0))
     shape, rate = globals_.beta_shape, globals_.beta_rate

@@ -17,6 +17,12 @@ from factorflow.models.sparse_gfa.m_step import loading_sums
 from factorflow.models.sparse_gfa.n_factors import least_worth, worth
 from factorflow.models.sparse_gfa.naming import assign_names, is_early, naming_is_due
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
+from factorflow.models.sparse_gfa.smooth.courses import (
+    noise_moves,
+    select_courses,
+    turn_courses,
+    update_noise,
+)
 from factorflow.models.sparse_gfa.squarem import judge_snapshot, needs_longer_step, squarem_step
 from factorflow.models.sparse_gfa.state import (
     Globals,
@@ -70,7 +76,7 @@ def finish_iteration(
         second=stats.second,
         entropy=stats.entropy + sum(s.entropy for s in sums.values()),
     )
-    if settings.changes_basis(step.count, sparse=sparse):
+    if globals_.courses is None and settings.changes_basis(step.count, sparse=sparse):
         if not sparse and settings.full_scores and settings.scores_prior == "normal":
             new, moves = _rotate(settings, new, moves, sums)
         else:
@@ -82,6 +88,9 @@ def finish_iteration(
     if sparse and settings.deletes:
         found, gap = worth(settings, new, moves, sums, stats)
         new = replace(new, worth=found, score=objective + gap)
+    if new.courses is not None:
+        assert stats.courses is not None
+        new = replace(new, courses=update_noise(new.courses, stats.courses))
     if globals_.step_length == 1.0:  # loadings that went a part of the way have no messages
         new = replace(new, views=optimize_hyperparameters(settings, globals_, new, sparse=sparse))
     rounding = 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0
@@ -102,6 +111,7 @@ def finish_iteration(
             or (sparse and settings.deletes and not _number_is_settled(settings, new))
             or needs_longer_step(settings, globals_, step.count)
             or renamed
+            or noise_moves(globals_.courses, new.courses)
         ),
     }
     if new.snapshot is None and not new.restored and sparse and not is_early(settings, step.count):
@@ -119,7 +129,12 @@ def _number_is_settled(settings: Settings, globals_: Globals) -> bool:
     """Return whether each factor is known to be worth more than nothing, the least by a trial."""
     if globals_.worth is None or (globals_.worth < 0.0).any():
         return False
-    return globals_.trial_failed or not globals_.n_factors or settings.n_parts > 1
+    return (
+        globals_.trial_failed
+        or globals_.courses is not None
+        or not globals_.n_factors
+        or settings.n_parts > 1
+    )
 
 
 def _least_gain(settings: Settings, info: Mapping[str, float]) -> float:
@@ -134,6 +149,7 @@ def _start_trial(
     """Return the globals without the factor of least worth, on trial, if passes gain little."""
     # After a pass that was judged itself blocks still keep the scores of before it.
     same = new.n_factors == before.n_factors and new.worth is not None and before.snapshot is None
+    same = same and new.courses is None  # they would have to be learned anew
     if not (little and settings.deletes and same and np.isfinite(objective)) or _number_is_settled(
         settings, new
     ):
@@ -244,6 +260,7 @@ def change_basis(
 ) -> Globals:
     """Apply z -> T z, w -> T'^-1 w, given T and T'^-1."""
     turned, extended = _transform_loadings(globals_, inverse), with_given(inverse, globals_.n_given)
+    turned = replace(turned, courses=turn_courses(globals_.courses, transform))
     views = {name: replace(v, pairs=congruence(v.pairs, extended)) for name, v in globals_.views.items()}
     before = globals_.transform
     return replace(turned, views=views, transform=transform if before is None else transform @ before)
@@ -294,6 +311,7 @@ def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
         transform=pick if before is None else pick @ before,
         numbers=None if globals_.numbers is None else globals_.numbers[kept],
         sets=None if globals_.sets is None else globals_.sets[kept],
+        courses=select_courses(globals_.courses, kept),
         **scores,
     )
 

@@ -30,6 +30,9 @@ from factorflow.models.sparse_gfa.naming import WARM_UP, factor_labels
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, strip_for_workers
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
+from factorflow.models.sparse_gfa.smooth.results import course_labels, courses_from_record
+from factorflow.models.sparse_gfa.smooth.rows import courses_at
+from factorflow.models.sparse_gfa.smooth.sweeps import CourseSweep, PlacesSweep, close_courses
 from factorflow.models.sparse_gfa.squarem import discard_unverified_step as whole_steps
 from factorflow.models.sparse_gfa.start.components import MomentsSweep, empty_globals, moment_passes
 from factorflow.models.sparse_gfa.start.count import CountSweep, most_passes
@@ -55,10 +58,16 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
     settings: Settings
     sparse: bool
     warm: bool = False
+    projecting: bool = False
     name: ClassVar[str] = "update"
 
     def send(self, globals_: Globals) -> Globals:
-        """Return the globals with the moments of the weights alone; see `strip_for_workers`."""
+        """Return the globals with the moments of the weights alone; see `strip_for_workers`.
+
+        New samples may lie anywhere, and need courses whole.
+        """
+        if self.projecting and globals_.courses is not None:
+            return globals_
         return strip_for_workers(self.settings, globals_)
 
     def prepare(self, globals_: Globals) -> PreparedGlobals:
@@ -166,6 +175,22 @@ class SparseGFAModel(Model[Globals, Local]):
                 patience=1,
             ),
             self._sparse_stage(sparse, partial(initialize_sparse, s)),
+            *self._smooth_stages(),
+        ]
+
+    def _smooth_stages(self) -> list[Stage[Globals]]:
+        """Return the stages in which factors become functions of the places, if they are."""
+        s = self.settings
+        if s.smooth is None:
+            return []
+        loadings = UpdateSweep(s, sparse=True, warm=True)
+        fit = self._sparse_stage(loadings)
+        sweeps = CourseSweep(s, opening=True), loadings, loadings
+        after = CourseSweep(s, opening=False), loadings, loadings
+        return [
+            Stage[Globals]("places", (PlacesSweep(s),), 1, counts=False, enter=whole_steps),
+            replace(fit, name="smooth", sweeps=sweeps),
+            replace(fit, name="smooth or not", sweeps=after, enter=close_courses),
         ]
 
     def _sparse_stage(self, sweep: UpdateSweep, enter: Enter | None = None) -> Stage[Globals]:
@@ -210,7 +235,7 @@ class SparseGFAModel(Model[Globals, Local]):
 
     def projection(self) -> tuple[Sweep[Globals, Local, Stats], ...]:
         """Return the sweep that finds the scores of new samples."""
-        return (UpdateSweep(self.settings, sparse=not self.settings.dense),)
+        return (UpdateSweep(self.settings, sparse=not self.settings.dense, projecting=True),)
 
     def init(self, step: Step) -> Globals:
         """Return globals before any data are seen."""
@@ -238,6 +263,8 @@ class SparseGFAModel(Model[Globals, Local]):
             names["coefficient_pair"] = [str(i) for i in range(n_pairs(n_given))]
         if self.settings.sets is not None:
             names["feature_set"] = list(self.settings.sets.names)
+        if self.settings.smooth is not None:
+            names |= course_labels(self.settings.smooth)
         if self.settings.n_starts > 1:
             names["start"] = [f"start{i + 1}" for i in range(len(globals_.starts))]
         return names
@@ -269,6 +296,16 @@ class SparseGFAModel(Model[Globals, Local]):
     def alone(self, globals_: Globals, view: str) -> tuple[Array, Array] | None:
         """Return the likelihood fitted to each feature of a view alone."""
         return prediction.alone(self.settings, globals_.fixed[view], view)
+
+    def interpolate(
+        self, record: Mapping[str, Array], places: Array, codes: Array
+    ) -> tuple[Array, Array, Array]:
+        """Return mean and variance of the courses at any places, (n, K), and zeta, (K,)."""
+        smooth = self.settings.smooth
+        assert smooth is not None
+        courses = courses_from_record(record, float(smooth.basis.places.n_known))
+        mean, variance, _ = courses_at(smooth.basis, places, codes, courses)
+        return mean, variance, courses.noise
 
     def likelihood(self, view: str) -> Likelihood:
         """Return the likelihood of the entries of a view."""

@@ -17,15 +17,29 @@ PROJECTION_PASSES = 50
 """Updates of the scores of new samples, at most."""
 
 
-def project_scores(settings: Settings, block: Block, before: Local | None, given: PreparedGlobals) -> Local:
-    """Return q(z) of a block given the globals; of samples not seen before, by repeated updates."""
+def project_scores(
+    settings: Settings,
+    block: Block,
+    before: Local | None,
+    given: PreparedGlobals,
+    *,
+    new: bool = False,
+    each: bool = False,
+) -> Local:
+    """Return q(z) of a block given the globals; of samples not seen before, by repeated updates.
+
+    ``new`` and ``each`` as for `update_rows`.
+    """
     codes = settings.group_codes(block)
     passes = 1
     if settings.stateful and before is None:
         before, passes = _unknown(settings, block.n_rows, given.globals_.n_factors), PROJECTION_PASSES
     for _ in range(passes):
         parts = by_noise_group(settings, block, codes, before)
-        done = [(r, update_rows(settings, rows, c, old, given, g).local) for g, r, rows, c, old in parts]
+        done = [
+            (r, update_rows(settings, rows, c, old, given, g, new=new, each=each).local)
+            for g, r, rows, c, old in parts
+        ]
         after = done[0][1] if settings.n_noise_groups == 1 else scatter_rows(done, block.n_rows)
         if before is not None and np.abs(after.mean - before.mean).max(initial=0.0) < 1e-5:
             return after

@@ -17,6 +17,7 @@ from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import log_size_factors
+from factorflow.models.sparse_gfa.smooth.rows import for_blocks
 from factorflow.models.sparse_gfa.state import (
     Fixed,
     Globals,
@@ -130,7 +131,10 @@ def strip_for_workers(settings: Settings, globals_: Globals) -> Globals:
             classes=None,
             shares=None,
         )
-    slim = replace(globals_, weights=weights, iterates=(), starts=())
+    courses = globals_.courses
+    if courses is not None and settings.smooth is not None:
+        courses = for_blocks(settings.smooth, courses)
+    slim = replace(globals_, weights=weights, iterates=(), starts=(), courses=courses)
     # Whether there is one says which scores are kept: those of before a longer step.
     kept = slim.snapshot
     return slim if kept is None else replace(slim, snapshot=replace(kept, globals_=None))

@@ -18,6 +18,8 @@ from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.size_factors import log_size_factors
+from factorflow.models.sparse_gfa.smooth.results import course_variables
+from factorflow.models.sparse_gfa.smooth.rows import courses_of_rows
 from factorflow.models.sparse_gfa.state import Globals, Local, View, Weights, expected_weights
 from factorflow.models.sparse_gfa.variance_explained import (
     Squares,
@@ -36,6 +38,8 @@ SCORE = ("obs", "factor")
 def variables(settings: Settings) -> tuple[Variable, ...]:
     """Return the table of variables: of the globals, of q(z) of a block, of each view."""
     table = [*_rows_table(settings), *_shared_table(settings)]
+    if settings.smooth is not None:
+        table += course_variables(settings.smooth)
     for view in settings.views:
         table += _view_table(settings, view.name)
     return tuple(table)
@@ -43,12 +47,16 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
 
 @dataclass(frozen=True)
 class Final:
-    """What the variables of rows are computed from: final q(z), size factors, covariates, noise groups."""
+    """What the variables of rows are computed from.
+
+    Final q(z), size factors, covariates, noise groups, mean and variance of the courses.
+    """
 
     q: Local
     size_factors: Float64[np.ndarray, "B M"]
     covariates: Float64[np.ndarray, "B J"]
     noise_group: Integer[np.ndarray, " B"]
+    courses: tuple[Float64[np.ndarray, "B K"], Float64[np.ndarray, "B K"]] | None = None
 
 
 def finish(
@@ -56,13 +64,26 @@ def finish(
 ) -> Final:
     """Return what is known of the rows of a block in the end."""
     before = local if step.projecting else rotated_scores(local, given.globals_)
-    found = project_scores(settings, block, before, given)
+    found = project_scores(settings, block, before, given, new=step.projecting, each=True)
     levels = []
     for view in settings.views:
         level = log_size_factors(view, given.globals_.fixed[view.name], block.data[view.name])
         levels.append(np.zeros(block.n_rows) if level is None else level)
     sizes = np.exp(np.stack(levels, axis=1))
-    return Final(found, sizes, settings.design(block, found)[:, 1:], settings.group_codes(block))
+    design, codes = settings.design(block, found)[:, 1:], settings.group_codes(block)
+    return Final(found, sizes, design, codes, _courses(settings, block, given.globals_, new=step.projecting))
+
+
+def _courses(
+    settings: Settings, block: Block, globals_: Globals, *, new: bool
+) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]] | None:
+    """Return mean and variance of the courses of the rows; 0 of factors without one, NaN where unknown."""
+    if settings.smooth is None:
+        return None
+    shape = block.n_rows, globals_.n_factors
+    if globals_.courses is None:
+        return np.zeros(shape), np.zeros(shape)
+    return courses_of_rows(settings.smooth, block, globals_.courses, new=new)
 
 
 def _rows_table(settings: Settings) -> list[Variable]:
@@ -92,6 +113,10 @@ def _rows_table(settings: Settings) -> list[Variable]:
     if settings.covariates is not None:
         doc = "Covariates as the model has them: centred, numbers by their standard deviation."
         table.append(single("covariates", ("obs", "covariate"), doc, lambda found: found.covariates))
+    if settings.smooth is not None:
+        doc = "Course of a factor at the place of a sample, E f; NaN where the place is not known."
+        table.append(single("smooth_scores", SCORE, doc, lambda found: found.courses[0]))
+        table.append(single("smooth_scores_variance", SCORE, "Its variance.", lambda found: found.courses[1]))
     if settings.n_noise_groups > 1:
         doc = "Group whose noise precision holds."
         table.append(single("noise_group", ("obs",), doc, lambda found: found.noise_group))

@@ -13,6 +13,7 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo_data import NO_NOISE, Pseudo, expected_scores, low_noise
 from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.smooth.rows import Conditional, noise_sums
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.statistics import FeatureStats, Stats
 
@@ -35,6 +36,8 @@ class UpdatedRows:
         Terms of the bound: see `Stats`.
     precision : array
         sum_n log (S_n^-1)_kk.
+    given : Conditional or None
+        q(z) given the courses of the factors, where these have any.
     """
 
     local: Local
@@ -43,6 +46,7 @@ class UpdatedRows:
     free: float
     entropy: float
     precision: Float64[np.ndarray, " K"]
+    given: Conditional | None = None
 
 
 def sum_statistics(
@@ -103,7 +107,8 @@ def sum_statistics(
     covariance = spread.sum(axis=0) if len(spread) == n_rows else float(n_rows) * spread[0]
     if spread.shape[1] == n_factors:
         covariance = pack(np.diag(covariance))
-    sums = (number, second, moments, covariance, sizes, rows.precision)
+    of_courses = None if rows.given is None else noise_sums(rows.given, local.mean)
+    sums = (number, second, moments, covariance, sizes, rows.precision, of_courses)
     return Stats(features, shared, rows.free, rows.entropy, *sums)
 
 

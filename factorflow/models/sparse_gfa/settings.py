@@ -13,6 +13,7 @@ from factorflow.feature_sets import FeatureSets
 from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.loadings import LoadingsPrior, PriorConstants, get_prior
+from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.models.sparse_gfa.state import Local, Weights
 
 __all__ = ["PARAMETER_TOL", "Priors", "Settings", "ViewSettings"]
@@ -153,6 +154,8 @@ class Settings:
         What else is given of each sample.
     sets : FeatureSets or None
         Sets of features that factors may be named by.
+    smooth : SmoothSettings or None
+        Functions that scores may be; None: scores are no functions.
     """
 
     views: tuple[ViewSettings, ...]
@@ -179,6 +182,7 @@ class Settings:
     priors: Priors
     covariates: Covariates | None = None
     sets: FeatureSets | None = None
+    smooth: SmoothSettings | None = None
 
     @property
     def sized(self) -> bool:

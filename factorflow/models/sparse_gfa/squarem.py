@@ -87,7 +87,7 @@ def needs_longer_step(settings: Settings, before: Globals, count: int) -> bool:
 
 
 def _possible(settings: Settings, globals_: Globals) -> bool:
-    return settings.accelerates and globals_.n_factors > 0
+    return settings.accelerates and globals_.n_factors > 0 and globals_.courses is None
 
 
 def judge_snapshot(

@@ -18,6 +18,7 @@ from jaxtyping import Float64, Int8, Int64
 
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array, wide
+from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.summaries import Corrected, Explained
 from factorflow.trees import replace
 
@@ -286,6 +287,8 @@ class Globals:
         How long such a step may be at most.
     sets : array or None
         Number of the feature set that each factor is named by, -1: none; None: they have no names yet.
+    courses : Courses or None
+        What factors are as functions of time or place; None: they are no such functions, or not yet.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -318,6 +321,7 @@ class Globals:
     iterates: tuple[Iterate, ...] = ()
     step_limit: float = 4.0
     sets: Int64[np.ndarray, " K"] | None = None
+    courses: Courses | None = None
 
     @property
     def n_factors(self) -> int:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.models.sparse_gfa.loadings import LoadingSums
+from factorflow.models.sparse_gfa.smooth.courses import NoiseSums
 from factorflow.trees import wide
 
 __all__ = ["FeatureStats", "FeatureSums", "Stats"]
@@ -61,6 +62,8 @@ class Stats:
         Samples of each group.
     precision : array
         sum_n log (S_n^-1)_kk, S_n = Cov z.
+    courses : NoiseSums or None
+        Of scores with courses.
     """
 
     features: Mapping[str, FeatureStats] = field(metadata=wide())
@@ -73,6 +76,7 @@ class Stats:
     covariance: Float64[np.ndarray, " V"]
     rows: Float64[np.ndarray, " G"]
     precision: Float64[np.ndarray, " K"]
+    courses: NoiseSums | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,192 @@
+"""Where the samples of a dataset lie, for smooth scores: from columns of their metadata, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.data.covariates import numbers_of
+from factorflow.data.store.fingerprint import digest_column, digest_names
+from factorflow.errors import InputError
+from factorflow.places import MOST_CELLS, Places
+
+if TYPE_CHECKING:
+    from factorflow.data.store.dataset import Dataset
+
+__all__ = ["PlaceTable", "code_places", "places_with_digests", "projected_places", "read_places"]
+
+OPTION = "smooth_covariates"
+
+
+@dataclass(frozen=True)
+class PlaceTable:
+    """Where the samples of a run lie, read with its blocks.
+
+    Parameters
+    ----------
+    places : Places
+        Which columns say so.
+    table : mapping of str to (N,) array or None
+        The columns, where they are not the dataset's own.
+    known : bool
+        Whether they are known; else they are NaN.
+    """
+
+    places: Places
+    table: Mapping[str, NDArray[np.float64]] | None = None
+    known: bool = True
+
+    @cached_property
+    def digest(self) -> str:
+        """Of what it reads: equal where the numbers are."""
+        parts = [repr(self.places), str(self.known)]
+        parts += [f"{name} {digest_column(values)}" for name, values in (self.table or {}).items()]
+        return digest_names(parts)
+
+    def read(self, dataset: Dataset, start: int, stop: int) -> NDArray[np.float64]:
+        """Return the numbers of some rows, (stop - start, p); NaN where they are not known."""
+        if not self.known:
+            return np.full((stop - start, len(self.places)), np.nan)
+        if self.table is not None:
+            return np.column_stack([self.table[name][start:stop] for name in self.places.columns])
+        return read_places(dataset, self.places.columns, start, stop)
+
+
+def read_places(
+    dataset: Any, columns: Sequence[str], start: int = 0, stop: int | None = None
+) -> NDArray[np.float64]:
+    """Return columns of the sample metadata as numbers, NaN where they are missing.
+
+    A row of which one is missing is not known at all.
+    """
+    found = dataset.obs_columns(columns, start, stop)
+    numbers = np.column_stack([_finite(numbers_of(name, found[name])) for name in columns])
+    return _whole(numbers)
+
+
+def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def _whole(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(np.isnan(numbers).any(axis=1, keepdims=True), np.nan, numbers)
+
+
+def code_places(dataset: Dataset, given: str | Sequence[str | Sequence[str]], *, by_group: bool) -> Places:
+    """Return where the samples lie.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The samples.
+    given : str or sequence of str or of sequences of str
+        Columns of the sample metadata; those of an inner sequence are one place: ``["time", ["x", "y"]]``.
+    by_group : bool
+        Whether groups of samples may have courses of their own.
+
+    Returns
+    -------
+    Places
+
+    Raises
+    ------
+    InputError
+        When there is no such column, one is no number, is the same everywhere, or is known of few samples.
+    """
+    columns, owner = _columns_of(given)
+    known = list(dataset.column_names)
+    for name in columns:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            expected = f"columns of the sample metadata: {', '.join(known) or 'there are none'}"
+            remedy = f"Did you mean {near[0]}?" if near else "Write the dataset with {obs}, which has them."
+            raise InputError(OPTION, name, expected, remedy, **({} if near else {"obs": ...}))
+    places = read_places(dataset, columns)
+    seen = np.isfinite(places).all(axis=1)
+    for name, values in zip(columns, places.T, strict=True):
+        if len(np.unique(values[seen])) < 3:
+            raise InputError(
+                OPTION,
+                f"{name}, of {len(np.unique(values[seen]))} distinct numbers",
+                "a column of at least 3 distinct numbers: time, place, dose",
+                "Leave it out, or use {covariates} for what differs between few kinds of samples.",
+                covariates=[name],
+            )
+    groups = tuple(dataset.groups) if by_group and len(dataset.groups) > 1 else ()
+    codes = dataset.codes("group").astype(np.float64) if groups else np.zeros(dataset.n_rows)
+    cells = np.unique(np.column_stack([codes, places])[seen], axis=0)
+    owners = np.asarray(owner)
+    nearest = tuple(_nearest(places[seen][:, owners == r]) for r in range(max(owner) + 1))
+    return Places(
+        columns=tuple(columns),
+        covariate=tuple(owner),
+        digests=tuple(digest_column(values) for values in places.T),
+        low=tuple(places[seen].min(axis=0).tolist()),
+        high=tuple(places[seen].max(axis=0).tolist()),
+        nearest=nearest,
+        groups=groups,
+        cells=tuple(map(tuple, cells.tolist())) if len(cells) <= MOST_CELLS else (),
+        n_known=int(seen.sum()),
+    )
+
+
+def places_with_digests(places: Places, dataset: Dataset) -> Places:
+    """Return places as they are, with the digests of the columns of a dataset."""
+    values = read_places(dataset, places.columns)
+    return replace(places, digests=tuple(digest_column(column) for column in values.T))
+
+
+def projected_places(places: Places | None, dataset: Dataset, given: Any = None) -> PlaceTable | None:
+    """Return where new samples lie.
+
+    Parameters
+    ----------
+    places : Places or None
+        Those of the fit.
+    dataset : Dataset
+        New samples.
+    given : DataFrame, path, False or None
+        As for `projected_covariates`.
+    """
+    if places is None:
+        return None
+    if given is False:
+        return PlaceTable(places, known=False)
+    if given is None:
+        known = set(places.columns) <= set(dataset.column_names)
+        return PlaceTable(places_with_digests(places, dataset) if known else places, known=known)
+    from factorflow.data.covariates import rows_by_sample
+
+    rows = rows_by_sample(dataset, given, list(places.columns))
+    table = {name: _finite(numbers_of(name, rows[name].array)) for name in places.columns}
+    return PlaceTable(places, table)
+
+
+def _columns_of(given: str | Sequence[str | Sequence[str]]) -> tuple[list[str], list[int]]:
+    """Return the columns, and the covariate that each is a dimension of."""
+    parts = [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
+    columns: list[str] = []
+    owner: list[int] = []
+    for number, part in enumerate(parts):
+        names = [part] if isinstance(part, str) else list(part)
+        columns += names
+        owner += [number] * len(names)
+    if not columns or len(set(columns)) < len(columns) or not all(columns):
+        raise InputError(
+            OPTION, given, "names of columns, each once", "For example ['time'] or [['x', 'y']]."
+        )
+    return columns, owner
+
+
+def _nearest(places: NDArray[np.float64]) -> float:
+    """Return the median distance of distinct places to their nearest neighbours."""
+    from scipy.spatial import cKDTree
+
+    distinct = np.unique(places, axis=0)
+    return float(np.median(np.asarray(cKDTree(distinct).query(distinct, k=2)[0])[:, 1]))

@@ -1,0 +1,123 @@
+"""What comes out of smooth scores: the table of variables, and courses that were read back from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.models.contract import Array, Variable
+from factorflow.models.sparse_gfa.smooth.courses import Courses
+from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
+from factorflow.models.sparse_gfa.state import Globals
+
+__all__ = ["course_labels", "course_variables", "courses_from_record"]
+
+
+def course_labels(smooth: SmoothSettings) -> dict[str, list[str]]:
+    """Return the labels of covariates, groups and functions."""
+    places = smooth.basis.places
+    numbers = [str(i) for i in range(smooth.basis.size)]
+    return {
+        "smooth_covariate": places.labels,
+        "smooth_group": list(places.groups) or ["all"],
+        "function": numbers,
+        "other_function": numbers,
+    }
+
+
+def course_variables(smooth: SmoothSettings) -> list[Variable]:
+    """Return the table of variables of the courses."""
+    size = smooth.basis.size
+
+    def of(value: Callable[[Courses], Array], *shape: int) -> Callable[[Globals], Array]:
+        """Return a value of the courses; 0 where no factor has one, of the shape after factors."""
+        return lambda g: np.zeros((g.n_factors, *shape)) if g.courses is None else value(g.courses)
+
+    def lengths(courses: Courses) -> Float64[Array, "K R"]:
+        return np.where(courses.is_smooth[:, None], courses.lengths, np.nan)
+
+    def sharing(courses: Courses) -> Float64[Array, "K G"]:
+        return np.where(courses.is_smooth[:, None], courses.sharing, np.nan)
+
+    def nats(courses: Courses) -> Float64[Array, " K"]:
+        return np.nan_to_num(courses.evidence)
+
+    def centre(g: Globals) -> Float64[Array, " M"]:
+        return np.zeros(size) if g.courses is None else g.courses.centre
+
+    def second(g: Globals) -> Float64[Array, "M M"]:
+        return np.zeros((size, size)) if g.courses is None else g.courses.second
+
+    n_covariates, n_groups = smooth.basis.places.n_covariates, smooth.basis.n_groups
+    return [
+        Variable(
+            "smooth_share",
+            ("factor",),
+            "Share of the prior variance of a factor that is its course; 0: it is no function of the places.",
+            of(lambda c: 1.0 - c.noise),
+        ),
+        Variable(
+            "length_scale",
+            ("factor", "smooth_covariate"),
+            "Distance over which a course changes; NaN or 0: there is none.",
+            of(lengths, n_covariates),
+        ),
+        Variable(
+            "group_sharing",
+            ("factor", "smooth_group"),
+            "How much of its course a group shares with others, a: their correlation is a_g a_h.",
+            of(sharing, n_groups),
+        ),
+        Variable(
+            "smooth_evidence",
+            ("factor",),
+            "Nats by which the data favour a course.",
+            of(nats),
+        ),
+        Variable(
+            "course", ("factor", "function"), "Coefficients of a course, E c.", of(lambda c: c.mean, size)
+        ),
+        Variable(
+            "course_covariance",
+            ("factor", "function", "other_function"),
+            "Their covariance.",
+            of(lambda c: c.covariance, size, size),
+        ),
+        Variable("course_centre", ("function",), "Average of the functions over the samples.", centre),
+        Variable(
+            "course_second",
+            ("function", "other_function"),
+            "Average of their products, centred.",
+            second,
+        ),
+    ]
+
+
+def courses_from_record(record: Mapping[str, Array], n_known: float) -> Courses:
+    """Return the courses that were stored, as far as they are read at other places.
+
+    Parameters
+    ----------
+    record : mapping of str to array
+        The stored variables, whole.
+    n_known : float
+        Samples whose place is known.
+    """
+    share = np.asarray(record["smooth_share"], np.float64)
+    none = np.zeros(len(share))
+    return Courses(
+        mean=np.asarray(record["course"], np.float64),
+        covariance=np.asarray(record["course_covariance"], np.float64),
+        energy=none,
+        logdet=none,
+        noise=1.0 - share,
+        lengths=np.asarray(record["length_scale"], np.float64),
+        sharing=np.asarray(record["group_sharing"], np.float64),
+        evidence=np.asarray(record["smooth_evidence"], np.float64),
+        average=none,
+        centre=np.asarray(record["course_centre"], np.float64),
+        second=np.asarray(record["course_second"], np.float64),
+        n_known=n_known,
+    )

@@ -1,0 +1,384 @@
+"""On the blocks: scores given their courses, and what rows say of the courses.
+
+Given the loadings, q(z_n | c) is the exact conditional, whatever q(c) is::
+
+    S_n = (A_n + Z^-1)^-1,  Gamma_n = S_n Z^-1,  m_n = S_n (h_n + Z^-1 E f_n),  Z = diag zeta
+    E z_n = m_n,  Cov z_n = S_n + Gamma_n D_n Gamma_n',  D_n = diag Var f_n
+    J_n = Z^-1 - Z^-1 S_n Z^-1                                     what a row says of f_n
+
+A mean field of z and c would be Gamma = 0, and takes the variance of the courses far too small where views
+say little. Rows whose place is not known have f = 0 and the prior of a plain fit, N(0, 1).
+
+Where views are complete A_n is one matrix, and sums over rows need the average of D_n alone
+(`SmoothSettings.complete`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float64, Int64
+from scipy.sparse import csr_array
+
+from factorflow.kernels.linalg import diagonal, n_pairs, pack, unpack
+from factorflow.models.contract import Array, Block, Gather
+from factorflow.models.sparse_gfa.smooth.basis import Basis, Cosines, Points
+from factorflow.models.sparse_gfa.smooth.courses import Courses, Forms, NoiseSums
+from factorflow.places import PLACES
+from factorflow.trees import replace
+
+__all__ = [
+    "Conditional",
+    "CoursePrior",
+    "SiteSums",
+    "SmoothSettings",
+    "course_prior",
+    "courses_at",
+    "courses_of_rows",
+    "for_blocks",
+    "forms_of",
+    "member_rows",
+    "noise_sums",
+    "place_functions",
+    "site_sums",
+    "spread_scores",
+]
+
+LEAST_VARIANCE = 1e-12
+"""Share of the largest variance of a course below which a direction of its coefficients is left out."""
+
+
+@dataclass(frozen=True)
+class SmoothSettings:
+    """What a run with smooth scores knows throughout.
+
+    Parameters
+    ----------
+    basis : Basis
+        The functions.
+    complete : bool
+        Whether all rows are known by the same precision: complete Gaussian views, all places known.
+    """
+
+    basis: Basis
+    complete: bool
+
+    def codes(self, block: Block) -> Int64[Array, " B"]:
+        """Return the group of each row, as the courses have it."""
+        if self.basis.n_groups == 1:
+            return np.zeros(block.n_rows, np.int64)
+        return np.asarray(block.columns.get("group", np.full(block.n_rows, -1)), np.int64)
+
+
+@dataclass(frozen=True)
+class CoursePrior:
+    """Prior of the scores of some rows, given what is known of the courses.
+
+    Parameters
+    ----------
+    mean : array
+        E f.
+    variance : array or None
+        Var f; None where it is in the precision, or averages out.
+    precision : array
+        1 / zeta; 1 of rows whose place is not known.
+    known : array
+        Whether the place is known.
+    functions : array
+        The functions, centred; of `Points` the number of each row's.
+    """
+
+    mean: Float64[np.ndarray, "B K"]
+    variance: Float64[np.ndarray, "#B K"] | None
+    precision: Float64[np.ndarray, "#B K"]
+    known: Bool[np.ndarray, " B"]
+    functions: Array
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """q(z | c) of some rows: its prior, and S packed."""
+
+    prior: CoursePrior
+    covariance: Float64[np.ndarray, "#B V"]
+
+
+@dataclass(frozen=True)
+class SiteSums:
+    """What rows say of the courses, added up.
+
+    Parameters
+    ----------
+    linear : array
+        sum phi (m - f)' / zeta, by function or place.
+    weights : array or None
+        sum J packed: by place; of complete views of all rows.
+    forms : array or None
+        sum J_kk phi phi' packed, by factor.
+    ratio : Gather or None
+        See `Forms.ratio`, by block.
+    """
+
+    linear: Float64[np.ndarray, "M K"]
+    weights: Float64[np.ndarray, "N V"] | None = None
+    forms: Float64[np.ndarray, "K P"] | None = None
+    ratio: Gather | None = None
+
+
+def for_blocks(smooth: SmoothSettings, courses: Courses) -> Courses:
+    """Return what the blocks need of the courses."""
+    if courses.values is not None:
+        return courses
+    values, spread = _tables(smooth, courses)
+    k = len(courses.noise)
+    return replace(
+        courses,
+        mean=np.zeros((k, 0)),
+        covariance=np.zeros((k, 0, 0)),
+        second=np.zeros((0, 0)),
+        values=values,
+        spread=None if smooth.complete else spread,
+    )
+
+
+def _tables(smooth: SmoothSettings, courses: Courses) -> tuple[Float64[Array, "M K"], Float64[Array, "M V"]]:
+    """Return E f and Var f by place; of cosines E c, and roots of Cov c side by side, as many a factor."""
+    if isinstance(smooth.basis, Points):
+        centre = courses.centre
+        pulled = courses.covariance @ centre
+        variances = np.diagonal(courses.covariance, axis1=1, axis2=2) - 2.0 * pulled
+        variances = variances + (pulled @ centre)[:, None]
+        return (courses.mean - (courses.mean @ centre)[:, None]).T, np.maximum(variances, 0.0).T
+    roots = [_root(covariance) for covariance in courses.covariance]
+    width = max((root.shape[1] for root in roots), default=0)
+    wide = [np.pad(root, ((0, 0), (0, width - root.shape[1]))) for root in roots]
+    return courses.mean.T.copy(), np.concatenate(wide, axis=1)
+
+
+def _root(covariance: Float64[Array, "M M"]) -> Float64[Array, "M r"]:
+    if not covariance.any():
+        return np.zeros((len(covariance), 0))
+    values, vectors = np.linalg.eigh(covariance)
+    kept = values > LEAST_VARIANCE * values[-1]
+    return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))
+
+
+def course_prior(
+    smooth: SmoothSettings, block: Block, courses: Courses, *, each: bool, new: bool
+) -> CoursePrior:
+    """Return the prior of the scores of a block.
+
+    Parameters
+    ----------
+    smooth : SmoothSettings
+        Of the run.
+    block : Block
+        The rows.
+    courses : Courses
+        Whole, or as `for_blocks` left them.
+    each : bool
+        Whether each row's own variance of f is needed where views are complete.
+    new : bool
+        Whether the rows are not of the fit: f then is no more than a prior.
+    """
+    places, codes = np.asarray(block.columns[PLACES], np.float64), smooth.codes(block)
+    basis = smooth.basis
+    if new:
+        return _of_new(basis, places, codes, courses)
+    known = np.asarray(np.isfinite(places).all(axis=1))
+    noise = courses.noise[None]
+    precision = 1.0 / noise
+    if not known.all():
+        precision = np.where(known[:, None], precision, 1.0)
+    values, spread = courses.values, courses.spread
+    if values is None or (each and spread is None):
+        values, spread = _tables(smooth, courses)
+    functions = _functions(basis, block, places, codes, courses.centre)
+    if isinstance(basis, Points):
+        mean = np.where(known[:, None], values[functions], 0.0)
+    else:
+        mean = functions @ values
+    if smooth.complete and not each:
+        return CoursePrior(mean, courses.average[None], precision, known, functions)
+    assert spread is not None
+    if isinstance(basis, Points):
+        variance = np.where(known[:, None], spread[functions], 0.0)
+    else:
+        width = spread.shape[1] // max(1, mean.shape[1])
+        squares = (functions @ spread) ** 2
+        variance = squares.reshape(len(mean), mean.shape[1], width).sum(axis=2)
+    return CoursePrior(mean, variance, precision, known, functions)
+
+
+def place_functions(smooth: SmoothSettings, block: Block) -> tuple[Array, Bool[Array, " B"]]:
+    """Return the functions of rows before they are centred, 0 where the place is not known, and where it is.
+
+    Of `Points` the number of each row's.
+    """
+    places, codes = np.asarray(block.columns[PLACES], np.float64), smooth.codes(block)
+    known = np.asarray(np.isfinite(places).all(axis=1))
+    if isinstance(smooth.basis, Points):
+        return smooth.basis.cell(places, codes), known
+    assert isinstance(smooth.basis, Cosines)
+    found = smooth.basis.functions(np.where(known[:, None], places, 0.0), codes)
+    return np.asarray(found * known[:, None]), known
+
+
+def _functions(
+    basis: Basis,
+    block: Block,
+    places: Float64[Array, "B p"],
+    codes: Int64[Array, " B"],
+    centre: Float64[Array, " M"],
+) -> Array:
+    """Return the functions of rows, centred, 0 where the place is not known; of points the number of each."""
+    if isinstance(basis, Points):
+        return block.once(("cells",), (), lambda: basis.cell(places, codes))
+    assert isinstance(basis, Cosines)
+
+    def make() -> Float64[Array, "B M"]:
+        known = np.asarray(np.isfinite(places).all(axis=1))
+        found = basis.functions(np.where(known[:, None], places, 0.0), codes) - centre
+        return np.asarray(found * known[:, None])
+
+    return block.once(("cosines",), (centre,), make)
+
+
+def _of_new(
+    basis: Basis, places: Float64[Array, "B p"], codes: Int64[Array, " B"], courses: Courses
+) -> CoursePrior:
+    """Return the prior of rows that are not of the fit: N(E f, zeta + Var f)."""
+    mean, variance, reached = courses_at(basis, places, codes, courses)
+    precision = np.where(reached[:, None], 1.0 / (courses.noise + variance), 1.0)
+    return CoursePrior(mean, None, precision, reached, np.zeros(len(places), np.int64))
+
+
+def courses_of_rows(
+    smooth: SmoothSettings, block: Block, courses: Courses, *, new: bool
+) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]]:
+    """Return mean and variance of the courses of rows, NaN where the place is not known or not reached."""
+    places, codes = np.asarray(block.columns[PLACES], np.float64), smooth.codes(block)
+    if new:
+        mean, variance, known = courses_at(smooth.basis, places, codes, courses)
+    else:
+        prior = course_prior(smooth, block, courses, each=True, new=False)
+        assert prior.variance is not None
+        mean, variance, known = prior.mean, prior.variance, prior.known
+    return np.where(known[:, None], mean, np.nan), np.where(known[:, None], variance, np.nan)
+
+
+def courses_at(
+    basis: Basis, places: Float64[Array, "B p"], codes: Int64[Array, " B"], courses: Courses
+) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"], Bool[Array, " B"]]:
+    """Return mean and variance of the courses at any places, and which places the functions reach.
+
+    Elsewhere, and of groups that are not known, 0 and the prior variance.
+    """
+    reached = np.asarray(np.isfinite(places).all(axis=1))
+    reached[reached] = basis.inside(places[reached])
+    reached &= codes >= 0
+    shape = len(places), len(courses.noise)
+    mean, variance = np.zeros(shape), np.tile(1.0 - courses.noise, (len(places), 1))
+    rows, own = places[reached], codes[reached]
+    for k in np.flatnonzero(courses.is_smooth) if len(rows) else ():
+        functions, rest = basis.at(rows, own, courses.lengths[k], courses.sharing[k])
+        unit = basis.unit(courses.lengths[k], courses.sharing[k], courses.second)
+        functions = functions - courses.centre
+        mean[reached, k] = functions @ courses.mean[k]
+        told = ((functions @ courses.covariance[k]) * functions).sum(axis=1)
+        variance[reached, k] = told + (1.0 - courses.noise[k]) / unit * rest
+    return mean, variance, reached
+
+
+def spread_scores(prior: CoursePrior, covariance: Float64[Array, "#B V"]) -> Float64[Array, "#B V"]:
+    """Return Cov z packed, given S packed."""
+    if prior.variance is None:
+        return covariance
+    gain = unpack(covariance, prior.mean.shape[1]) * prior.precision[:, None, :]
+    return np.asarray(covariance + pack((gain * prior.variance[:, None, :]) @ gain.transpose(0, 2, 1)))
+
+
+def noise_sums(given: Conditional, mean: Float64[Array, "B K"]) -> NoiseSums:
+    """Return the sums that zeta is updated by, at means m of the scores."""
+    prior, k = given.prior, mean.shape[1]
+    assert prior.variance is not None
+    rows = prior.known.astype(np.float64)
+    gain = unpack(given.covariance, k) * prior.precision[:, None, :]
+    own, spread = np.einsum("bkk->bk", gain), prior.variance
+    covariance = diagonal(given.covariance, k)
+    of_course = np.einsum("bkl,bl->bk", (gain - np.eye(k)) ** 2, spread)
+    of_scores = np.einsum("bkl,bl->bk", gain**2, spread)
+    left = mean - prior.mean
+
+    def total(values: Float64[Array, "#B K"]) -> Float64[Array, " K"]:
+        return np.asarray(rows @ np.broadcast_to(values, mean.shape))
+
+    return NoiseSums(
+        residual=total(left**2 + covariance + of_course),
+        second=total(mean**2 + covariance + of_scores),
+        cross=total(mean * prior.mean + own * spread),
+        course=total(prior.mean**2 + spread),
+        unknown=(1.0 - rows) @ np.broadcast_to(mean**2 + covariance, mean.shape),
+    )
+
+
+def site_sums(
+    smooth: SmoothSettings, block: Block, given: Conditional, mean: Float64[Array, "B K"]
+) -> SiteSums:
+    """Return what rows say of the courses."""
+    prior, k = given.prior, mean.shape[1]
+    left = (mean - prior.mean) * prior.precision * prior.known[:, None]
+    says = -unpack(given.covariance, k) * prior.precision[:, :, None] * prior.precision[:, None, :]
+    index = np.arange(k)
+    says[:, index, index] += prior.precision
+    if isinstance(smooth.basis, Points):
+        by_place = member_rows(prior.functions, prior.known, smooth.basis.size)
+        packed = np.broadcast_to(pack(says), (len(mean), n_pairs(k)))
+        return SiteSums(by_place @ left, by_place @ packed)
+    linear = prior.functions.T @ left
+    if smooth.complete:
+        return SiteSums(linear, float(len(mean)) * pack(says))
+    says = np.broadcast_to(says, (len(mean), k, k))
+    own = np.maximum(says[:, index, index], 0.0)
+    forms = [pack((prior.functions * own[:, j, None]).T @ prior.functions) for j in range(k)]
+    smooth_ones = prior.precision.max(axis=0) > 1.0
+    size = np.sqrt(np.where(smooth_ones & (own > 0.0), own, np.inf))
+    relative = np.abs(says) / size[:, :, None] / size[:, None, :]
+    ratio = float((relative.sum(axis=2) * prior.known[:, None]).max(initial=1.0))
+    return SiteSums(linear, None, np.stack(forms), Gather.of(block, ratio))
+
+
+def member_rows(numbers: Int64[Array, " B"], known: Bool[Array, " B"], size: int) -> csr_array:
+    """Return which rows are of which place, (size, B)."""
+    rows = np.flatnonzero(known)
+    ones = np.ones(len(rows))
+    return csr_array((ones, (numbers[rows], rows)), shape=(size, len(known)))
+
+
+def forms_of(smooth: SmoothSettings, courses: Courses, sums: SiteSums) -> Forms:
+    """Return what all rows say of the courses."""
+    centre = courses.centre
+    if isinstance(smooth.basis, Points):
+        assert sums.weights is not None
+        weights = sums.weights
+
+        def by_place(k: int, j: int) -> Float64[Array, "M M"]:
+            own = weights[:, _place(k, j)]
+            moved = np.outer(centre, own)
+            return np.diag(own) - moved - moved.T + own.sum() * np.outer(centre, centre)
+
+        return Forms(by_place, sums.linear.T - np.outer(sums.linear.sum(axis=0), centre))
+    if sums.weights is not None:
+        one = sums.weights[0]
+        return Forms(lambda k, j: one[_place(k, j)] * courses.second, sums.linear.T.copy())
+    assert sums.forms is not None
+    assert sums.ratio is not None
+    forms, size = sums.forms, smooth.basis.size
+    ratio = float(np.max(sums.ratio.values))
+    return Forms(lambda k, j: unpack(forms[k], size), sums.linear.T.copy(), turns=False, ratio=ratio)
+
+
+def _place(k: int, j: int) -> int:
+    high, low = max(k, j), min(k, j)
+    return high * (high + 1) // 2 + low

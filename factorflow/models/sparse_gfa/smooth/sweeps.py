@@ -1,0 +1,233 @@
+"""Passes of a fit with smooth scores: what is known of the functions, then courses in every third pass.
+
+The first pass of these sums functions, their products, and products of them with the scores of the fit so far
+and with these under random signs. Whether factors get courses at all (`shows_courses`) is a test of all of
+them: rotated among each other, some white direction is always the smoothest. Then, in turn, a pass that
+updates the courses at the loadings as they are, and two that update loadings at the courses as they are: both
+from the same sums would not be the maximum of either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.kernels.linalg import pack, unpack, whitening
+from factorflow.kernels.sites import MODELS
+from factorflow.models.contract import Array, Block, Info, Step, Sweep
+from factorflow.models.sparse_gfa.e_step import rotated_scores, update_rows
+from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores, strip_for_workers
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.smooth.basis import Basis, Points
+from factorflow.models.sparse_gfa.smooth.courses import (
+    STARTS,
+    Courses,
+    close_rough,
+    open_courses,
+    root_of,
+    turned_root,
+    update_courses,
+)
+from factorflow.models.sparse_gfa.smooth.rows import (
+    SiteSums,
+    forms_of,
+    member_rows,
+    place_functions,
+    site_sums,
+)
+from factorflow.models.sparse_gfa.state import Globals, Local
+from factorflow.trees import replace
+
+__all__ = ["CourseSweep", "PlacesSweep", "close_courses", "shows_courses"]
+
+SITE_SIGNS = MODELS[30]
+"""Random signs of rows."""
+SIGNS = 39
+"""Draws of signs that the data have to be above: 1 set in 40 without courses is."""
+SHARES = (0.15, 0.4, 0.7)
+"""Shares of the prior variance that courses are tried with before there are any."""
+N_LENGTHS = 6
+"""Length scales that they are tried with."""
+
+
+@dataclass(frozen=True)
+class PlacesSums:
+    """Sums over rows whose place is known.
+
+    Parameters
+    ----------
+    functions, products : array
+        Of functions, and their products packed; of `Points` the rows of each place, and nothing.
+    scores, totals : array
+        sum phi z', and sum z', under each draw of signs, the first without.
+    second : array
+        sum E z E z' packed.
+    """
+
+    functions: Float64[np.ndarray, " M"]
+    products: Float64[np.ndarray, " P"]
+    scores: Float64[np.ndarray, "M SK"]
+    totals: Float64[np.ndarray, " SK"]
+    second: Float64[np.ndarray, " V"]
+
+
+@dataclass(frozen=True)
+class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
+    """One pass: averages of the functions, and whether scores are smooth in them."""
+
+    settings: Settings
+    name: ClassVar[str] = "places"
+
+    def prepare(self, globals_: Globals) -> PreparedGlobals:
+        """Return the globals with tables that all blocks read."""
+        return PreparedGlobals(self.settings, globals_)
+
+    def map(
+        self, block: Block, local: Local | None, given: PreparedGlobals, step: Step
+    ) -> tuple[Local | None, PlacesSums]:
+        """Return the sums of a block; scores are those of the fit so far."""
+        settings, smooth = self.settings, self.settings.smooth
+        assert smooth is not None
+        local = rotated_scores(local, given.globals_)
+        rows = update_rows(settings, block, settings.group_codes(block), local, given, 0)
+        mean = expected_scores(rows.local)[0]
+        functions, known = place_functions(smooth, block)
+        mean = mean * known[:, None]
+        packed = step.bits(SITE_SIGNS, block.rows, SIGNS)
+        signs = 1.0 - 2.0 * np.unpackbits(packed, axis=1)[:, :SIGNS].astype(np.float64)
+        signs = np.concatenate([np.ones((len(mean), 1)), signs], axis=1)
+        signed = (signs[:, :, None] * mean[:, None, :]).reshape(len(mean), -1)
+        if isinstance(smooth.basis, Points):
+            members = member_rows(functions, known, smooth.basis.size)
+            total, products, scores = members @ np.ones(len(mean)), np.zeros(0), members @ signed
+        else:
+            total, scores = functions.sum(axis=0), functions.T @ signed
+            products = pack(functions.T @ functions)
+        sums = PlacesSums(total, products, scores, signed.sum(axis=0), pack(mean.T @ mean))
+        return (rows.local if settings.stateful else None), sums
+
+    def update(self, globals_: Globals, stats: PlacesSums, step: Step) -> tuple[Globals, Info]:
+        """Return the globals with a course for every factor, if scores are smooth."""
+        smooth = self.settings.smooth
+        assert smooth is not None
+        basis, n_known, k = smooth.basis, float(smooth.basis.places.n_known), globals_.n_factors
+        centre = stats.functions / n_known
+        if isinstance(basis, Points):
+            second = np.diag(centre) - np.outer(centre, centre)
+        else:
+            second = unpack(stats.products, basis.size) / n_known - np.outer(centre, centre)
+        new = _settled(globals_)
+        scores = (stats.scores - np.outer(centre, stats.totals)).reshape(basis.size, -1, k)
+        if not k or not shows_courses(basis, second, n_known, unpack(stats.second, k), scores):
+            return new, {}
+        return replace(new, courses=open_courses(basis, centre, second, n_known, k)), {}
+
+
+def _settled(globals_: Globals) -> Globals:
+    """Return the globals when all blocks have changed their scores to their basis."""
+    return replace(globals_, transform=None, restored=False, regained=False, snapshot=None, iterates=())
+
+
+def shows_courses(
+    basis: Basis,
+    second: Float64[Array, "M M"],
+    n_known: float,
+    scores: Float64[Array, "K K"],
+    products: Float64[Array, "M S K"],
+) -> bool:
+    """Return whether scores are smooth: more than under any draw of random signs.
+
+    For several length scales l, shares s and, of groups, one course of all or one of each, z ~ N(0, zeta I +
+    s Phi T Phi'), zeta = 1 - s, of white scores z explains::
+
+        e(v) = v' z' [I - (zeta I + s Phi T Phi')^-1] z v / 2 - log |zeta I + s Phi T Phi'| / 2
+
+    by the direction v. Compared are its largest value over all directions, and over the factors themselves.
+
+    Parameters
+    ----------
+    basis, second, n_known : Basis, array, float
+        The functions; the average product of the centred ones; samples.
+    scores, products : array
+        sum z z'; sum phi z' of the data, then of each draw of signs.
+    """
+    white = whitening(scores / n_known)
+    single = 1.0 / np.sqrt(np.maximum(np.diag(scores) / n_known, 1e-300))
+    turned, scaled = products @ white.T, products * single
+    best = np.full((2, products.shape[1]), -np.inf)
+    for lengths in _lengths(basis):
+        for shared in (0.999, 0.0) if basis.n_groups > 1 else (0.0,):
+            sharing = np.full(basis.n_groups, shared)
+            root = root_of(basis.scaled_covariance(lengths, sharing, second)[0])
+            values, vectors = np.linalg.eigh(n_known * turned_root(root, turned_root(root, second).T))
+            values, axes = np.maximum(values, 0.0), turned_root(root, np.eye(basis.size))
+            axes = vectors.T @ axes
+            along = np.einsum("ij,jsk->sik", axes, turned), np.einsum("ij,jsk->sik", axes, scaled)
+            for share in SHARES:
+                noise = 1.0 - share
+                of_noise = n_known * np.log(noise) + np.log1p(share / noise * values).sum()
+                base = n_known * (1.0 - 1.0 / noise) - of_noise
+                weights = 1.0 / (noise / share + values) / noise
+                for which, found in enumerate(along):
+                    own = np.einsum("sik,i,sil->skl", found, weights, found)
+                    diagonal = np.einsum("skk->sk", own)
+                    largest = diagonal.max(axis=1) if which else np.linalg.eigvalsh(own)[:, -1]
+                    best[which] = np.maximum(best[which], 0.5 * (base + largest))
+    return bool((best[:, 0] > best[:, 1:].max(axis=1)).any())
+
+
+def _lengths(basis: Basis) -> list[Float64[Array, " R"]]:
+    low, high = np.log(basis.shortest), np.log(basis.longest)
+    return [np.exp(low + part * (high - low)) for part in np.linspace(0.0, 1.0, N_LENGTHS)]
+
+
+@dataclass(frozen=True)
+class CourseSweep(Sweep[Globals, Local, SiteSums]):
+    """A pass that updates scores, and at the root the courses, loadings as they are."""
+
+    settings: Settings
+    opening: bool
+    name: ClassVar[str] = "courses"
+
+    def send(self, globals_: Globals) -> Globals:
+        """Return the globals without what the blocks do not read."""
+        return strip_for_workers(self.settings, globals_)
+
+    def prepare(self, globals_: Globals) -> PreparedGlobals:
+        """Return the globals with tables that all blocks read."""
+        return PreparedGlobals(self.settings, globals_)
+
+    def map(
+        self, block: Block, local: Local | None, given: PreparedGlobals, step: Step
+    ) -> tuple[Local | None, SiteSums]:
+        """Update the scores of a block; return what they say of the courses."""
+        settings = self.settings
+        local = rotated_scores(local, given.globals_)
+        rows = update_rows(settings, block, settings.group_codes(block), local, given, 0)
+        kept = rows.local if settings.stateful else None
+        if rows.given is None:
+            return kept, SiteSums(np.zeros((0, 0)))
+        assert settings.smooth is not None
+        return kept, site_sums(settings.smooth, block, rows.given, rows.local.mean)
+
+    def update(self, globals_: Globals, stats: SiteSums, step: Step) -> tuple[Globals, Info]:
+        """Return the globals with the courses updated."""
+        new, smooth = _settled(globals_), self.settings.smooth
+        if new.courses is None:
+            return new, {}
+        assert smooth is not None
+        starts = STARTS if self.opening and not step.count else 1
+        forms = forms_of(smooth, new.courses, stats)
+        return replace(new, courses=update_courses(smooth.basis, new.courses, forms, starts)), {}
+
+
+def close_courses(globals_: Globals) -> Globals:
+    """Return the globals without courses that are worth less than they cost; see `close_rough`."""
+    if globals_.courses is None:
+        return globals_
+    courses: Courses | None = close_rough(globals_.courses)
+    assert courses is not None
+    return replace(globals_, courses=courses if courses.is_smooth.any() else None)

@@ -1,0 +1,115 @@
+"""Where the samples lie, in time, space or dose: what smooth scores are functions of (`Places`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["MOST_CELLS", "PLACES", "Places"]
+
+PLACES = "places"
+"""Name under which they travel with a block, in ``Block.columns``."""
+
+MOST_CELLS = 600
+"""Distinct places up to which each is a coefficient of smooth scores: the root takes their number cubed."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Columns of the sample metadata that say where samples lie, and what is known of them beforehand.
+
+    Parameters
+    ----------
+    columns : tuple of str
+        Their names.
+    covariate : tuple of int
+        Of which covariate each column is a dimension: x and y of one place share a length scale.
+    digests : tuple of str
+        Of their contents.
+    low, high : tuple of float
+        Range of each column.
+    nearest : tuple of float
+        Median distance of a distinct value to its nearest neighbour, of each covariate.
+    groups : tuple of str
+        Groups of samples that may have courses of their own; empty: all have one.
+    cells : tuple of tuple of float
+        Distinct places in order, the number of the group first; empty where there are too many.
+    n_known : int
+        Samples whose place is known.
+    """
+
+    columns: tuple[str, ...]
+    covariate: tuple[int, ...]
+    digests: tuple[str, ...] = ()
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+    nearest: tuple[float, ...] = ()
+    groups: tuple[str, ...] = ()
+    cells: tuple[tuple[float, ...], ...] = ()
+    n_known: int = 0
+
+    def __len__(self) -> int:
+        """Return how many columns there are."""
+        return len(self.columns)
+
+    @property
+    def n_covariates(self) -> int:
+        """Number of covariates, each with a length scale (R)."""
+        return max(self.covariate) + 1
+
+    @property
+    def labels(self) -> list[str]:
+        """Name of each covariate: its columns, joined."""
+        pairs = list(zip(self.columns, self.covariate, strict=True))
+        return ["_".join(name for name, own in pairs if own == r) for r in range(self.n_covariates)]
+
+    @property
+    def spans(self) -> NDArray[np.float64]:
+        """Longest range among the columns of each covariate."""
+        ranges = np.subtract(self.high, self.low)
+        owner = np.asarray(self.covariate)
+        return np.array([ranges[owner == r].max() for r in range(self.n_covariates)])
+
+    def sample(self, generator: np.random.Generator, n_rows: int) -> NDArray[np.float64]:
+        """Return places as there may be, of the first group, (n_rows, p).
+
+        Parameters
+        ----------
+        generator : Generator
+            Source of noise.
+        n_rows : int
+            How many.
+
+        Returns
+        -------
+        (n_rows, p) array
+        """
+        own = [cell[1:] for cell in self.cells if cell[0] == 0.0]
+        if own:
+            return np.asarray(own)[generator.integers(0, len(own), n_rows)]
+        return generator.uniform(self.low, self.high, (n_rows, len(self)))
+
+    def as_record(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Places:
+        """Return the places that `as_record`, and JSON, made a record of.
+
+        Parameters
+        ----------
+        record : mapping of str to Any
+            A value for each field.
+
+        Returns
+        -------
+        Places
+        """
+        fields = {name: tuple(value) for name, value in record.items() if isinstance(value, list | tuple)}
+        fields["cells"] = tuple(tuple(cell) for cell in record["cells"])
+        return cls(**{**record, **fields})

@@ -1,0 +1,213 @@
+"""What a posterior says of smooth scores: their courses, at the samples and at other places."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.errors import InputError
+from factorflow.places import Places
+from factorflow.posterior.predictive import interval as ends_of
+from factorflow.shape import Block
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from factorflow.posterior.stored_posterior import StoredPosterior
+
+__all__ = ["group_correlation", "interpolate", "smooth_scores", "smoothness"]
+
+
+def check_places(posterior: StoredPosterior) -> Places:
+    """Return where the samples of a fit lie.
+
+    Raises
+    ------
+    InputError
+        When its scores are no functions of places.
+    """
+    found = posterior.meta.places
+    if found is None:
+        remedy = "Fit with {smooth_covariates}: columns of the sample metadata."
+        raise InputError(
+            "model", "one without smooth scores", "one with them", remedy, smooth_covariates=["time"]
+        )
+    return found
+
+
+def smooth_scores(posterior: StoredPosterior) -> xr.Dataset:
+    """Return ``mean`` and ``sd`` of the courses at the samples (`Posterior.smooth_scores`)."""
+    check_places(posterior)
+    mean = posterior.variable("smooth_scores")
+    sd = posterior.variable("smooth_scores_variance") ** 0.5
+    found: xr.Dataset = mean.to_dataset(name="mean").assign(sd=sd)
+    found["mean"].attrs = {"long_name": "Course of the factor at the place of the sample."}
+    found["sd"].attrs = {"long_name": "Its standard deviation."}
+    return found
+
+
+def smoothness(posterior: StoredPosterior) -> pd.DataFrame:
+    """Return how smooth each factor is (`Posterior.smoothness`)."""
+    import pandas as pd
+
+    places = check_places(posterior)
+    share = posterior.variable("smooth_share").values
+    lengths = np.where(share[:, None] > 0.0, posterior.variable("length_scale").values, np.nan)
+    columns = {"smooth": share, "rest": 1.0 - share}
+    columns |= {f"length_scale_{name}": lengths[:, r] for r, name in enumerate(places.labels)}
+    columns["evidence"] = posterior.variable("smooth_evidence").values
+    return pd.DataFrame(columns, index=pd.Index(posterior.factors, name="factor"))
+
+
+def group_correlation(posterior: StoredPosterior) -> xr.DataArray:
+    """Return the prior correlation of the courses of groups (`Posterior.group_correlation`)."""
+    import xarray as xr
+
+    places = check_places(posterior)
+    if not places.groups:
+        expected = "a dataset with groups, and {smooth_groups}"
+        raise InputError("groups", "none", "groups of samples with courses of their own", expected,
+                         smooth_groups=True)  # fmt: skip
+    sharing = posterior.variable("group_sharing").values
+    sharing = np.where(posterior.variable("smooth_share").values[:, None] > 0.0, sharing, np.nan)
+    found = sharing[:, :, None] * sharing[:, None, :]
+    index = np.arange(found.shape[1])
+    found[:, index, index] = np.where(np.isnan(sharing), np.nan, 1.0)
+    names = list(places.groups)
+    coords = {"factor": posterior.factors, "group": names, "other_group": names}
+    return xr.DataArray(found, dims=tuple(coords), coords=coords, name="group_correlation")
+
+
+def interpolate(
+    posterior: StoredPosterior,
+    at: Any,
+    groups: str | Sequence[str] | None,
+    view: str | None,
+    share: float,
+) -> xr.Dataset:
+    """Return courses and scores, or the data of a view, at any places (`Posterior.interpolate`)."""
+    import xarray as xr
+
+    places = check_places(posterior)
+    if not isinstance(share, float | int) or not 0.0 < share < 1.0:
+        raise InputError("interval", share, "a share between 0 and 1", "For example 0.9.")
+    if posterior.kind != "variational":
+        raise InputError("interpolate", "draws", "a variational fit", "Fit with {n_draws}.", n_draws=0)
+    numbers, codes = _points(places, at, groups)
+    _warn_of_distance(posterior, places, numbers)
+    record = {v.name: posterior.variable(v.name).values for v in posterior.model.table if not v.rows}
+    mean, variance, noise = posterior.model.interpolate(record, numbers, codes)
+    coords: dict[str, Any] = {
+        name: ("point", column) for name, column in zip(places.columns, numbers.T, strict=True)
+    }
+    if places.groups:
+        coords["group"] = "point", np.asarray(places.groups)[codes]
+    if view is None:
+        dims, labels = ("point", "factor"), {"factor": posterior.factors}
+        found = _with_interval("f", mean, variance, share) | _with_interval(
+            "z", mean, variance + noise, share
+        )
+        return xr.Dataset({name: (dims, values) for name, values in found.items()}, coords | labels)
+    name = posterior.check_view(view)
+    rows = {"scores": mean, "scores_variance": variance + noise} | _neutral_rows(posterior, len(numbers))
+    block = Block(0, 0, len(numbers), 1, {})
+    model = posterior.model
+    of_view = model.predict(block, rows, record, name)
+    predictive = model.predictive(block, rows, record, name)
+    if predictive is not None:
+        lower, upper = predictive.interval(share)
+    else:
+        degrees = model.degrees_of_freedom(block, rows, record, name)
+        lower, upper = ends_of(model.likelihood(name), share, *of_view, degrees)
+    dims = ("point", f"feature_{name}")
+    values = {"mean": of_view[0], "sd": of_view[1], "lower": lower, "upper": upper}
+    labels = {dims[1]: posterior.features(name)}
+    return xr.Dataset({key: (dims, np.asarray(value)) for key, value in values.items()}, coords | labels)
+
+
+def _neutral_rows(posterior: StoredPosterior, n_rows: int) -> dict[str, NDArray[Any]]:
+    """Return what else a model has of each row, for rows of which nothing else is known.
+
+    Covariates are at their average, size factors 1.
+    """
+    found = {}
+    for variable, value in (("covariates", 0.0), ("size_factors", 1.0)):
+        if posterior.has(variable):
+            found[variable] = np.full((n_rows, posterior.array(variable).shape[-1]), value)
+    return found
+
+
+def _with_interval(
+    word: str, mean: NDArray[np.float64], variance: NDArray[np.float64], share: float
+) -> dict[str, NDArray[np.float64]]:
+    from scipy.special import ndtri
+
+    sd = np.sqrt(variance)
+    reach = float(ndtri(0.5 + 0.5 * share)) * sd
+    return {
+        f"{word}_mean": mean,
+        f"{word}_sd": sd,
+        f"{word}_lower": mean - reach,
+        f"{word}_upper": mean + reach,
+    }
+
+
+def _points(
+    places: Places, at: Any, groups: str | Sequence[str] | None
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the places asked for, (n, p), and the number of the group of each."""
+    own = None
+    names = list(places.columns)
+    if isinstance(at, Mapping) or hasattr(at, "columns"):
+        lacking = [name for name in names if name not in at]
+        if lacking:
+            raise InputError("at", f"no {lacking[0]}", f"columns {', '.join(names)}", "Add the column.")
+        numbers = np.column_stack([np.asarray(at[name], np.float64) for name in names])
+        own = None if "group" not in at else np.asarray(at["group"]).astype(str)
+    else:
+        numbers = np.asarray(at, np.float64)
+        numbers = numbers.reshape(-1, 1) if numbers.ndim < 2 else numbers
+    if numbers.shape[1] != len(names):
+        expected = f"places of {len(names)} numbers each: {', '.join(names)}"
+        raise InputError("at", f"an array of shape {numbers.shape}", expected, "A frame has them as columns.")
+    if not len(numbers) or not np.isfinite(numbers).all():
+        raise InputError("at", "no places, or some that are not finite", "finite numbers", "Leave them out.")
+    if not places.groups:
+        if groups is not None:
+            raise InputError("groups", groups, "None where the model has one course for all", "Leave it out.")
+        return numbers, np.zeros(len(numbers), np.int64)
+    known = list(places.groups)
+    if groups is None and own is not None:
+        chosen = own
+    else:
+        wanted = known if groups is None else [groups] if isinstance(groups, str) else list(groups)
+        chosen = np.repeat(np.asarray(wanted, str), len(numbers))
+        numbers = np.tile(numbers, (len(wanted), 1))
+    unknown = [name for name in dict.fromkeys(chosen.tolist()) if name not in known]
+    if unknown:
+        raise InputError("groups", unknown[0], f"groups among {', '.join(known)}", "Correct the name.")
+    number = {name: i for i, name in enumerate(known)}
+    return numbers, np.array([number[name] for name in chosen.tolist()], np.int64)
+
+
+def _warn_of_distance(posterior: StoredPosterior, places: Places, numbers: NDArray[np.float64]) -> None:
+    """Warn of places that lie more than a length scale beyond the samples."""
+    share = posterior.variable("smooth_share").values
+    lengths = posterior.variable("length_scale").values[share > 0.0]
+    if not len(lengths):
+        return
+    beyond = np.maximum(np.asarray(places.low) - numbers, numbers - np.asarray(places.high))
+    longest = lengths.max(axis=0)[np.asarray(places.covariate)]
+    far = (beyond > longest).any(axis=1)
+    if far.any():
+        warnings.warn(
+            f"{int(far.sum())} of {len(far)} places lie more than a length scale beyond the samples: there "
+            "only the prior speaks, and where levels drift its intervals are too narrow.",
+            UserWarning,
+            stacklevel=4,
+        )
