@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,24 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.arguments import name_wrong_arguments_of_methods
-from factorflow.data.store.chunks import ChunkedArray, DenseView, aux_array, open_dense
-from factorflow.data.store.derived import DerivedView, Transform
 from factorflow.data.store.layout import ATTRIBUTES, ViewEntry
-from factorflow.data.store.samples import StoredSamples
-from factorflow.data.store.sparse import SparseView
+from factorflow.data.store.stored_views import StoredViews
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
-from factorflow.shape import Block, Meta, ViewMeta
+from factorflow.shape import Block, Meta
 from factorflow.storage.location import as_location
 from factorflow.storage.publish import current_version
 from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
     from factorflow.data.holdout import Holdout
-
-MOMENTS = ("n_observed", "mean", "variance", "min", "max")
-COUNTED = ("n_observed",)
-"""What lies beside the values of a view, for every feature; and beside codes, for every level."""
 
 StrArray = NDArray[np.str_]
 
@@ -63,7 +56,7 @@ def open_dataset(path: str | os.PathLike[str] | RemotePath) -> Dataset:
 
 
 @name_wrong_arguments_of_methods
-class Dataset(StoredSamples):
+class Dataset(StoredViews):
     """A multi-view dataset on disk or in an object store, read block by block.
 
     Safe to use from several threads, and cheap to pickle: only the path and the fingerprint travel, and the
@@ -88,67 +81,6 @@ class Dataset(StoredSamples):
     def design(self) -> TableDesign | None:
         """Roles of the views of a table by its formula (`factorflow.write_table`); None for other data."""
         return self.manifest.design
-
-    @cached_property
-    def views(self) -> dict[str, ViewMeta]:
-        """The views in order: name to likelihood, width and kind of missing entries."""
-        return {entry.name: entry.meta for entry in self.manifest.views}
-
-    def features(self, view: str) -> StrArray:
-        """Return the names of the features of a view.
-
-        Parameters
-        ----------
-        view : str
-            Name of the view.
-
-        Returns
-        -------
-        (D,) array of str
-
-        Raises
-        ------
-        InputError
-            When there is no such view.
-
-        Examples
-        --------
-        >>> dataset.features("rna")[:3].tolist()
-        ['gene0', 'gene1', 'gene2']
-        """
-        self._entry(view)
-        return self.read_array(f"{view}/feature")
-
-    def moments(self, view: str, *names: str) -> dict[str, NDArray[Any]]:
-        """Return moments of every feature of a view, as they were when the dataset was written.
-
-        Parameters
-        ----------
-        view : str
-            Name of the view.
-        *names : {"n_observed", "mean", "variance", "min", "max"}
-            Which; all when left out. A categorical view has n_observed alone: the samples of each level.
-
-        Returns
-        -------
-        dict of str to (D,) array
-            By name.
-
-        Raises
-        ------
-        InputError
-            When there is no such view, or it has no such moment.
-
-        Examples
-        --------
-        >>> dataset.moments("rna", "n_observed")["n_observed"][:3]
-        array([79, 80, 80])
-        """
-        available = COUNTED if self._entry(view).kind.coded else MOMENTS
-        if unknown := [name for name in names if name not in available]:
-            expected = f"moments of view {view!r}: {', '.join(available)}"
-            raise InputError("names", ", ".join(map(str, unknown)), expected, "Leave them out for all.")
-        return {name: self.read_array(f"{view}/{name}") for name in names or available}
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -328,60 +260,6 @@ class Dataset(StoredSamples):
         return as_html(self.describe())
 
     # Inner parts
-
-    def opened_view(self, view: str) -> DenseView | SparseView | DerivedView:
-        """Return the values of a view, to be read by blocks of rows without a look at the hold-out.
-
-        Parameters
-        ----------
-        view : str
-            Name of the view.
-
-        Returns
-        -------
-        DenseView, SparseView or DerivedView
-            With methods ``block(number)`` and ``part(first, last)``.
-
-        Raises
-        ------
-        InputError
-            When there is no such view.
-        """
-        if view not in self._opened_views:
-            self._opened_views[view] = self._open_view(self._entry(view))
-        return self._opened_views[view]
-
-    @cached_property
-    def _opened_views(self) -> dict[str, DenseView | SparseView | DerivedView]:
-        return {}
-
-    def _open_view(self, entry: ViewEntry) -> DenseView | SparseView | DerivedView:
-        if entry.layout == "derived":
-            counts, name = self.opened_view(entry.of), f"{entry.name}/of_features"
-            transform = Transform(**entry.transform)
-            return DerivedView(
-                counts, transform, lambda: self.read_array(name) if name in self.checksums.contents else None
-            )
-        opener = SparseView.open if entry.layout == "sparse" else open_dense
-        return opener(str(self.path), self.manifest, entry)
-
-    @cached_property
-    def _aux_arrays(self) -> dict[str, ChunkedArray]:
-        return {v.name: aux_array(str(self.path), self.manifest, v) for v in self.manifest.views if v.aux}
-
-    @cached_property
-    def _index(self) -> Mapping[str, int]:
-        return {entry.name: index for index, entry in enumerate(self.manifest.views)}
-
-    def _entry(self, view: str) -> ViewEntry:
-        if view not in self._index:
-            raise InputError(
-                "view",
-                view,
-                f"one of {', '.join(self._index)}",
-                f"These are the views of the dataset at {self.path}.",
-            )
-        return self.manifest.views[self._index[view]]
 
     def _selection(self, views: Iterable[str] | None) -> tuple[ViewEntry, ...]:
         if views is None:
