@@ -77,6 +77,25 @@ def describe_factors(posterior: Posterior) -> list[dict[str, Any]]:
     return found
 
 
+def set_rows(posterior: Posterior) -> list[list[str]]:
+    """Return the table of feature sets, its head first; empty where there are none."""
+    if posterior.meta.feature_sets is None:
+        return []
+    refined, rows = posterior.refined_sets(), []
+    for row in posterior.feature_sets().to_dict("records"):
+        mine = refined[(refined["factor"] == row["factor"]) & (refined["view"] == row["view"])]
+        changes = [
+            ", ".join(mine[mine["change"] == change]["feature"][:N_FEATURES])
+            for change in ("added", "removed")
+        ]
+        held = "holds" if row["holds"] else ""
+        cells = row["factor"], row["set"], row["view"], f"{row['evidence']:.1f}", held, str(row["n_members"])
+        rows.append([*cells, *changes])
+    return (
+        [["factor", "set", "view", "evidence", "name", "members", "lacks", "too many"], *rows] if rows else []
+    )
+
+
 def n_features(posterior: Posterior, view: str, factor: str) -> int:
     """Return how many features of a view are worth showing of a factor: those it reaches, if known."""
     found = n_active_features(posterior, factor, view)

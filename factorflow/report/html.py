@@ -111,7 +111,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "loadings": factors.list_loadings(posterior, ranked) if posterior.loaded_views else None,
         "n_listed": factors.N_LISTED,
         "run": _run_record(run, facts["objective"]),
-        "config": json.dumps(run["config"], indent=2),
+        "config": json.dumps(overview.short_config(run["config"]), indent=2),
         "trace": draw_figure(partial(run_plots.plot_trace, posterior), 3.0)
         if "objective" in posterior.trace
         else "",
@@ -121,6 +121,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "overview": overview.describe_data(posterior),
         "factors": factors.describe_factors(posterior) if posterior.loaded_views else [],
         "n_drawn": factors.N_DRAWN,
+        "sets": factors.set_rows(posterior),
         "scores": factors.scatters(posterior, associated) if scored else [],
         "points": drawing.MAX_POINTS,
         "inputs": factors.scatters(posterior, None, "inputs") if posterior.has("inputs") else [],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pprint
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -50,12 +51,30 @@ def describe_data(posterior: Posterior) -> dict[str, Any]:
     return found
 
 
+def short_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a model to print: of feature sets with all members only how many there are."""
+    sets = config.get("feature_sets")
+    if not isinstance(sets, Mapping):
+        return dict(config)
+    return {**config, "feature_sets": f"{len(sets)} entries: posterior.config.feature_sets"}
+
+
+class _Name(str):
+    """A name in code."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
 def reproduce(posterior: Posterior) -> str:
     """Return the lines of Python that make the same fit; nothing of a projection."""
     run, defaults = posterior.run, RunOptions()
     if run["status"] == "projected":
         return ""
     config = posterior.config.model_dump(mode="json", exclude_defaults=True)
+    first = ""
+    if isinstance(config.get("feature_sets"), Mapping):
+        first, config["feature_sets"] = "sets = posterior.config.feature_sets\n", _Name("sets")
     model = pprint.pformat({"model": run["config"]["model"], **config}, sort_dicts=False, width=90)
     names = ("seed", "holdout", "holdout_unit", "device", "max_iter")
     options = {name: run[name] for name in names if name in run}
@@ -68,5 +87,7 @@ def reproduce(posterior: Posterior) -> str:
     if "seed" not in options:
         arguments.append(f"seed={run.get('seed', 0)!r}")
     return (
-        "import factorflow\n\nposterior = factorflow.fit(\n" + "".join(f"    {a},\n" for a in arguments) + ")"
+        f"import factorflow\n\n{first}posterior = factorflow.fit(\n"
+        + "".join(f"    {a},\n" for a in arguments)
+        + ")"
     )

@@ -17,6 +17,7 @@ from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.loadings import LoadingSums, PriorConstants, get_prior
 from factorflow.models.sparse_gfa.loadings.informed import INSIDE, OUTSIDE
 from factorflow.models.sparse_gfa.state import View
+from factorflow.report import write_report
 
 N, D, SIZE, N_SETS, SEED = 200, 150, 15, 12, 11
 
@@ -185,6 +186,17 @@ def test_a_projection_and_a_warm_start_keep_names(
     assert again.factors == posterior.factors
     opened = factorflow.open_posterior(posterior.path)
     assert opened.refined_sets().equals(posterior.refined_sets())
+
+
+def test_a_report_lists_sets(posterior: Any, tmp_path: Path) -> None:
+    text = write_report(posterior, tmp_path / "r.html").read_text()
+    table = text.split('id="sets"')[1].split("</table>")[0]
+    added = posterior.refined_sets().query("factor == 'set1' and change == 'added'")["feature"]
+    assert "<td>holds</td>" in table
+    assert f"<td>{', '.join(added)}</td>" in table
+    assert "12 entries: posterior.config.feature_sets" in text
+    assert "sets = posterior.config.feature_sets" in text
+    assert "&#39;feature_sets&#39;: sets" in text
 
 
 def test_files_and_views(dataset: Any, world: dict[str, Any], posterior: Any, tmp_path: Path) -> None:
