@@ -11,8 +11,8 @@ import numpy as np
 from factorflow.analysis.association import run_tests
 from factorflow.analysis.enrichment import enrich
 from factorflow.errors import InputError
-from factorflow.report.drawing import chosen_factors, label_heatmap, shorten
-from factorflow.report.style import DIVERGING, INK, MUTED, new_axes, quiet
+from factorflow.report.drawing import add_colorbar, annotate_cells, chosen_factors, label_heatmap, shorten
+from factorflow.report.style import DIVERGING, MUTED, new_axes, quiet, title_panel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,16 +74,12 @@ def plot_association(
         raise InputError("factors", "none", "at least one factor", "The run ended without factors.")
     effect, q_value = (part.reindex(index=names, columns=posterior.factors) for part in (effect, q_value))
     ax = new_axes(ax, (max(3.5, 0.45 * len(posterior.factors) + 2.0), 1.2 + 0.3 * len(names)))
-    shown = effect.to_numpy()
-    ax.imshow(shown, cmap=DIVERGING, vmin=-1.0, vmax=1.0, aspect="auto")
+    values = effect.to_numpy()
+    ax.imshow(values, cmap=DIVERGING, vmin=-1.0, vmax=1.0, aspect="auto")
     label_heatmap(ax, posterior.factors, names)
-    for (row, column), q in np.ndenumerate(q_value.to_numpy()):
-        value = shown[row, column]
-        if np.isfinite(value):
-            star = "*" if q < SIGNIFICANT else ""
-            color = "white" if abs(value) > 0.6 else INK
-            ax.text(column, row, f"{value:.2f}{star}", ha="center", va="center", fontsize=7, color=color)
-    ax.set_title("association (effect; * q < 0.05)", fontsize=9, color=MUTED, loc="left")
+    stars = np.where(q_value.to_numpy() < SIGNIFICANT, "*", "")
+    annotate_cells(ax, abs(values), lambda i, j: f"{values[i, j]:.2f}{stars[i, j]}", 7)
+    title_panel(ax, "association (effect; * q < 0.05)")
     return ax
 
 
@@ -162,11 +158,7 @@ def plot_enrichment(
         points = ax.scatter(
             x[chosen], y[chosen], s=area, c=size[chosen], alpha=opacity, linewidths=0, **colors
         )
-    bar = ax.figure.colorbar(points, ax=ax, shrink=0.6, aspect=20, pad=0.02)
-    bar.set_label("features in the set", color=MUTED, fontsize=8)
-    bar.ax.tick_params(labelsize=8, colors=MUTED, length=0)
-    outline: Any = bar.outline
-    outline.set_visible(False)
+    add_colorbar(ax, points, "features in the set", shrink=0.6, aspect=20)
     short = [name.removeprefix("Factor") for name in names]
     ax.set_xticks(range(len(names)), short, fontsize=8)
     ax.set_yticks(range(len(kept)), [shorten(name, 40) for name in kept], fontsize=8)

@@ -10,13 +10,22 @@ import numpy as np
 from factorflow.report.drawing import (
     MAX_CATEGORIES,
     column_of,
+    frequent_levels,
     is_scale,
     shorten,
     some_rows,
     some_scores,
     values_of,
 )
-from factorflow.report.style import CATEGORIES, DIVERGING, MUTED, SEQUENTIAL, new_axes
+from factorflow.report.style import (
+    CATEGORIES,
+    DIVERGING,
+    MUTED,
+    SEQUENTIAL,
+    hide_frame,
+    new_axes,
+    title_panel,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,9 +94,7 @@ def plot_data(
     ax.set_xticks([])
     ax.set_xlabel(f"samples by their score on {posterior.factor(factor)}")
     _strips(ax, strips, len(names), view)
-    for side in ax.spines.values():
-        side.set_visible(False)
-    ax.tick_params(length=0)
+    hide_frame(ax)
     return ax
 
 
@@ -101,22 +108,18 @@ def _strips(ax: Axes, columns: list[tuple[str, Any]], n_rows: int, title: str) -
         if is_scale(values):
             strip.imshow(values[None].astype(float), cmap="viridis", aspect="auto", interpolation="nearest")
         else:
-            text = np.array(["" if value != value else str(value) for value in values])
-            levels, counts = np.unique(text, return_counts=True)
-            kept = sorted(levels[np.argsort(-counts, kind="stable")][:MAX_CATEGORIES])
-            colors = {level: CATEGORIES[i % len(CATEGORIES)] for i, level in enumerate(kept)}
-            shown = np.array([_rgb(colors.get(level, MUTED)) for level in text])
-            strip.imshow(shown[None], aspect="auto", interpolation="nearest")
+            text, levels = frequent_levels(values, MAX_CATEGORIES)
+            colors = {level: CATEGORIES[i % len(CATEGORIES)] for i, level in enumerate(levels)}
+            pixels = np.array([_rgb(colors.get(level, MUTED)) for level in text])
+            strip.imshow(pixels[None], aspect="auto", interpolation="nearest")
             key += [
-                Patch(color=colors[level], label=f"{name}: {shorten(level or '(none)')}") for level in kept
+                Patch(color=c, label=f"{name}: {shorten(level or '(none)')}") for level, c in colors.items()
             ]
         strip.set_xticks([])
         strip.set_yticks([0], [shorten(name)], fontsize=8)
-        strip.tick_params(length=0)
-        for side in strip.spines.values():
-            side.set_visible(False)
+        hide_frame(strip)
         above = strip
-    above.set_title(title, fontsize=9, color=MUTED, loc="left")
+    title_panel(above, title)
     if key:
         ax.legend(handles=key, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
 
@@ -163,8 +166,7 @@ def plot_presence(posterior: Posterior, ax: Axes | None = None) -> Axes:
     ax.set_xticks([])
     some = "" if share.shape[1] == posterior.meta.n_rows else f"{share.shape[1]:,} of "
     ax.set_xlabel(f"{some}{posterior.meta.n_rows:,} samples")
-    ax.set_title("observed", fontsize=9, color=MUTED, loc="left")
-    ax.tick_params(length=0, colors=MUTED)
-    for side in ax.spines.values():
-        side.set_visible(False)
+    title_panel(ax, "observed")
+    ax.tick_params(colors=MUTED)
+    hide_frame(ax)
     return ax

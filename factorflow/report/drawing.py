@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
 from factorflow.errors import InputError
 from factorflow.posterior.labels import as_slice, sample_metadata
-from factorflow.report.style import CATEGORIES, MUTED
+from factorflow.report.style import CATEGORIES, INK, MUTED, hide_frame
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
     from factorflow.api import Posterior
@@ -22,10 +23,14 @@ __all__ = [
     "ANNOTATED_CELLS",
     "MAX_CATEGORIES",
     "MAX_POINTS",
+    "add_colorbar",
+    "annotate_cells",
+    "check_column",
     "chosen_factors",
     "colors_of",
     "column_of",
     "draw_points",
+    "frequent_levels",
     "is_column",
     "is_scale",
     "label_heatmap",
@@ -101,10 +106,15 @@ def values_of(posterior: Posterior, view: str, rows: Any, columns: list[int]) ->
 def column_of(posterior: Posterior, name: str, rows: Any, parameter: str = "color") -> Any:
     """Return a column of the sample metadata as it is stored: numbers, or text ("": missing)."""
     table = sample_metadata(posterior, rows, typed=False)
-    if name not in table:
-        known = ", ".join(map(str, table.columns)) or "none: the dataset has no sample metadata"
-        raise InputError(parameter, name, f"one of {known}", "See sample_metadata().")
+    check_column(table, name, parameter)
     return table[name].to_numpy()
+
+
+def check_column(table: pd.DataFrame, name: str, parameter: str) -> None:
+    """Refuse a column that the sample metadata do not have (InputError)."""
+    if name not in table:
+        columns = ", ".join(map(str, table.columns)) or "none: the dataset has no sample metadata"
+        raise InputError(parameter, name, f"one of {columns}", "See sample_metadata().")
 
 
 def colors_of(posterior: Posterior, color: str, rows: Any) -> Any:
@@ -151,20 +161,15 @@ def draw_points(
         points = ax.scatter(x[~absent], y[~absent], c=values[~absent], cmap="viridis", **style)
         if not key:
             return
-        bar = ax.figure.colorbar(points, ax=ax, shrink=0.8, aspect=28, pad=0.02)
-        bar.set_label(name, color=MUTED, fontsize=8)
-        bar.ax.tick_params(labelsize=8, colors=MUTED, length=0)
-        bar.ax.spines["outline"].set_visible(False)
+        add_colorbar(ax, points, name, shrink=0.8, aspect=28)
         return
-    text = np.array(["" if value != value else str(value) for value in values])
-    levels, counts = np.unique(text, return_counts=True)
-    kept = levels[np.argsort(-counts, kind="stable")][:MAX_CATEGORIES]
-    for i, level in enumerate(sorted(kept)):
+    text, levels = frequent_levels(values, MAX_CATEGORIES)
+    for i, level in enumerate(levels):
         mine = text == level
         ax.scatter(
             x[mine], y[mine], color=CATEGORIES[i % len(CATEGORIES)], label=shorten(level or "(none)"), **style
         )
-    rest = ~np.isin(text, kept)
+    rest = ~np.isin(text, levels)
     if rest.any():
         ax.scatter(x[rest], y[rest], color=MUTED, label="other", **style)
     if not key:
@@ -182,9 +187,31 @@ def label_heatmap(ax: Axes, columns: list[str], rows: list[str]) -> None:
     ax.set_yticks(range(len(rows)), [shorten(name.removeprefix("Factor")) for name in rows], fontsize=8)
     if all(name.startswith("Factor") for name in columns):
         ax.set_xlabel("factor")
-    ax.tick_params(length=0)
-    for side in ax.spines.values():
-        side.set_visible(False)
+    hide_frame(ax)
+
+
+def annotate_cells(ax: Axes, depth: Any, text_of: Callable[[int, int], str], size: int) -> None:
+    """Write numbers into the cells of a heat map; white where its colour is deep, from 0 to 1."""
+    for (row, column), value in np.ndenumerate(depth):
+        if np.isfinite(value) and (text := text_of(row, column)):
+            color = "white" if value > 0.6 else INK
+            ax.text(column, row, text, ha="center", va="center", fontsize=size, color=color)
+
+
+def frequent_levels(values: Any, most: int) -> tuple[Any, list[str]]:
+    """Return a column as text ("": missing), and its most frequent levels, sorted."""
+    text = np.array(["" if value != value else str(value) for value in values])
+    levels, counts = np.unique(text, return_counts=True)
+    return text, sorted(levels[np.argsort(-counts, kind="stable")][:most])
+
+
+def add_colorbar(ax: Axes, points: Any, label: str, shrink: float, aspect: float) -> None:
+    """Add the scale of coloured points."""
+    bar = ax.figure.colorbar(points, ax=ax, shrink=shrink, aspect=aspect, pad=0.02)
+    bar.set_label(label, color=MUTED, fontsize=8)
+    bar.ax.tick_params(labelsize=8, colors=MUTED, length=0)
+    outline: Any = bar.outline
+    outline.set_visible(False)
 
 
 def shorten(name: str, length: int = 26) -> str:

@@ -10,8 +10,24 @@ import numpy as np
 from factorflow.analysis.association import correlate
 from factorflow.errors import InputError
 from factorflow.posterior.active_views import active_views
-from factorflow.report.drawing import ANNOTATED_CELLS, label_heatmap, panels, shorten, some_scores
-from factorflow.report.style import ACCENT, CATEGORIES, DIVERGING, INK, MUTED, SEQUENTIAL, new_axes, quiet
+from factorflow.report.drawing import (
+    ANNOTATED_CELLS,
+    annotate_cells,
+    label_heatmap,
+    panels,
+    shorten,
+    some_scores,
+)
+from factorflow.report.style import (
+    ACCENT,
+    CATEGORIES,
+    DIVERGING,
+    MUTED,
+    SEQUENTIAL,
+    new_axes,
+    quiet,
+    title_panel,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,7 +104,7 @@ def plot_variance_explained(
         one = share.sel(group=groups[i]) if groups else share
         draw(part, posterior, 100.0 * one.transpose("view", "factor").values, high, i == len(parts) - 1)
         name = f"{groups[i]}: " if groups else ""
-        part.set_title(f"{name}variance explained (%)", fontsize=9, color=MUTED, loc="left")
+        title_panel(part, f"{name}variance explained (%)")
     return ax
 
 
@@ -99,11 +115,12 @@ def _explained_heatmap(ax: Axes, posterior: Posterior, percent: Any, high: float
     if not last:
         ax.set_xlabel("")
     if percent.size <= ANNOTATED_CELLS:
-        for (row, column), value in np.ndenumerate(percent):
-            color = "white" if value > 0.6 * high else INK
-            shown = f"{value:.0f}" if abs(value) >= 9.95 else f"{value + 0.0:.1f}".replace("-0.0", "0.0")
-            if not np.isnan(value):
-                ax.text(column, row, shown, ha="center", va="center", fontsize=8, color=color)
+
+        def text_of(row: int, column: int) -> str:
+            value = percent[row, column]
+            return f"{value:.0f}" if abs(value) >= 9.95 else f"{value + 0.0:.1f}".replace("-0.0", "0.0")
+
+        annotate_cells(ax, percent / high, text_of, 8)
 
 
 def _explained_bars(ax: Axes, posterior: Posterior, percent: Any, high: float, last: bool) -> None:
@@ -174,7 +191,7 @@ def plot_loadings(
     ax.set_yticks(place, [shorten(name) for name in table.index], fontsize=8)
     ax.locator_params(axis="x", nbins=4)
     ax.set_xlabel(f"loading on {posterior.factor(factor)}")
-    ax.set_title(view, fontsize=9, color=MUTED, loc="left")
+    title_panel(ax, view)
     return quiet(ax)
 
 
@@ -284,9 +301,6 @@ def plot_factor_correlation(posterior: Posterior, ax: Axes | None = None) -> Axe
     ax.imshow(correlation, cmap=DIVERGING, vmin=-1.0, vmax=1.0)
     label_heatmap(ax, posterior.factors, posterior.factors)
     if correlation.size <= ANNOTATED_CELLS:
-        for (row, column), value in np.ndenumerate(correlation):
-            if row != column and not np.isnan(value):
-                color = "white" if abs(value) > 0.6 else INK
-                ax.text(column, row, f"{value:.2f}", ha="center", va="center", fontsize=7, color=color)
-    ax.set_title("correlation of scores", fontsize=9, color=MUTED, loc="left")
+        annotate_cells(ax, abs(correlation), lambda i, j: f"{correlation[i, j]:.2f}" if i != j else "", 7)
+    title_panel(ax, "correlation of scores")
     return ax

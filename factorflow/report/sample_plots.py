@@ -12,10 +12,12 @@ from factorflow.errors import InputError
 from factorflow.extras import require
 from factorflow.posterior.labels import sample_metadata
 from factorflow.report.drawing import (
+    check_column,
     chosen_factors,
     colors_of,
     column_of,
     draw_points,
+    frequent_levels,
     is_column,
     is_scale,
     panels,
@@ -220,17 +222,15 @@ def plot_distribution(
         ax.set_ylabel("score")
         return quiet(ax)
     values = column_of(posterior, by, rows, "by")
-    text = np.array(["" if value != value else str(value) for value in values])
-    levels, counts = np.unique(text, return_counts=True)
-    if is_scale(values) and len(levels) > MAX_LEVELS:
-        expected = f"a column of categories; {by} has {len(levels)} different numbers"
+    if is_scale(values) and (n_numbers := len(np.unique(values))) > MAX_LEVELS:
+        expected = f"a column of categories; {by} has {n_numbers} different numbers"
         raise InputError("by", by, expected, f"Draw plot.covariate({by!r}).")
-    kept = sorted(levels[np.argsort(-counts, kind="stable")][:MAX_LEVELS])
+    text, levels = frequent_levels(values, MAX_LEVELS)
     per_row = min(3, len(names))
-    ax = new_axes(ax, (max(3.0, 0.5 * len(kept)) * per_row + 0.6, 2.8 * -(-len(names) // per_row)))
+    ax = new_axes(ax, (max(3.0, 0.5 * len(levels)) * per_row + 0.6, 2.8 * -(-len(names) // per_row)))
     for part, name, score in zip(panels(ax, len(names), per_row), names, scores.T, strict=True):
-        shown = [shorten(level or "(none)", 14) for level in kept]
-        _distributions(part, shown, [score[text == level] for level in kept], kind)
+        labels = [shorten(level or "(none)", 14) for level in levels]
+        _distributions(part, labels, [score[text == level] for level in levels], kind)
         part.set_xlabel(by)
         part.set_ylabel(name)
         quiet(part)
@@ -293,9 +293,7 @@ def plot_covariate(
     names = chosen_factors(posterior, factors)
     scores, rows = some_scores(posterior, rows=_rows(posterior, color))
     table = sample_metadata(posterior, rows)
-    if column not in table:
-        known = ", ".join(map(str, table.columns)) or "none: the dataset has no sample metadata"
-        raise InputError("column", column, f"one of {known}", "See sample_metadata().")
+    check_column(table, column, "column")
     number = as_numbers(table[column])
     if number.dtype.kind != "f" or not np.isfinite(number).any():
         expected = "a column of numbers, dates or durations"

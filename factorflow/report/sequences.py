@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from factorflow.errors import InputError
-from factorflow.report.style import CATEGORIES, MUTED, SEQUENTIAL, new_axes, quiet
+from factorflow.report.style import CATEGORIES, MUTED, SEQUENTIAL, hide_frame, new_axes, quiet
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -53,9 +53,8 @@ def plot_identities(posterior: Posterior, sequence: int = 0, ax: Axes | None = N
     ax.set_yticks(range(0, len(labels), every), labels[::every], fontsize=8)
     ax.set_xlabel(f"frame of sequence {sequence}")
     ax.set_ylabel("identity")
-    for side in ax.spines.values():
-        side.set_visible(False)
-    ax.tick_params(length=0, labelsize=8)
+    hide_frame(ax)
+    ax.tick_params(labelsize=8)
     return ax
 
 

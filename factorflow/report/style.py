@@ -77,3 +77,15 @@ def quiet(ax: Axes) -> Axes:
     ax.xaxis.label.set_fontsize(9)
     ax.yaxis.label.set_fontsize(9)
     return ax
+
+
+def title_panel(ax: Axes, text: str) -> None:
+    """Write the title of a panel, small and to the left."""
+    ax.set_title(text, fontsize=9, color=MUTED, loc="left")
+
+
+def hide_frame(ax: Axes) -> None:
+    """Hide the frame and the ticks of a panel."""
+    for side in ax.spines.values():
+        side.set_visible(False)
+    ax.tick_params(length=0)
