@@ -37,7 +37,10 @@ def written(path: Path, seed: int = 1, **options: Any) -> Any:
     counts[5, 1] = np.nan
     views, kinds = {"y": values(seed), "n": counts}, {"n": "poisson"}
     groups = ["a", "b"] * 80
-    return factorflow.write_dataset(path, views, kinds, groups=groups, block_rows=32, **options)
+    layout = {"n": "sparse"}
+    return factorflow.write_dataset(
+        path, views, kinds, groups=groups, block_rows=32, layout=layout, **options
+    )
 
 
 @pytest.fixture

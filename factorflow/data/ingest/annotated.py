@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.joined_metadata import join_metadata
 from factorflow.data.ingest.metadata import keep_integers
+from factorflow.data.ingest.objects import from_object
 from factorflow.data.ingest.reading import Found, Reading, read_error
-from factorflow.data.ingest.sources import Source, from_object, labels
+from factorflow.data.ingest.sources import Source, labels
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
 from factorflow.extras import require

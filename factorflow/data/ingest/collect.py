@@ -12,9 +12,10 @@ from factorflow.data.ingest import annotated, checks, matlab, npz, tenx, xarrays
 from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.joined_metadata import join_metadata
 from factorflow.data.ingest.long import from_long_frame, from_long_table, is_long_table
+from factorflow.data.ingest.objects import from_object
 from factorflow.data.ingest.parts import FILE, has_parts, join_parts, names_of_parts
 from factorflow.data.ingest.reading import Found, Reader, Reading
-from factorflow.data.ingest.sources import KindOf, Source, from_object
+from factorflow.data.ingest.sources import KindOf, Source
 from factorflow.data.ingest.tables import is_table, open_table, read_table, table_stem
 from factorflow.errors import InputError
 from factorflow.kinds import Kind

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.ingest.objects import from_object
 from factorflow.data.ingest.reading import Found, Reading, read_error
-from factorflow.data.ingest.sources import KindOf, from_object
+from factorflow.data.ingest.sources import KindOf
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS, Kind

@@ -19,7 +19,8 @@ from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TEXT, TableForma
 from factorflow.data.ingest.feather import FEATHER, FeatherFile
 from factorflow.data.ingest.levels import EncodedLabels, split, typed_labels
 from factorflow.data.ingest.missing import MISSING_TEXTS
-from factorflow.data.ingest.sources import Source, check_columns, labels, read_type
+from factorflow.data.ingest.objects import check_columns
+from factorflow.data.ingest.sources import Source, labels, read_type
 from factorflow.data.ingest.text import TextTable
 from factorflow.data.ingest.text_files import table_ending
 from factorflow.errors import InputError

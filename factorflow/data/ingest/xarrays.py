@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from factorflow.data.ingest.checks import join_names, warn
+from factorflow.data.ingest.objects import from_dataarray
 from factorflow.data.ingest.reading import Found, Reading, read_error
-from factorflow.data.ingest.sources import KindOf, from_dataarray, labels
+from factorflow.data.ingest.sources import KindOf, labels
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS
 

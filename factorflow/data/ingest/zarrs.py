@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from factorflow.data.ingest import annotated, npz, xarrays
+from factorflow.data.ingest.objects import from_object
 from factorflow.data.ingest.reading import Found, Reading, read_error
-from factorflow.data.ingest.sources import from_object
 from factorflow.data.ingest.xarray_zarr import is_written_by_xarray, open_stored
 from factorflow.errors import InputError
 
