@@ -50,10 +50,8 @@ def with_draws(posterior: StoredPosterior, n_draws: int, seed: int) -> xr.DataTr
         variance = posterior.variable(partner(name, "variance"))
         key = n_draws, seed, i
         try:
-            if name in positive:
-                values = _draw_gamma(posterior.variable(name), variance, key)
-            else:
-                values = _draw(posterior.variable(name), variance, inclusion, key)
+            mean = posterior.variable(name)
+            values = _draw(mean, variance, inclusion, key, positive=name in positive)
         except MemoryError as error:
             raise InputError("n_draws", n_draws, "draws that fit in memory", f"{error}.") from error
         drawn[name] = (("chain", "draw", *group[name].dims), values)
@@ -78,28 +76,18 @@ def _entries(centre: NDArray[Any]) -> tuple[int, int]:
     return (len(centre), int(np.prod(centre.shape[1:]))) if centre.ndim else (1, 1)
 
 
-def _draw_gamma(mean: xr.DataArray, variance: xr.DataArray, key: tuple[int, int, int]) -> NDArray[Any]:
-    """Return draws (1, n_draws, ...) of independent Gammas, by inversion."""
-    from scipy.special import gammaincinv
-
-    n_draws, seed, number = key
-    centre, spread = np.asarray(mean.values, float), np.asarray(variance.values, float)
-    n, words = _entries(centre)
-    out = np.empty((1, n_draws, *centre.shape))
-    for draw in range(n_draws):
-        uniform = Step(seed, 0, draw).uniform(DRAWS[2 * number], np.arange(n), words).reshape(centre.shape)
-        known = spread <= 0
-        shape, scale = centre**2 / np.where(known, 1.0, spread), spread / centre
-        out[0, draw] = np.where(known, centre, gammaincinv(shape, uniform) * scale)
-    return out
-
-
 def _draw(
-    mean: xr.DataArray, variance: xr.DataArray, inclusion: xr.DataArray | None, key: tuple[int, int, int]
+    mean: xr.DataArray,
+    variance: xr.DataArray,
+    inclusion: xr.DataArray | None,
+    key: tuple[int, int, int],
+    *,
+    positive: bool,
 ) -> NDArray[Any]:
-    """Return draws (1, n_draws, ...) of independent normals, or of spikes and slabs with the same moments.
+    """Return draws (1, n_draws, ...) of independent normals or Gammas, or of spikes and slabs of these.
 
-    ``key`` holds the number of draws, the seed and the number of the variable, which takes two noise sites.
+    Moments are those of the posterior. ``key`` holds the number of draws, the seed and the number of the
+    variable, which takes two noise sites.
     """
     n_draws, seed, number = key
     site, spikes = DRAWS[2 * number], DRAWS[2 * number + 1]
@@ -107,14 +95,30 @@ def _draw(
     share = np.ones_like(centre) if inclusion is None else np.asarray(inclusion.values, float)
     safe = np.maximum(share, 1e-12)
     slab = centre / safe
-    width = np.sqrt(np.maximum((spread + centre**2) / safe - slab**2, 0.0))
+    squared = spread
+    if inclusion is not None or not positive:
+        squared = np.maximum((spread + centre**2) / safe - slab**2, 0.0)
     n, words = _entries(centre)
     out = np.empty((1, n_draws, *centre.shape))
     for draw in range(n_draws):
         step = Step(seed, 0, draw)
-        noise = step.normal(site, np.arange(n), words).reshape(centre.shape)
-        out[0, draw] = slab + width * noise
+        if positive:
+            uniform = step.uniform(site, np.arange(n), words).reshape(centre.shape)
+            out[0, draw] = _gamma(slab, squared, uniform)
+        else:
+            noise = step.normal(site, np.arange(n), words).reshape(centre.shape)
+            out[0, draw] = slab + np.sqrt(squared) * noise
         if inclusion is not None:
             uniform = step.uniform(spikes, np.arange(n), words).reshape(centre.shape)
             out[0, draw] *= uniform < share
     return out
+
+
+def _gamma(mean: NDArray[Any], variance: NDArray[Any], uniform: NDArray[Any]) -> NDArray[Any]:
+    """Return draws of Gammas by inversion; the mean where that is all there is."""
+    from scipy.special import gammaincinv
+
+    known = (variance <= 0.0) | (mean <= 0.0)
+    shape = mean**2 / np.where(known, 1.0, variance)
+    scale = variance / np.where(known, 1.0, mean)
+    return np.where(known, mean, gammaincinv(shape, uniform) * scale)

@@ -9,7 +9,7 @@ import pytest
 import xarray as xr
 
 from factorflow.errors import InputError
-from factorflow.posterior.draws import _draw, _draw_gamma
+from factorflow.posterior.draws import _draw
 
 MEAN, VARIANCE = np.array([[0.2, 1.0], [5.0, 3.0]]), np.array([[0.01, 4.0], [2.0, 0.0]])
 N = 4000
@@ -21,7 +21,7 @@ def array(values: np.ndarray) -> xr.DataArray:
 
 def test_gamma_draws_have_the_moments() -> None:
     """And are above 0; what has no variance is what it is."""
-    drawn = _draw_gamma(array(MEAN), array(VARIANCE), (N, 1, 0))
+    drawn = _draw(array(MEAN), array(VARIANCE), None, (N, 1, 0), positive=True)
     assert drawn.shape == (1, N, 2, 2)
     assert (drawn > 0.0).all()
     np.testing.assert_allclose(drawn[0].mean(axis=0), MEAN, atol=5.0 * np.sqrt(VARIANCE.max() / N))
@@ -30,11 +30,13 @@ def test_gamma_draws_have_the_moments() -> None:
     assert (drawn[0, :, 1, 1] == MEAN[1, 1]).all()
 
 
-def test_spikes_and_slabs_have_the_moments() -> None:
+@pytest.mark.parametrize("positive", [False, True])
+def test_spikes_and_slabs_have_the_moments(positive: bool) -> None:
     """Of all draws; those that are not 0 are as many as are included."""
     share = np.array([[0.3, 0.9], [1.0, 0.5]])
     variance = np.array([[0.4, 4.0], [2.0, 12.0]])
-    drawn = _draw(array(MEAN), array(variance), array(share), (N, 1, 0))[0]
+    drawn = _draw(array(MEAN), array(variance), array(share), (N, 1, 0), positive=positive)[0]
+    assert not positive or (drawn >= 0.0).all()
     np.testing.assert_allclose((drawn != 0.0).mean(axis=0), share, atol=0.04)
     np.testing.assert_allclose(drawn.mean(axis=0), MEAN, atol=5.0 * np.sqrt(variance.max() / N))
     np.testing.assert_allclose(drawn.var(axis=0), variance, rtol=0.25)

@@ -350,13 +350,15 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
     def phi(shown: str, g: Globals) -> Float64[Array, " D"]:
         return np.asarray(settings.view(name).density.report_phi(weights(g).phi.T, scale(g))[shown])
 
+    positive = not settings.view(name).prior(sparse=True).signed
+
     def degrees(g: Globals) -> Float64[Array, " D"] | Float64[Array, "T D"]:
         shape = weights(g).noise_shape
         assert shape is not None
         return 2.0 * (shape[:, 0] if shape.shape[1] == 1 else shape.T)
 
     table = [
-        Variable(f"loadings_{name}", (feature, "factor"), expected, loadings),
+        Variable(f"loadings_{name}", (feature, "factor"), expected, loadings, positive=positive),
         Variable(f"loadings_variance_{name}", (feature, "factor"), "Variance of a loading, Var w.", spread),
         *corrected_table(name, (feature, "factor")),
         Variable(

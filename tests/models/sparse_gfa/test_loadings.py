@@ -218,6 +218,10 @@ def test_parts_are_found(slab: str, tmp_path: Path) -> None:
     assert objective[-1] > spikes.trace["objective"].to_numpy()[-1] + 20.0
     again = factorflow.fit(data, model, progress=False, warm_start=posterior)
     np.testing.assert_allclose(again.loadings("y"), posterior.loadings("y"), atol=0.02)
+    draws = posterior.sample(400).draws("loadings_y").sel(chain=0)
+    assert (draws.values >= 0.0).all()
+    np.testing.assert_allclose((draws > 0.0).mean("draw"), posterior.inclusion("y"), atol=0.12)
+    np.testing.assert_allclose(draws.mean("draw"), posterior.loadings("y"), atol=0.05)
     sd = posterior.variable("corrected_loadings_sd_y").transpose("feature_y", "factor").to_numpy()[:, order]
     scale = (found[:, order] * truth["w"]).sum(axis=0) / (truth["w"] ** 2).sum(axis=0)
     large = truth["w"] > 0.5
