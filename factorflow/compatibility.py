@@ -38,7 +38,7 @@ def examine_folder(folder: str | os.PathLike[str]) -> list[Check]:
     text = os.fspath(folder)
     if URL.match(text) or not Path(text).is_dir():
         remedy = "Name the folder with results; of object stores, the one that FACTORFLOW_RUNS names."
-        raise InputError("results", text, "an existing folder of a disk", remedy)
+        raise InputError("results", text, "an existing local folder", remedy)
     runs: list[Check] = []
     lost: list[Check] = []
     stores: dict[str, list[Path]] = {"posterior": [], "dataset": []}

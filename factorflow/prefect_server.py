@@ -76,7 +76,7 @@ def _unreadable(error: Exception) -> InputError:
         except OSError:  # there is none
             pass
         except ValueError as wrong:
-            expected, remedy = f"a file of TOML ({wrong})", "Correct it, or move it away."
+            expected, remedy = f"a TOML file ({wrong})", "Correct it, or move it away."
             return InputError("settings of Prefect", str(path), expected, remedy)
     files = f"{profiles}, prefect.toml, pyproject.toml or .env"
     for found in getattr(error, "errors", list)():
@@ -214,7 +214,7 @@ def _path_of(database: str) -> Path | None:
 def _check_postgres(database: str) -> None:
     """Log in, as Prefect's server would: where it cannot, a flow waits for it as long as it may."""
     shown = re.sub("//[^@/]*@", "//...@", database)
-    remedy = "Start the database, or correct the setting; unset it for a database of SQLite."
+    remedy = "Start the database, or correct the setting; unset it for an SQLite database."
     try:
         where = urlsplit(database)
         if where.hostname:
@@ -259,7 +259,7 @@ def _check_database(path: Path) -> None:
             whole = opened.execute("select 1 from sqlite_master where name = 'flow_run'").fetchone()
     except sqlite3.Error as error:  # none yet; or locked by a server that runs
         if path.is_dir() or "not a database" in str(error):
-            expected = f"a file of SQLite ({'a folder' if path.is_dir() else error})"
+            expected = f"an SQLite file ({'a folder' if path.is_dir() else error})"
             raise InputError(
                 f"database {path}", "another", expected, "Move it, or choose another path."
             ) from None

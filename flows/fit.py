@@ -124,7 +124,7 @@ def server_named() -> Iterator[None]:
             raise InputError(
                 "PREFECT_HOME",
                 str(PREFECT_HOME.value()),
-                "a folder with whose database Prefect starts a server",
+                "a folder in which Prefect can start a server",
                 "See the messages above; set PREFECT_HOME to an empty folder, or start a server (`prefect "
                 "server start`) and set PREFECT_API_URL. Where the disk, or the database, is slow, raise "
                 "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.",

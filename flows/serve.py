@@ -76,7 +76,7 @@ def deployments(
         if schedule is not None:
             given[schedule.cron or str(schedule.interval)] = "cron" if schedule.cron else "every"
         for value, option in given.items():
-            expected = f"a flow that it is for: {', '.join(ServableFlow)}"
+            expected = f"a flow: {', '.join(ServableFlow)}"
             raise InputError(option, value, expected, "Name one, before the options.")
         return [_deployment(each, {}, None, name) for each in ServableFlow]
     return [_deployment(ServableFlow(flow), parameters, schedule, name)]
@@ -110,7 +110,7 @@ def schedule_of(cron: str | None, every: str | None, timezone: str | None) -> Sc
             if fields != 5 and not cron.startswith("@"):
                 raise ValueError(f"there are {fields} fields")
             if not asyncio.run(CronSchedule(cron=cron, timezone=zone.key).get_dates(1)):
-                raise ValueError("no such day comes")
+                raise ValueError("there is no such day")
         except ValueError as error:
             why = str(error.errors()[0]["msg"]) if hasattr(error, "errors") else str(error)
             expected = f"minute, hour, day, month and day of the week ({why})"

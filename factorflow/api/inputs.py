@@ -74,7 +74,8 @@ def split_options(
             raise InputError(name, value, "left out beside {model}", remedy, model=...)
         elif name in written:
             expected = "left out: the dataset is written already"
-            raise InputError(name, value, expected, f"Write it anew: write_dataset(path, views, {name}=...).")
+            remedy = f"Write it again: write_dataset(path, views, {name}=...)."
+            raise InputError(name, value, expected, remedy)
         else:
             raise OptionError(name, value, None, "factorflow.fit", (*known, *written, *modelled))
     return default(**of_model) if model is None else model, of_data

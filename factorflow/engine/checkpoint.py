@@ -187,7 +187,7 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], RunRecord]:
         manifest: dict[str, Any] = json.loads(path.read_text())
         version, signed = manifest.get("checkpoint_version"), manifest.pop(SIGNATURE, None)
         if version == CHECKPOINT_VERSION and signature(manifest) != signed:
-            raise ValueError("its checksum is another one")
+            raise ValueError("checksum mismatch")
         begun = RunRecord.model_validate(manifest["run"]) if version == CHECKPOINT_VERSION else None
     except FileNotFoundError:
         raise InputError(
@@ -198,9 +198,7 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], RunRecord]:
             resume=True,
         ) from None
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise InputError(
-            "resume", str(path), f"the manifest as it was written ({error})", RUN_ANEW
-        ) from error
+        raise InputError("resume", str(path), f"an intact manifest ({error})", RUN_ANEW) from error
     if begun is None:
         raise InputError(
             "resume",
@@ -297,7 +295,7 @@ def _read_verified(path: str, digest: str) -> bytes:
     except OSError as error:
         raise InputError("checkpoint", path, f"a readable file ({error})", RUN_ANEW) from error
     if hashlib.sha256(data).hexdigest() != digest:
-        raise InputError("checkpoint", path, "a file with the checksum in its manifest", RUN_ANEW)
+        raise InputError("checkpoint", path, "a file with the checksum that the manifest has", RUN_ANEW)
     return data
 
 

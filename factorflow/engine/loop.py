@@ -171,9 +171,8 @@ class Loop:
             try:
                 return work()
             except StalledError as stalled:
-                warnings.warn(
-                    f"{stalled}. The run goes on from what is on disk", RuntimeWarning, stacklevel=2
-                )
+                text = f"{stalled}. The run resumes from the last checkpoint, or from the start"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
                 self._restart()
 
     def _restart(self) -> None:

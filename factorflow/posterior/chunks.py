@@ -123,8 +123,8 @@ def _content(file: Path, fill: NDArray[Any], *, fresh: bool) -> NDArray[np.uint8
         if chunk_damage(found, len(content)):
             raise InputError(
                 f"chunk {file}",
-                "a wrong checksum",
-                "a whole chunk with the checksum it was written with",
+                "checksum mismatch",
+                "an intact chunk",
                 RUN_ANEW,
             )
         content = found

@@ -93,7 +93,7 @@ def variance_explained(
     alone, together = (posterior.variable(f"variance_explained_{what}") for what in ("term", "covariates"))
     if by not in (None, "group") or (by == "group") != ("group" in alone.dims):
         recorded = "group" if "group" in alone.dims else "left out"
-        raise InputError("by", by, f"{recorded} for covariates", "Ask for the shares of factors by it.")
+        raise InputError("by", by, f"{recorded} for covariates", "Use terms='factor'.")
     parts = [alone, together.expand_dims(term=["covariates"], axis=-1)]
     if with_factors:
         parts.append(posterior.variable("variance_explained").rename(factor="term"))

@@ -61,7 +61,7 @@ def check_draws(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
         for chunk in (Path(path, chunk) for chunk in chunks):
             damage = chunk_damage(chunk.read_bytes(), size) if chunk.exists() else "is missing"
             if damage:
-                raise InputError(f"file {chunk}", damage, "every chunk of the draws, whole", REMEDY)
+                raise InputError(f"file {chunk}", damage, "an intact chunk of the draws", REMEDY)
 
 
 def make_room(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> None:

@@ -109,7 +109,7 @@ def _budget(posterior: StoredPosterior) -> Iterator[Finding]:
 def _more(path: str | None) -> str:
     if path is None:
         return "Fit again with larger budgets."
-    return f"Go on with it: factorflow resume {path}"
+    return f"Resume it: factorflow resume {path}"
 
 
 def _mixing(posterior: StoredPosterior) -> Iterator[Finding]:

@@ -110,7 +110,7 @@ class FittedRun:
         try:
             dataset = open_dataset(self.run["dataset"])
         except InputError as error:
-            remedy = "Say where it is now: assign `posterior.dataset`, or add --dataset to a command."
+            remedy = "Assign its new path to `posterior.dataset`, or add --dataset to a command."
             raise InputError("dataset", self.run["dataset"], "the dataset of the fit", remedy) from error
         return self._check_fingerprint(dataset)
 

@@ -75,7 +75,7 @@ def load_variable(array: Any, name: str, path: str | None) -> Any:
         raise InputError(
             f"variable {name}",
             f"a damaged chunk at {path} ({error})",
-            "chunks with their checksum",
+            "intact chunks",
             "Copy the store again, or fit again.",
         ) from error
 

@@ -216,7 +216,7 @@ class RunRecord(BaseModel):
             raise InputError(
                 f"attribute {name}",
                 found.get(name),
-                f"that of a run ({expected})",
+                f"a valid value in the record of a run ({expected})",
                 "The posterior is damaged: copy it again, or fit again.",
             ) from error
 

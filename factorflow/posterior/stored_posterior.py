@@ -137,7 +137,7 @@ class StoredPosterior(StoredVariables):
         """
         if not self.has("scores"):
             family = self.run["config"].get("model")
-            remedy = "Ask for loadings(view) or variable(name)."
+            remedy = "Use loadings(view) or variable(name)."
             raise InputError("model", family, "a family whose samples have scores", remedy)
         if not adjusted:
             return self.variable("scores")
@@ -165,7 +165,7 @@ class StoredPosterior(StoredVariables):
         if not self.has("inputs"):
             family = self.run["config"].get("model")
             expected = "a model whose samples a process couples"
-            raise InputError("model", family, expected, "Ask for scores().")
+            raise InputError("model", family, expected, "Use scores().")
         return self.variable("inputs")
 
     def loadings(self, view: str) -> xr.DataArray:

@@ -135,7 +135,7 @@ class StoredVariables(FittedRun):
             if group is None or name not in group.data_vars:
                 self._load(name)  # refuses what is no variable at all
                 expected = "a sampler's, or draws on request: a variational posterior is means and variances"
-                remedy = f"Ask posterior.sample(100).draws({name!r}), or variable({name!r}) for the mean."
+                remedy = f"Use posterior.sample(100).draws({name!r}), or variable({name!r}) for the mean."
                 raise InputError("draws", name, expected, remedy)
             requested: xr.DataArray = load_variable(group[name], f"posterior/{name}", self.path)
             return requested
@@ -204,7 +204,7 @@ class StoredVariables(FittedRun):
         if self.n_draws == 0:
             remedy = "Run it with more iterations ({max_iter}), with {overwrite}."
             if self.run.get("status") == "partial":
-                remedy = "Go on with it (`factorflow resume`)."
+                remedy = "Resume it (`factorflow resume`)."
             expected = "at least one: the run was stopped in its burn-in"
             raise InputError("draws", 0, expected, remedy, max_iter=..., overwrite=True)
 

@@ -75,7 +75,7 @@ def contribution_scores(
     """
     if len(posterior.meta.value_views) < 2:
         names = ", ".join(view.name for view in posterior.meta.value_views)
-        remedy = "Ask for variance_explained_total(by='sample')."
+        remedy = "Use variance_explained_total(by='sample')."
         raise InputError("views", names, "at least two views that are explained", remedy)
     relative = (by_sample / total.where(total > 0)).clip(min=0.0)
     return relative / relative.sum("view").where(lambda whole: whole > 0)

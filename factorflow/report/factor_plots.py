@@ -84,7 +84,7 @@ def plot_variance_explained(
     if kind not in ("heatmap", "stacked"):
         raise InputError("kind", kind, "heatmap or stacked", "Choose one of them.")
     if by not in (None, "group"):
-        remedy = "Ask for variance_explained(by=...) to draw it in your own way."
+        remedy = "Use variance_explained(by=...) for other figures."
         raise InputError("by", by, "group, or nothing for all samples", remedy)
     draw = _explained_heatmap if kind == "heatmap" else _explained_bars
     share = posterior.variance_explained(by="group" if by or group is not None else None)

@@ -63,7 +63,7 @@ def chunk_damage(chunk: Any, size: int | None = None) -> str:
     if size not in (None, len(chunk)):
         return f"{len(chunk)} bytes instead of {size}"
     whole = len(chunk) > CRC_BYTES and crc32c_bytes(chunk[:-CRC_BYTES]) == bytes(chunk[-CRC_BYTES:])
-    return "" if whole else "a wrong checksum"
+    return "" if whole else "checksum mismatch"
 
 
 def chunks_of(name: str, metadata: Mapping[str, Any], sizes: Mapping[str, int] | None = None) -> Chunks:
@@ -270,7 +270,7 @@ def _ends(root: Location, chunks: Chunks, remedy: str) -> Iterator[bytes]:
         content = (root / name).read_bytes()
         if damage := chunk_damage(content, chunks[1]):
             raise _damage_error(
-                root / name, damage, "a whole chunk with the checksum it was written with", remedy
+                root / name, damage, "an intact chunk", remedy
             )
         return content[-CRC_BYTES:]
 

@@ -98,7 +98,7 @@ class VerifiedStore(Store):
         if manifest:
             manifest.check_metadata(node, content)
         elif CHUNK.fullmatch(key) and (damage := "is missing" if content is None else chunk_damage(content)):
-            expected = "a whole chunk with the checksum it was written with"
+            expected = "an intact chunk"
             raise InputError(f"chunk {self.root / key}", damage, expected, self.remedy)
         return content
 

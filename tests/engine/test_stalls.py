@@ -101,7 +101,7 @@ def test_the_run_goes_on(
             raise StalledError("nothing was computed for 30 s")
 
     monkeypatch.setattr(liveness.Watch, "wait", wait_or_stall)
-    with pytest.warns(RuntimeWarning, match="The run goes on from what is on disk"):
+    with pytest.warns(RuntimeWarning, match="The run resumes from the last checkpoint, or from the start"):
         there = factorflow.fit(
             data, case.config, seed=3, executor=cluster, out=tmp_path / "p.zarr",
             checkpoint_every=every, on_event=stall,

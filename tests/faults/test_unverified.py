@@ -126,7 +126,7 @@ def test_a_damaged_dataset_replaces_nothing(
 
 def test_a_chunk_without_content_is_damaged() -> None:
     assert crc32c_bytes(b"") == b"\0\0\0\0"
-    assert chunk_damage(b"\0\0\0\0") == "a wrong checksum"
+    assert chunk_damage(b"\0\0\0\0") == "checksum mismatch"
 
 
 def test_a_run_without_its_manifest_is_not_taken_for_the_result_that_it_was_to_replace(

@@ -59,7 +59,7 @@ def test_a_damaged_chunk_is_not_written_on(tmp_path: Path, damage: str) -> None:
     content = bytearray(file.read_bytes())
     content[20] ^= 1
     file.write_bytes({"a_byte": content, "cut": content[:-9], "empty": b""}[damage])
-    with pytest.raises(InputError, match=r"c/1/0/0 = a wrong checksum"):
+    with pytest.raises(InputError, match=r"c/1/0/0 = checksum mismatch"):
         write_part(where, (0, 3), values[:, :2])
     write_part(where, (0, 0), values)
     assert np.array_equal(zarr.open_array(where)[:], values)

@@ -135,7 +135,7 @@ def test_databases_that_are_none(tmp_path: Path) -> None:
     check_prefect(home=home, database=f"sqlite+aiosqlite:///{file}")  # none yet
     check_prefect(home=home, database="sqlite+aiosqlite:///:memory:")
     file.write_text("no database" * 100)
-    with pytest.raises(InputError, match=f"database {file} = another: expected a file of SQLite"):
+    with pytest.raises(InputError, match=f"database {file} = another: expected an SQLite file"):
         check_prefect(home=home, database=f"sqlite+aiosqlite:///{file}")
     (tmp_path / "prefect.db").mkdir()
     with pytest.raises(InputError, match="prefect.db = another.*a folder"):
@@ -219,7 +219,7 @@ def test_a_flow_names_what_prefect_cannot_read(tmp_path: Path) -> None:
     pytest.importorskip("prefect")
     (tmp_path / "profiles.toml").write_text("[x")
     done = run(tmp_path, "-m", "flows.fit", "--help")
-    said = f"error: settings of Prefect = {tmp_path}/profiles.toml: expected a file of TOML (Expected ']'"
+    said = f"error: settings of Prefect = {tmp_path}/profiles.toml: expected a TOML file (Expected ']'"
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     assert done.returncode == 1

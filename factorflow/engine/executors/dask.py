@@ -328,7 +328,7 @@ class DaskExecutor:
             "executor",
             self.address,
             f"a cluster with at least one worker within {seconds:.0f} s",
-            "Start `dask worker`; where workers are asked for: why does none come (queue, quota, image)?"
+            "Start `dask worker`; if workers were requested, check queue, quota and image."
             f"{job_lines(self._client.cluster)}",
         )
 

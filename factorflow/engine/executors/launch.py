@@ -100,7 +100,7 @@ def executor_options(executor: Any) -> tuple[Any, dict[str, Any]]:
         raise InputError("executor", f"an asynchronous {what}", "one without asynchronous=True", remedy)
     status = getattr(executor.status, "name", executor.status)
     if status not in {"running", "connecting", "created"}:
-        remedy = "Make it again: distributed.Client(address)."
+        remedy = "Create it again: distributed.Client(address)."
         raise InputError("executor", f"a {what} that is {status}", "a connected client", remedy)
     address = executor.scheduler_address if is_cluster else executor.scheduler.address
     return executor, {"executor": str(address)}
