@@ -99,6 +99,9 @@ def from_anndata(data: Any, view: str, reading: Reading) -> Found:
     reading.seen[name] = reading.seen.get(name, False) or marked is not None
     if marked is not None and reading.wants_marked(view):
         source.marked = np.isin(source.features, labels(data.var.index)[marked])
+    in_rows = reading.transpose(reading.name or view)  # var is of the samples then
+    of_features = data.obs if in_rows else var
+    source.about = of_features if of_features.shape[1] else None
     sources = {view: source}
     for key in reading.annotated.obsm:
         if key not in data.obsm:
@@ -107,7 +110,7 @@ def from_anndata(data: Any, view: str, reading: Reading) -> Found:
         beside = from_object(key, data.obsm[key], reading.kinds(key))
         beside.samples = source.samples
         sources[key] = beside
-    about = data.var if reading.transpose(reading.name or view) else data.obs  # var is of the samples then
+    about = data.var if in_rows else data.obs
     return sources, about if about.shape[1] else None
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.errors import InputError
 from factorflow.storage.location import as_location
 from factorflow.storage.publish import temporary_directory
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def append_rows(
@@ -89,6 +92,12 @@ class AppendedView:
     more: Source
 
     dtype = np.dtype(np.float64)
+
+    @property
+    def feature_metadata(self) -> pd.DataFrame | None:
+        """Metadata of the features, if there are any."""
+        found = self.dataset.feature_metadata(self.view)
+        return found if found.shape[1] else None
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -62,8 +62,9 @@ def split_by_likelihood(
                 )
             kept = np.flatnonzero(of_columns == name)
             rows = Columns(_Rows(source), kept)
+            about = None if source.about is None else source.about.iloc[kept]
             found[part] = Source(
-                rows, source.samples, names[kept], dtype=source.dtype, read_as=source.read_as
+                rows, source.samples, names[kept], dtype=source.dtype, read_as=source.read_as, about=about
             )
             parts[part] = view
             if name:

@@ -69,7 +69,7 @@ def from_object(view: str, value: Any, kind: Kind | None = None, *, transpose: b
     if hasattr(value, "tocsr"):
         value = from_scipy(value, f"view {view!r}")
     make = DaskSource if is_of("dask", value) else Source
-    return make(value, dtype=read_type(kind))
+    return make(value, dtype=read_type(kind), about=getattr(value, "feature_metadata", None))
 
 
 def _from_list(view: str, rows: Any, kind: Kind | None) -> AnyBlock:

@@ -74,6 +74,7 @@ def join_parts(
     likelihoods = {source.likelihood for source in sources}
     likelihood = likelihoods.pop() if len(likelihoods) == 1 else None
     joined = Source(array, samples, features, likelihood, array.close, sources[0].dtype)
+    joined.about = _about(features, sources)
     joined.read_as = "; ".join(dict.fromkeys(source.read_as for source in sources if source.read_as))
     return joined, _metadata(view, names, sources, [frame for _, frame in parts], samples)
 
@@ -204,6 +205,21 @@ def _features(
     place = {feature: number for number, feature in enumerate(whole)}
     where = [np.array([place.get(feature, -1) for feature in features], np.int64) for features in of_parts]
     return np.asarray(whole, dtype=str), where
+
+
+def _about(features: NDArray[np.str_] | None, sources: list[Source]) -> pd.DataFrame | None:
+    """Return the metadata of the features: of each those of the first part that has it."""
+    import pandas as pd
+
+    frames = [
+        source.about.set_axis(source.features.astype(object))
+        for source in sources
+        if source.about is not None and source.features is not None
+    ]
+    if features is None or not frames:
+        return None
+    whole = pd.concat(frames)
+    return whole[~whole.index.duplicated()].reindex(features.astype(object))
 
 
 def _metadata(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from factorflow.errors import InputError
 from factorflow.kinds import Kind
 
 COMPLEX = "Give the real and the imaginary part, or modulus and phase, as features or views of their own."
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 KindOf = Callable[[str], Kind | None]
 """What a view of some name is said to be."""
@@ -51,6 +54,8 @@ class Source:
         The features that are to be taken; None: all.
     read_as : str
         What was decided when its file was read, in words.
+    about : DataFrame or None
+        Metadata of the features, a row for each in order; None: there are none.
     """
 
     array: Any
@@ -62,6 +67,7 @@ class Source:
     levels: NDArray[Any] | None = None
     marked: NDArray[np.bool_] | None = None
     read_as: str = ""
+    about: pd.DataFrame | None = None
     remedy: ClassVar[str] = DAMAGED
     """What to do where its values cannot be read."""
 
@@ -83,7 +89,8 @@ class Source:
         lazy = isinstance(self, DaskSource)
         array = self.array[:, kept] if lazy else Columns(self.array, kept)
         features = None if self.features is None else self.features[kept]
-        return replace(self, array=array, features=features, marked=None)
+        about = None if self.about is None else self.about.iloc[kept]
+        return replace(self, array=array, features=features, about=about, marked=None)
 
     def transposed(self) -> Source:
         """Return the source with rows and columns exchanged."""

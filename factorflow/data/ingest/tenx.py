@@ -39,7 +39,8 @@ def open_10x_folder(folder: Path, view: str, reading: Reading) -> Found:
     barcodes = _lines(folder, _tables(folder, prefix, _BARCODES), rows.shape[0])
     ids = [line[0] for line in features]
     types = [line[2] if len(line) > 2 else "" for line in features]
-    return _split_by_type(rows, [line[0] for line in barcodes], ids, types, view, reading), None
+    symbols = [line[1] if len(line) > 1 else "" for line in features]
+    return _split_by_type(rows, [line[0] for line in barcodes], ids, symbols, types, view, reading), None
 
 
 def open_10x_h5(path: Path, view: str, reading: Reading) -> Found:
@@ -84,20 +85,31 @@ def _from_file(file: Any, path: Path, view: str, reading: Reading) -> dict[str, 
     about = group["features"] if "features" in group else {"id": group["genes"]}  # Cell Ranger 2
     ids = _texts(about["id"])
     types = _texts(about["feature_type"]) if "feature_type" in about else [""] * len(ids)
+    symbols = _texts(about["name"]) if "name" in about else [""] * len(ids)
     barcodes = _texts(group["barcodes"])
     for what, names, size in (("features", ids, n_features), ("barcodes", barcodes, n_barcodes)):
         if len(names) != size:
             raise InputError(
                 f"{what} of {path}", f"{len(names)} names", f"{size}, as the matrix has", "Copy it again."
             )
-    return _split_by_type(rows, barcodes, ids, types, view, reading)
+    return _split_by_type(rows, barcodes, ids, symbols, types, view, reading)
 
 
 def _split_by_type(
-    rows: Any, barcodes: list[str], ids: list[str], types: list[str], view: str, reading: Reading
+    rows: Any,
+    barcodes: list[str],
+    ids: list[str],
+    symbols: list[str],
+    types: list[str],
+    view: str,
+    reading: Reading,
 ) -> dict[str, Source]:
     """Return one view for every type of features."""
+    import pandas as pd
+
     samples, features = labels(barcodes), labels(ids)
+    columns = {"gene_name": symbols, "feature_type": types}
+    about = pd.DataFrame({name: texts for name, texts in columns.items() if any(texts)}, index=features)
     names = {kind: MODALITIES.get(kind, usable_name(kind)) for kind in dict.fromkeys(types)}
     if len(names) == 1:
         names = dict.fromkeys(names, view)
@@ -105,6 +117,7 @@ def _split_by_type(
     for kind, name in names.items():
         marked: NDArray[np.bool_] = np.array([own == kind for own in types])
         source = Source(rows, samples, features, dtype=read_type(reading.kinds(name)))
+        source.about = about if about.shape[1] else None
         found[name] = (source if marked.all() else replace(source, marked=marked)).select()
     return found
 

@@ -108,7 +108,8 @@ def view_sources(
         checks.check_unique(f"feature names of view {view!r}", names)
         checks.warn_of_spelling(f"{what} of view {view!r}", names.tolist())
         layout = layouts.get(view, "auto")
-        found.append(ViewSource(view, names, read, kind, origin, source.read_as, layout=layout))
+        about = None if kind is not None and kind.coded else source.about
+        found.append(ViewSource(view, names, read, kind, origin, source.read_as, layout=layout, about=about))
     if all(view.kind is not None and not view.kind.is_values for view in found):
         raise InputError(
             "views",

@@ -33,6 +33,9 @@ READ_VERSIONS = (3, 4)
 METADATA = "metadata"
 """Group of the columns of the sample metadata."""
 
+FEATURE_METADATA = "var"
+"""Group of a view with the columns of the metadata of its features."""
+
 ATTRIBUTES = "attributes"
 """Group of what else belongs to a dataset (`Dataset.attributes`)."""
 
@@ -102,6 +105,10 @@ class ViewEntry:
         Of a derived view, the view that it is computed from, and how (`Transform`).
     derived_bytes : int
         Of a derived view, what computing a block takes besides its values.
+    var_columns : dict of str to str
+        Metadata of the features: name of the column to that of its array in the group `FEATURE_METADATA`.
+    var_types : dict of str to dict
+        As `Manifest.obs_types`, of these columns.
     """
 
     name: str
@@ -128,6 +135,8 @@ class ViewEntry:
     of: str = ""
     transform: dict[str, Any] = field(default_factory=dict)
     derived_bytes: int = 0
+    var_columns: dict[str, str] = field(default_factory=dict)
+    var_types: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> ViewEntry:
@@ -238,6 +247,7 @@ class Manifest:
         fields["views"] = tuple(map(ViewEntry.from_record, fields["views"]))
         fields |= {name: tuple(fields[name]) for name in ("groups", "group_sizes")}
         arrays = [name.removeprefix(f"{METADATA}/") for name in fields["obs_columns"].values()]
+        arrays += [name for view in fields["views"] for name in view.var_columns.values()]
         for name in (*(view.name for view in fields["views"]), *arrays):
             if os.path.basename(name) != name or name in {"", ".", ".."}:
                 raise ValueError(f"{name!r} is no name inside the store")

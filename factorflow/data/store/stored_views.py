@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.data.store.chunks import ChunkedArray, DenseView, aux_array, open_dense
+from factorflow.data.store.column_types import decode
 from factorflow.data.store.derived import DerivedView, Transform
-from factorflow.data.store.layout import ViewEntry
+from factorflow.data.store.layout import FEATURE_METADATA, ViewEntry
 from factorflow.data.store.quality import quality, variability
 from factorflow.data.store.samples import StoredSamples
 from factorflow.data.store.sparse import SparseView
@@ -70,6 +71,34 @@ class StoredViews(StoredSamples):
         """
         self._entry(view)
         return self.read_array(f"{view}/feature")
+
+    def feature_metadata(self, view: str) -> pd.DataFrame:
+        """Return the metadata of the features of a view, as ``var`` of AnnData or files of 10x have them.
+
+        Parameters
+        ----------
+        view : str
+            Name of the view.
+
+        Returns
+        -------
+        DataFrame
+            By feature; without columns where the view came with none.
+
+        Raises
+        ------
+        InputError
+            When there is no such view.
+        """
+        import pandas as pd
+
+        entry = self._entry(view)
+        folder = f"{entry.of or entry.name}/{FEATURE_METADATA}"
+        columns = {
+            name: decode(self.read_array(f"{folder}/{array}"), entry.var_types.get(name))
+            for name, array in entry.var_columns.items()
+        }
+        return pd.DataFrame(columns, index=pd.Index(self.features(view), name="feature"))
 
     def moments(self, view: str, *names: str) -> dict[str, NDArray[Any]]:
         """Return moments of every feature of a view, as they were when the dataset was written.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.missing import warn_of_codes, warn_of_negatives
+from factorflow.data.store.column_types import encode
 from factorflow.data.store.extremes import Outlier
-from factorflow.data.store.fingerprint import digest_names
-from factorflow.data.store.layout import ViewEntry, column_type
+from factorflow.data.store.fingerprint import digest_column, digest_names
+from factorflow.data.store.layout import FEATURE_METADATA, ViewEntry, column_type
 from factorflow.data.store.moments import MOST_PATTERNS, LevelCounts, Survey
+from factorflow.data.store.names import node_names
 from factorflow.data.store.rows import LABEL_CHUNK, RowNames
 from factorflow.data.store.view_arrays import DenseArrays, SparseArrays
 from factorflow.errors import FactorflowError, InputError, pluralize
@@ -22,6 +24,9 @@ from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
 from factorflow.storage.checksums import ChecksumManifest
 from factorflow.storage.location import Location
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COMPRESSED_BELOW = 0.1
 """Dense views with at most this share of non-zeros are compressed."""
@@ -60,6 +65,8 @@ class ViewSource:
         Makes rows as they are stored, and what lies beside them, of raw rows.
     layout : {"auto", "dense", "sparse"}
         Whether all entries are stored, or those that are not zero.
+    about : DataFrame, optional
+        Metadata of the features, a row for each in order.
     """
 
     name: str
@@ -71,6 +78,7 @@ class ViewSource:
     default_likelihood: str = ""
     split: Any = None
     layout: str = "auto"
+    about: pd.DataFrame | None = None
 
     @property
     def work_bytes(self) -> int:
@@ -105,8 +113,12 @@ def prepare(
             f"out ({checks.join_names(view.features[empty])})"
         )
         kept, read = np.flatnonzero(~empty), view.read
+        about = None if view.about is None else view.about.iloc[kept]
         view = replace(
-            view, features=view.features[kept], read=lambda start, stop: read(start, stop)[:, kept]
+            view,
+            features=view.features[kept],
+            read=lambda start, stop: read(start, stop)[:, kept],
+            about=about,
         )
     return view, survey
 
@@ -286,6 +298,9 @@ class ViewWriter:
         write_array(self.group, "feature", source.features, ("feature",))
         for name, array in beside.items():
             write_array(self.group, name, array, ("feature",))
+        columns = {}
+        if source.about is not None:
+            columns = write_columns(self.group, FEATURE_METADATA, source.about, "feature")
         self.group.attrs.update(
             {"likelihood": self.kind.name, "likelihood_from": source.likelihood_from, "recoded": recoded}
         )
@@ -311,10 +326,25 @@ class ViewWriter:
             layout=self.layout,
             block_entries=arrays.block_entries,
             n_patterns=arrays.n_patterns,
+            var_columns={name: array for name, (array, *_) in columns.items()},
+            var_types={name: type_ for name, (*_, type_) in columns.items() if type_ is not None},
         )
         mask = arrays.digests["observed"].hex() if arrays.masked else ""
         mask += arrays.digests[entry.aux].hex() if entry.aux else ""
         return entry, digest_names(source.features), arrays.digests["values"].hex(), mask
+
+
+def write_columns(
+    parent: Any, folder: str, frame: pd.DataFrame, dim: str
+) -> dict[str, tuple[str, str, dict[str, Any] | None]]:
+    """Write the columns of a table into a group; return name of the array, digest and type of each."""
+    group, names = parent.create_group(folder), node_names(map(str, frame.columns))
+    written = dict[str, tuple[str, str, dict[str, Any] | None]]()
+    for column in frame.columns:
+        (values, type_), name = encode(frame[column]), str(column)
+        write_array(group, names[name], values, (dim,), long_name=name)
+        written[name] = names[name], digest_column(values), type_
+    return written
 
 
 def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **attributes: Any) -> None:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
 from factorflow.data.store.column_types import encode
-from factorflow.data.store.fingerprint import combine, digest_column, digest_names
+from factorflow.data.store.fingerprint import combine, digest_names
 from factorflow.data.store.layout import ATTRIBUTES, METADATA, Manifest
-from factorflow.data.store.names import free_name, node_names
+from factorflow.data.store.names import free_name
 from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write_codes
-from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_array
+from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_array, write_columns
 from factorflow.design import TableDesign
 from factorflow.errors import InputError, pluralize
 from factorflow.storage.checksums import write_manifest
@@ -181,15 +181,10 @@ def _write_columns(
         write_array(root, "obs", columns.names.given, ("obs",))
     if columns.n_sequences:
         write_array(root, "joined", codes.joined, ("block",))
-    written = dict[str, tuple[str, str, dict[str, Any] | None]]()
     if columns.obs is None:
-        return written
-    group, names = root.create_group(METADATA), node_names(map(str, columns.obs.columns))
-    for column in columns.obs.columns:
-        (values, type_), name = encode(columns.obs[column]), str(column)
-        write_array(group, names[name], values, ("obs",), long_name=name)
-        written[name] = f"{METADATA}/{names[name]}", digest_column(values), type_
-    return written
+        return {}
+    found = write_columns(root, METADATA, columns.obs, "obs")
+    return {name: (f"{METADATA}/{array}", digest, type_) for name, (array, digest, type_) in found.items()}
 
 
 def _code_columns(columns: Columns) -> dict[str, str]:
