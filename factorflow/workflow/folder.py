@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from factorflow.errors import InputError
+from factorflow.errors import InputError, OptionText
 from factorflow.storage.checksums import METADATA
 from factorflow.storage.location import Location, as_location
 from factorflow.storage.publish import write_file
@@ -99,10 +100,30 @@ class Folder:
         """How the dataset was last written: appended, or rewritten and why; "" the first time."""
         return str((read_json(self.source_record) or {}).get("how", ""))
 
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write the summary of the posterior; of its findings also the options that they name."""
+        findings = [
+            finding
+            | {
+                f"{key}_parts": [text.template, text.options]
+                for key, text in finding.items()
+                if isinstance(text, OptionText)
+            }
+            for finding in summary["findings"]
+        ]
+        write_json(self.summary, {**summary, "findings": findings})
+        self.record_output(self.summary)
+
     def findings(self) -> list[dict[str, str]]:
         """Return the findings in the summary of the posterior."""
-        found: list[dict[str, str]] = (read_json(self.summary) or {}).get("findings", [])
-        return found
+        findings = []
+        for stored in (read_json(self.summary) or {}).get("findings", []):
+            finding = {key: stored[key] for key in ("kind", "message", "remedy")}
+            for key in finding:
+                if (parts := stored.get(f"{key}_parts")) is not None:
+                    finding[key] = OptionText(parts[0], **parts[1])
+            findings.append(finding)
+        return findings
 
 
 @dataclass(frozen=True)

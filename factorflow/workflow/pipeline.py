@@ -283,8 +283,7 @@ def summarise(folder: Folder) -> dict[str, Any]:
     from factorflow.api import open_posterior
 
     summary: dict[str, Any] = open_posterior(folder.posterior).summary()
-    write_json(folder.summary, summary)
-    folder.record_output(folder.summary)
+    folder.write_summary(summary)
     return summary
 
 

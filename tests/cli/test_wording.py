@@ -319,6 +319,10 @@ def test_findings_name_options_as_they_are_typed(tmp_path: Path) -> None:
     assert texts[4].endswith("with --set drop=0.")
     from_file = run("fit", data, "--out", out, "--overwrite", "--config", config).stdout
     assert "keep all factors with `drop: 0`." in " ".join(from_file.split())
+    for flags in ([], [], ["--json"]):  # made, and read from the summary
+        shown = run("refresh", data, "--out", tmp_path / "runs", *options, *flags)
+        assert "keep all factors with --set drop=0." in shown.stderr
+    assert json.loads(shown.stdout)["findings"][0]["remedy"].endswith("with --set drop=0.")
     posterior = open_posterior(out)
     assert posterior.findings[0].remedy.endswith("with drop=0.")
     assert json.dumps(posterior.summary()["findings"][0]["remedy"]).endswith('with drop=0."')
