@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from factorflow.report.selection import plot_selection
     from factorflow.report.sequences import plot_attributes, plot_identities
+    from factorflow.report.smooth_plots import plot_group_correlation, plot_smoothness, plot_space
 
 __all__ = [
     "plot_association",
@@ -38,6 +39,7 @@ __all__ = [
     "plot_embedding",
     "plot_enrichment",
     "plot_factor_correlation",
+    "plot_group_correlation",
     "plot_identities",
     "plot_loadings",
     "plot_presence",
@@ -45,6 +47,8 @@ __all__ = [
     "plot_rootogram",
     "plot_scores",
     "plot_selection",
+    "plot_smoothness",
+    "plot_space",
     "plot_top_weights",
     "plot_trace",
     "plot_variance_explained",
@@ -61,6 +65,7 @@ _FILES = {
     "sample_plots": ("covariate", "distribution", "embedding", "scores"),
     "selection": ("selection",),
     "sequences": ("attributes", "identities"),
+    "smooth_plots": ("group_correlation", "smoothness", "space"),
 }
 
 __getattr__ = on_first_use(

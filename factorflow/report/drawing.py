@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
+from numpy.typing import NDArray
 
+from factorflow.analysis.column_tests import as_numbers
 from factorflow.errors import InputError
 from factorflow.posterior.labels import as_slice, sample_metadata
 from factorflow.report.style import CATEGORIES, INK, MUTED, hide_frame
@@ -25,6 +27,7 @@ __all__ = [
     "MAX_POINTS",
     "add_colorbar",
     "annotate_cells",
+    "axis_of",
     "check_column",
     "chosen_factors",
     "colors_of",
@@ -115,6 +118,35 @@ def check_column(table: pd.DataFrame, name: str, parameter: str) -> None:
     if name not in table:
         columns = ", ".join(map(str, table.columns)) or "none: the dataset has no sample metadata"
         raise InputError(parameter, name, f"one of {columns}", "See sample_metadata().")
+
+
+def axis_of(
+    posterior: Posterior, column: str, rows: Any, parameter: str = "column"
+) -> tuple[Any, NDArray[np.float64], str]:
+    """Return a column of numbers, dates or durations as values of an axis, as numbers, and its unit.
+
+    Dates are drawn as they are, durations in days.
+
+    Raises
+    ------
+    InputError
+        When there is no such column, or it is one of categories.
+    """
+    table = sample_metadata(posterior, rows)
+    check_column(table, column, parameter)
+    values = table[column]
+    number = as_numbers(values)
+    if number.dtype.kind != "f" or not np.isfinite(number).any():
+        expected = "a column of numbers, dates or durations"
+        raise InputError(parameter, column, expected, f"Draw plot.distribution(by={column!r}).")
+    kind = getattr(values.dtype, "kind", "O")
+    if kind == "M":
+        return values.dt.tz_localize(None).to_numpy("datetime64[ns]"), number, ""
+    if kind == "m":
+        return number / 86_400.0 + values.min().total_seconds() / 86_400.0, number, " (days)"
+    if kind in "iu":
+        return values.to_numpy(float), number, ""
+    return number, number, "" if kind in "fbc" else " (seconds since the first)"
 
 
 def colors_of(posterior: Posterior, color: str, rows: Any) -> Any:

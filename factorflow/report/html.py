@@ -25,7 +25,9 @@ from factorflow.report import (
     factors,
     overview,
     run_plots,
+    sample_plots,
     sequences,
+    smooth_plots,
 )
 from factorflow.report.svg import draw_figure
 from factorflow.storage.location import Location, output_location
@@ -46,6 +48,9 @@ FALSE_SHARE = 0.1
 
 N_SEQUENCES = 8
 """Sequences of which the one with most identities is drawn."""
+
+N_COURSES = 6
+"""Smooth factors whose courses are drawn."""
 
 N_FOLLOWED = 2
 """Identities whose attributes are drawn along a sequence."""
@@ -118,6 +123,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "sampler": _sampler(posterior) if posterior.kind == "monte carlo" else None,
         "accepted": accepted_line(facts) if "accepted" in facts else "",
         "explained": _variance_heat_maps(posterior) if "variance_explained" in facts else [],
+        "smooth": None if posterior.meta.places is None else _smooth(posterior),
         "overview": overview.describe_data(posterior),
         "factors": factors.describe_factors(posterior) if posterior.loaded_views else [],
         "n_drawn": factors.N_DRAWN,
@@ -191,6 +197,32 @@ def _variance_heat_maps(posterior: Posterior) -> list[tuple[str, str]]:
     groups = posterior.meta.groups[:N_GROUPS] if by_group else (None,)
     draw = partial(factor_plots.plot_variance_explained, posterior)
     return [(group or "", draw_figure(partial(draw, group=group), height)) for group in groups]
+
+
+def _smooth(posterior: Posterior) -> dict[str, Any]:
+    """Return how smooth factors are, a table and a figure, and the courses of the first smooth ones."""
+    table, names = posterior.smoothness(), smooth_plots.smooth_factors(posterior)[:N_COURSES]
+    rows = [
+        [str(row[0]), *("" if np.isnan(value) else f"{value:.3g}" for value in row[1:])]
+        for row in table.itertuples()
+    ]
+    height = 0.9 + 0.24 * len(table)
+    figures = [draw_figure(partial(smooth_plots.plot_smoothness, posterior), height)] if rows else []
+    places = posterior.meta.places
+    if names and places is not None:
+        height = 3.0 * -(-len(names) // 3)
+        if len(places.columns) == 1:
+            draw = partial(sample_plots.plot_covariate, posterior, places.columns[0], names)
+            figures.append(draw_figure(draw, height))
+        elif len(places.columns) == 2:
+            draw = partial(
+                smooth_plots.plot_space, posterior, names, of="scores" if places.groups else "course"
+            )
+            figures.append(draw_figure(draw, height))
+        if places.groups:
+            draw = partial(smooth_plots.plot_group_correlation, posterior, names)
+            figures.append(draw_figure(draw, min(height, 7.0)))
+    return {"columns": ["factor", *map(str, table.columns)], "rows": rows, "figures": figures}
 
 
 def _weights(posterior: Posterior) -> str:

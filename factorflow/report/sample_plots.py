@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
-from factorflow.analysis.column_tests import as_numbers
 from factorflow.errors import InputError
 from factorflow.extras import require
-from factorflow.posterior.labels import sample_metadata
+from factorflow.posterior.labels import group_labels
 from factorflow.report.drawing import (
-    check_column,
+    axis_of,
     chosen_factors,
     colors_of,
     column_of,
@@ -25,6 +24,7 @@ from factorflow.report.drawing import (
     some_rows,
     some_scores,
 )
+from factorflow.report.smooth_plots import courses_along, draw_courses
 from factorflow.report.style import ACCENT, CATEGORIES, MUTED, new_axes, quiet
 
 if TYPE_CHECKING:
@@ -263,6 +263,9 @@ def plot_covariate(
 ) -> Axes:
     """Draw the scores of factors against a column of numbers, dates or durations, with a running median.
 
+    Where scores are smooth functions of this column, the course of a factor with its 90 % interval takes the
+    place of the median, one for each group that has its own.
+
     Parameters
     ----------
     posterior : Posterior
@@ -272,7 +275,7 @@ def plot_covariate(
     factors : str, int or sequence of them
         Factors, by label or number from 1, a panel for each.
     color : str, optional
-        What to colour by, as for `plot_scores`.
+        What to colour by, as for `plot_scores`; left out where groups have courses: the groups.
     ax : Axes, optional
         Where to draw; panels are laid out inside.
 
@@ -292,15 +295,14 @@ def plot_covariate(
     """
     names = chosen_factors(posterior, factors)
     scores, rows = some_scores(posterior, rows=_rows(posterior, color))
-    table = sample_metadata(posterior, rows)
-    check_column(table, column, "column")
-    number = as_numbers(table[column])
-    if number.dtype.kind != "f" or not np.isfinite(number).any():
-        expected = "a column of numbers, dates or durations"
-        raise InputError("column", column, expected, f"Draw plot.distribution(by={column!r}).")
+    x, number, unit = axis_of(posterior, column, rows)
     seen = np.isfinite(number)
-    x, unit = _axis_of(table[column], number)
-    values = None if color is None else colors_of(posterior, color, rows)[seen]
+    courses = courses_along(posterior, column)
+    labels = group_labels(posterior) if courses is not None and "group" in courses.coords else None
+    if color is None and labels is not None:
+        color, values = "group", labels[rows][seen]
+    else:
+        values, labels = None if color is None else colors_of(posterior, color, rows)[seen], None
     per_row = min(3, len(names))
     ax = new_axes(ax, (3.6 * per_row + 0.6, 3.0 * -(-len(names) // per_row)))
     style = {**POINTS, "rasterized": len(rows) > 1500}
@@ -308,11 +310,10 @@ def plot_covariate(
     for i, (part, name) in enumerate(zip(parts, names, strict=True)):
         score = scores[seen, posterior.factors.index(name)]
         _points(part, x[seen], score, values, color, style, key=i == len(parts) - 1)
-        order = np.argsort(number[seen], kind="stable")
-        bins = [part_ for part_ in np.array_split(order, N_BINS) if len(part_)]
-        if len(order) >= 2 * N_BINS:
-            middle = [x[seen][at[len(at) // 2]] for at in bins]
-            part.plot(middle, [np.median(score[at]) for at in bins], color=MUTED, linewidth=1.6)
+        if courses is not None and name in courses["factor"].values:
+            draw_courses(part, courses.sel(factor=name), x.dtype.kind, None if labels is None else values)
+        else:
+            _running_median(part, x[seen], score, np.argsort(number[seen], kind="stable"))
         part.set_xlabel(f"{column}{unit}")
         part.set_ylabel(name)
         quiet(part)
@@ -321,16 +322,13 @@ def plot_covariate(
     return ax
 
 
-def _axis_of(column: Any, number: Any) -> tuple[Any, str]:
-    """Return the values of an axis, and their unit for its label: dates as they are, durations in days."""
-    kind = getattr(column.dtype, "kind", "O")
-    if kind == "M":
-        return column.dt.tz_localize(None).to_numpy("datetime64[ns]"), ""
-    if kind == "m":
-        return number / 86_400.0 + column.min().total_seconds() / 86_400.0, " (days)"
-    if kind in "iu":
-        return column.to_numpy(float), ""
-    return number, "" if kind in "fbc" else " (seconds since the first)"
+def _running_median(ax: Axes, x: Any, score: Any, order: Any) -> None:
+    """Draw medians of scores in bins of equal numbers of samples; nothing of few."""
+    if len(order) < 2 * N_BINS:
+        return
+    bins = np.array_split(order, N_BINS)
+    middle = [x[at[len(at) // 2]] for at in bins]
+    ax.plot(middle, [np.median(score[at]) for at in bins], color=MUTED, linewidth=1.6)
 
 
 def plot_embedding(
