@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factorflow.cli.output import _say
+from factorflow.cli.output import _print_result
 from factorflow.errors import InputError
 
 NO_LOCATORS = """
@@ -72,7 +72,7 @@ def test_a_terminal_without_greek(monkeypatch: pytest.MonkeyPatch) -> None:
 
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii"))
-    _say("β-catenin of Zürich")
+    _print_result("β-catenin of Zürich")
     assert raw.getvalue() == b"\\u03b2-catenin of Z\\xfcrich\n"
 
 

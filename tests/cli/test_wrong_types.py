@@ -269,7 +269,7 @@ def test_clients_that_cannot_be_used(made: dict[str, Any]) -> None:
         return SimpleNamespace(scheduler=SimpleNamespace(address="tcp://a:1"), submit=len, **facts)
 
     model = factorflow.models.SparseGFA(n_factors=1)
-    with pytest.raises(InputError, match="a client that is closed.*Make it again"):
+    with pytest.raises(InputError, match="a client that is closed.*Create it again"):
         factorflow.fit(made["dataset"], model, executor=client(status="closed"))
     with pytest.raises(InputError, match="an asynchronous client"):
         factorflow.fit(made["dataset"], model, executor=client(asynchronous=True))
