@@ -1,4 +1,4 @@
-"""The commands associate, enrich, match, anomalies and diagnostics."""
+"""The commands associate, enrich, match, anomalies, diagnostics and interpolate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Out = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands that analyse a posterior."""
-    for function in (associate, enrich, match, anomalies, diagnostics):
+    for function in (associate, enrich, match, anomalies, diagnostics, interpolate):
         command(app)(function)
 
 
@@ -138,10 +138,46 @@ def diagnostics(posterior: Posterior, out: Out = None, overwrite: Overwrite = Fa
     return _write_table(table.reset_index(), out, overwrite)
 
 
+def interpolate(
+    posterior: Posterior,
+    at: Annotated[
+        Path,
+        typer.Option(help="Table of places: the columns that scores are functions of; group.", parser=path),
+    ],
+    out: Annotated[Path, typer.Option(help="File to write: .csv, .tsv or .parquet.", parser=path)],
+    view: Annotated[
+        str | None, typer.Option(help="View whose data are predicted; else courses and scores of factors.")
+    ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option("--group", help="Group at all places, as often as needed; else column group, or all."),
+    ] = None,
+    interval: Annotated[float, typer.Option(help="Share that intervals are to hold.")] = 0.9,
+    overwrite: Overwrite = False,
+) -> dict[str, Any]:
+    """Write smooth factors, or the data of a view, at any times or places, with intervals."""
+    from factorflow import open_posterior
+    from factorflow.data.ingest.dialect import TableFormat
+    from factorflow.data.ingest.metadata import read_metadata
+
+    opened, target = open_posterior(posterior), output_location(out)
+    _check_out(target, overwrite)
+    places = read_metadata(at, "at", TableFormat(index_col=False))
+    found = opened.interpolate(places, groups or None, view, interval)
+    table = found.to_dataframe()
+    keys = [name for name in found.coords if name not in table.index.names]
+    table = table.reset_index(level=1)
+    values = [name for name in table.columns if name not in keys]
+    _save(table[[*keys, *values]], target)
+    return {"written": str(out), "n_points": found.sizes["point"], "n_rows": len(table)}
+
+
 def _write_table(table: pd.DataFrame, out: Path | None, overwrite: bool) -> DisplayedResult:
     """Write a table to ``out`` if given; return it for display."""
     if out is not None:
-        _write(table, output_location(out), overwrite)
+        target = output_location(out)
+        _check_out(target, overwrite)
+        _save(table, target)
     rows: list[dict[str, Any]] = table.to_dict("records")  # type: ignore[assignment]
     lines = [render({"": rows[:SHOWN]}).removeprefix("\n")] if rows else ["nothing"]
     if len(rows) > SHOWN:
@@ -151,10 +187,14 @@ def _write_table(table: pd.DataFrame, out: Path | None, overwrite: bool) -> Disp
     return DisplayedResult({"rows": rows} | ({} if out is None else {"written": str(out)}), "\n".join(lines))
 
 
-def _write(table: pd.DataFrame, out: Location, overwrite: bool) -> None:
+def _check_out(out: Location, overwrite: bool) -> None:
+    """Refuse a file that is none of a table, or is there."""
     if out.suffix not in {".csv", ".tsv", ".parquet"}:
         raise InputError("out", str(out), "a name that ends in .csv, .tsv or .parquet", "Rename it.")
     check_free(out, overwrite)
+
+
+def _save(table: pd.DataFrame, out: Location) -> None:
     with new_file(out, "out") as file:
         if out.suffix == ".parquet":
             table.to_parquet(file, index=False)

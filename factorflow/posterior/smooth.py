@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.covariates import numbers_of
 from factorflow.errors import InputError
 from factorflow.places import Places
 from factorflow.posterior.predictive import interval as ends_of
@@ -167,7 +168,7 @@ def _points(
         lacking = [name for name in names if name not in at]
         if lacking:
             raise InputError("at", f"no {lacking[0]}", f"columns {', '.join(names)}", "Add the column.")
-        numbers = np.column_stack([np.asarray(at[name], np.float64) for name in names])
+        numbers = np.column_stack([numbers_of(name, at[name]) for name in names])
         own = None if "group" not in at else np.asarray(at["group"]).astype(str)
     else:
         numbers = np.asarray(at, np.float64)

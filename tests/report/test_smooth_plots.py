@@ -115,6 +115,8 @@ def test_courses_of_dates(tmp_path: Path, ax: Any) -> None:
     y = np.interp(date2num(np.asarray(seen)), x, ax.lines[0].get_ydata())
     assert abs(np.corrcoef(y, score)[0, 1]) > 0.95
     np.testing.assert_allclose([x[0], x[-1]], date2num([seen.min(), seen.max()]), atol=1e-6)
+    at_samples = posterior.interpolate(obs)["f_mean"]  # dates in a frame are those of the fit
+    np.testing.assert_allclose(at_samples, posterior.smooth_scores()["mean"], atol=1e-5)
 
 
 @pytest.mark.parametrize("of", ["scores", "course"])
