@@ -26,7 +26,7 @@ from factorflow.models.sparse_gfa.closing import ClosingSweep
 from factorflow.models.sparse_gfa.e_step import Phase, map_rows, scores_of
 from factorflow.models.sparse_gfa.global_step import finish_iteration, follow_loadings
 from factorflow.models.sparse_gfa.m_step import update_features
-from factorflow.models.sparse_gfa.naming import WARM_UP, factor_labels
+from factorflow.models.sparse_gfa.naming import EARLY, WARM_UP, factor_labels
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, strip_for_workers
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
@@ -37,6 +37,7 @@ from factorflow.models.sparse_gfa.squarem import discard_unverified_step as whol
 from factorflow.models.sparse_gfa.start.components import MomentsSweep, empty_globals, moment_passes
 from factorflow.models.sparse_gfa.start.count import CountSweep, most_passes
 from factorflow.models.sparse_gfa.start.restarts import SPARE, best_start, next_start
+from factorflow.models.sparse_gfa.start.set_components import SetComponentsSweep, looks_at_sets
 from factorflow.models.sparse_gfa.start.sparse_stage import initialize_sparse
 from factorflow.models.sparse_gfa.start.warm_start import warm_globals
 from factorflow.models.sparse_gfa.state import Globals, Local, Weights
@@ -174,9 +175,19 @@ class SparseGFAModel(Model[Globals, Local]):
                 parameter_tol=100 * PARAMETER_TOL,
                 patience=1,
             ),
-            self._sparse_stage(sparse, partial(initialize_sparse, s)),
+            *self._sparse_stages(sparse),
             *self._smooth_stages(),
         ]
+
+    def _sparse_stages(self, sweep: UpdateSweep) -> list[Stage[Globals]]:
+        """Return the sparse stage; with feature sets one before in which factors start from sets."""
+        s = self.settings
+        first = self._sparse_stage(sweep, partial(initialize_sparse, s))
+        if not looks_at_sets(s):
+            return [first]
+        early = replace(first, name="naming", max_iter=min(self.max_iter, EARLY * s.n_parts))
+        of_sets = Stage[Globals]("sets", (SetComponentsSweep(s),), 1, counts=False, enter=whole_steps)
+        return [early, of_sets, self._sparse_stage(UpdateSweep(s, sparse=True, warm=True))]
 
     def _smooth_stages(self) -> list[Stage[Globals]]:
         """Return the stages in which factors become functions of the places, if they are."""

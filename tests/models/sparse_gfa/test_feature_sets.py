@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from contract_tools import Cut, assert_same_found, plan_of, run_plan
 from scipy.special import betaln
 
 import factorflow
@@ -131,6 +132,53 @@ def test_a_set_finds_a_factor_that_is_too_weak_by_itself(tmp_path: Path) -> None
     for name in found:
         loadings = informed.loadings("rna").sel(factor=name).values
         assert abs(np.corrcoef(loadings, weak["loadings"][:, int(name[3:])])[0, 1]) > 0.7
+
+
+@pytest.fixture(scope="module")
+def weak(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return a dataset of weak factors in blocks of 64 rows, beside a binary view of noise."""
+    found = simulate(seed=3, size=0.3)
+    rng = np.random.default_rng(0)
+    bits = pd.DataFrame((rng.random((N, 8)) < 0.4).astype(float))
+    path = tmp_path_factory.mktemp("weak") / "d"
+    views = {"rna": found["frame"], "bits": bits}
+    data = factorflow.write_dataset(path, views, {"bits": "bernoulli"}, block_rows=64)
+    return found | {"data": data}
+
+
+def test_factors_start_from_sets(weak: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is found by a set's own features alone."""
+    given = {"scores": "normal"}
+    found = factorflow.fit(weak["data"], model(weak["sets"], **given), progress=False)
+    assert {f"set{t}" for t in range(4)} <= set(found.factors)
+    monkeypatch.setattr("factorflow.models.sparse_gfa.model.looks_at_sets", lambda settings: False)
+    without = factorflow.fit(weak["data"], model(weak["sets"], **given), progress=False)
+    assert not {f"set{t}" for t in range(4)} <= set(without.factors)
+    assert found.trace["objective"].to_numpy()[-1] > without.trace["objective"].to_numpy()[-1]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"views": None, "loadings": {"rna": "informed", "bits": "horseshoe"}}]
+)
+def test_starts_from_sets_have_equal_bits(weak: dict[str, Any], options: dict[str, Any]) -> None:
+    plan = plan_of(weak["data"], model(weak["sets"], max_iter=20, **options))
+    assert_same_found(run_plan(plan, Cut(1, 3, look_ahead=2, feature_tasks=3)), run_plan(plan))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"inference": "incremental", "batch": 0.5}, {"n_starts": 2}, {"intercepts": False}, {"scores": "spike"}],
+)
+def test_starts_from_sets_go_with_other_options(weak: dict[str, Any], options: dict[str, Any]) -> None:
+    loadings = {"rna": "informed", "bits": "adaptive_shrinkage"}
+    asked = model(
+        weak["sets"], views=None, loadings=loadings, **{"max_iter": 60, "scores": "normal", **options}
+    )
+    found = factorflow.fit(weak["data"], asked, progress=False)
+    assert len({f"set{t}" for t in range(4)} & set(found.factors)) >= 2
+    for stage in ("naming", "sparse"):
+        objective = found.trace["objective"].to_numpy()[(found.trace["stage"] == stage).to_numpy()]
+        assert (np.diff(objective) > -1e-9 * np.abs(objective[1:])).all()
 
 
 def test_noise_has_no_factors_whatever_sets_there_are(world: dict[str, Any], tmp_path: Path) -> None:

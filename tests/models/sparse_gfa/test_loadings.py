@@ -95,6 +95,8 @@ def test_moments_move_a_share_of_the_way() -> None:
     first = [expected_weights(w)[0][:, 0] for w in (old, half, whole)]
     np.testing.assert_allclose(first[1], 0.5 * (first[0] + first[2]))
     assert (np.abs(half.mean - old.mean) < np.abs(whole.mean - old.mean) + 1.0).all()
+    seconds = [(w.variance + w.mean**2)[:, 0] for w in (old, half, whole)]
+    np.testing.assert_allclose(seconds[1], 0.5 * (seconds[0] + seconds[2]))
 
 
 @pytest.fixture(scope="module")

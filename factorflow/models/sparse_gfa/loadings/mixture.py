@@ -99,8 +99,10 @@ class Mixture(LoadingsPrior):
     ) -> tuple[Weights, float]:
         """Return weights of expectation ``mean``; q moves from what it was to a mixture of both."""
         centre, second, amount, terms, included = parts
-        before = np.asarray(diagonal(expected_weights(weights)[1], mean.shape[1]))
-        variance = before + step * (second - centre**2 - before)
+        place, spread = expected_weights(weights)
+        before = np.asarray(diagonal(spread, mean.shape[1]))
+        between = step * (1.0 - step) * (centre - place) ** 2
+        variance = before + step * (second - centre**2 - before) + between
         if step < 1.0:
             old = weights.scaled_square, weights.entropies, weights.inclusion
             amount, terms, included = (

@@ -1,0 +1,241 @@
+"""Factors that start from feature sets: the first component of what is left of a set's features.
+
+A factor of few features among many is hard to see among the components of all features, and easy among those
+of its own. After the first sparse passes one more pass adds up products of the residuals of the members of
+each set, in units of the noise. Without a factor their covariance has no eigenvalue above
+
+    mu + TRACY_WIDOM s,  mu = r^2 / N,  s = r (1 / sqrt(N - 1) + 1 / sqrt(m))^(1/3) / N,
+    r = sqrt(N - 1) + sqrt(m)
+
+of N samples and m members (Johnstone 2001). Sets without a factor that have a larger one give a factor each,
+the largest first, in place of factors without a set that are worth nothing. Only of Gaussian views.
+
+References
+----------
+Johnstone (2001), Annals of Statistics 29, 295-327.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float64, Int8
+
+from factorflow.kernels import device
+from factorflow.models.contract import Array, Block, Info, Step, Sweep
+from factorflow.models.sparse_gfa.e_step import rotated_scores
+from factorflow.models.sparse_gfa.global_step import select_factors
+from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.m_step import precision_pairs
+from factorflow.models.sparse_gfa.projection import project_scores
+from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import Globals, Local, View, Weights, expected_weights
+from factorflow.trees import replace
+
+__all__ = ["SetComponentsSweep", "looks_at_sets"]
+
+LARGEST = 300
+"""Members of a set at most: larger sets are seen among all features."""
+TRACY_WIDOM = 3.3
+"""Largest eigenvalues of noise are above this, in units of s, once in a thousand sets."""
+UNKNOWN, LEAST_SPREAD = 0.05, 0.01
+"""Inclusion of loadings that are not known; relative variance of those that are."""
+ALIKE = 0.5
+"""Cosine of loadings from which on two sets have the same factor."""
+
+
+@dataclass(frozen=True)
+class SetStats:
+    """Products of residuals of the members of each set, one set behind the other, by view."""
+
+    products: Mapping[str, Float64[np.ndarray, " P"]]
+
+
+@dataclass(frozen=True)
+class SetComponentsSweep(Sweep[Globals, Local, SetStats]):
+    """One pass over the residuals of the members of each set."""
+
+    settings: Settings
+    name: ClassVar[str] = "sets"
+
+    def prepare(self, globals_: Globals) -> PreparedGlobals:
+        """Return the globals with tables that all blocks read."""
+        return PreparedGlobals(self.settings, globals_)
+
+    def map(
+        self, block: Block, local: Local | None, given: PreparedGlobals, step: Step
+    ) -> tuple[Local | None, SetStats]:
+        """Add up products of the residuals of a block."""
+        settings, globals_ = self.settings, given.globals_
+        new = project_scores(settings, block, rotated_scores(local, globals_), given)
+        extended = np.concatenate([expected_scores(new)[0], settings.design(block)], axis=1)
+        products = {}
+        for name in _views(settings):
+            fixed, weights = globals_.fixed[name], globals_.weights[name]
+            view = settings.view(name)
+            scaled = gfa.centred(block.data[name], view.level(fixed.reference), 1.0 / fixed.scale, np.float64)
+            values = device.on_host(scaled)
+            seen = values != 0.0
+            loadings = np.concatenate([expected_weights(weights)[0], weights.coefficients], axis=1)
+            size = np.sqrt(settings.precision(name, weights).mean(axis=1))
+            rest = (values - extended @ loadings.T) * seen * size
+            parts = [np.zeros(0)]
+            parts += [(rest[:, m].T @ rest[:, m]).ravel() for _, m in _members(settings, name)]
+            products[name] = np.concatenate(parts)
+        return (new if settings.stateful else None), SetStats(products)
+
+    def update(self, globals_: Globals, stats: SetStats, step: Step) -> tuple[Globals, Info]:
+        """Give sets a factor whose first component no noise has."""
+        return add_set_factors(self.settings, replace(globals_, transform=None), stats), {}
+
+
+def looks_at_sets(settings: Settings) -> bool:
+    """Return whether sets of measurements may start factors: not where scores are smooth, or given."""
+    if settings.sets is None or settings.smooth is not None or settings.start != "pca":
+        return False
+    return bool(_views(settings))
+
+
+def _views(settings: Settings) -> list[str]:
+    assert settings.sets is not None
+    return [v.name for v in settings.views if v.is_gaussian and v.name in settings.sets.members]
+
+
+def _members(settings: Settings, name: str) -> list[tuple[int, Array]]:
+    """Return the sets that are looked at, by number, with their members."""
+    assert settings.sets is not None
+    return [(t, np.array(m)) for t, m in enumerate(settings.sets.members[name]) if 3 <= len(m) <= LARGEST]
+
+
+def _candidates(settings: Settings, stats: SetStats) -> list[tuple[float, int, str, Array, Array]]:
+    """Return excess, set, view, members and component of sets with more than noise, the largest first."""
+    found, n = [], float(settings.n_rows)
+    for name in _views(settings):
+        position = 0
+        for t, members in _members(settings, name):
+            m = len(members)
+            covariance = stats.products[name][position : position + m * m].reshape(m, m) / n
+            position += m * m
+            values, vectors = np.linalg.eigh(covariance)
+            root = np.sqrt(max(n - 1.0, 1.0)), np.sqrt(m)
+            edge = sum(root) ** 2 / n
+            edge += TRACY_WIDOM * sum(root) * (1.0 / root[0] + 1.0 / root[1]) ** (1.0 / 3.0) / n
+            if values[-1] > edge:
+                component = vectors[:, -1] * np.sqrt(max(values[-1] - 1.0, 1e-12))
+                found.append((float(values[-1] / edge), t, name, members, component))
+    return sorted(found, key=lambda one: -one[0])
+
+
+def add_set_factors(settings: Settings, globals_: Globals, stats: SetStats) -> Globals:
+    """Return the globals with a factor more for each set that wants one, as far as there may be more."""
+    if globals_.sets is None or globals_.numbers is not None:
+        return globals_
+    taken, chosen = set(globals_.sets.tolist()), list[tuple[int, str, Array, Array]]()
+    known: list[tuple[str, Array]] = []
+    for _, t, name, members, component in _candidates(settings, stats):
+        full = np.zeros(settings.view(name).n_features)
+        full[members] = component / np.linalg.norm(component)
+        if t in taken or any(view == name and abs(full @ other) > ALIKE for view, other in known):
+            continue
+        taken.add(t)
+        known.append((name, full))
+        chosen.append((t, name, members, component))
+    globals_, room = _with_room(settings, globals_, len(chosen))
+    for one in chosen[:room]:
+        globals_ = _with_factor(settings, globals_, *one)
+    views = {
+        name: replace(view, pairs=precision_pairs(settings, name, globals_.weights[name]))
+        for name, view in globals_.views.items()
+    }
+    return replace(
+        globals_, views=views, objective=float("nan"), snapshot=None, iterates=(), trial_failed=False
+    )
+
+
+def _with_room(settings: Settings, globals_: Globals, wanted: int) -> tuple[Globals, int]:
+    """Return the globals without factors worth nothing that have no set, as many as stand in the way."""
+    room = settings.n_factors - globals_.n_factors
+    if globals_.worth is None or globals_.sets is None or room >= wanted:
+        return globals_, max(room, 0)
+    free = np.flatnonzero((globals_.sets < 0) & (globals_.worth < 0.0))
+    gone = free[np.argsort(globals_.worth[free], kind="stable")][: wanted - room]
+    kept = np.setdiff1d(np.arange(globals_.n_factors), gone)
+    return select_factors(globals_, kept), room + len(gone)
+
+
+def _with_factor(
+    settings: Settings, globals_: Globals, number: int, name: str, members: Array, component: Array
+) -> Globals:
+    """Return the globals with a factor more, whose loadings in one view are given, in units of the noise."""
+    assert settings.sets is not None
+    assert globals_.sets is not None
+    weights, views = {}, {}
+    for view in settings.views:
+        old, shared, prior = (
+            globals_.weights[view.name],
+            globals_.views[view.name],
+            view.prior(sparse=True),
+        )
+        mean, inside = np.zeros(len(old.mean)), np.zeros(len(old.mean), np.int8)
+        if view.name in settings.sets.members:
+            inside[list(settings.sets.members[view.name][number])] = 1
+        if view.name == name:
+            mean[members] = component / np.sqrt(settings.precision(name, old).mean(axis=1)[members])
+        weights[view.name] = _with_column(
+            old, mean, inside, float(np.median(shared.alpha)) if globals_.n_factors else 1.0
+        )
+        constants, sums = settings.prior_constants(view), prior.sums(weights[view.name])
+        views[view.name] = prior.learn(constants, _with_entry(shared), sums)
+    k = globals_.n_factors
+    before = np.eye(k) if globals_.transform is None else globals_.transform
+    padded: dict[str, Any] = {
+        f: np.pad(getattr(globals_, f), ((0, 0), (0, 1)), constant_values=1.0)
+        for f in ("beta_shape", "beta_rate", "psi_on", "psi_off", "strength")
+    }
+    second = np.pad(globals_.second, (0, 1))
+    second[k, k] = 1.0
+    return replace(
+        globals_,
+        weights=weights,
+        views=views,
+        second=second,
+        worth=None,
+        score=float("nan"),
+        transform=np.pad(before, ((0, 1), (0, 0))),
+        sets=np.append(globals_.sets, number),
+        **padded,
+    )
+
+
+def _with_column(
+    weights: Weights, mean: Float64[Array, " D"], inside: Int8[Array, " D"], alpha: float
+) -> Weights:
+    """Return weights with a factor more; ``alpha`` is the precision of loadings that are not known."""
+
+    def beside(array: Any, column: Array) -> Any:
+        return None if array is None else np.concatenate([array, column[..., None]], axis=-1)
+
+    known, unknown = mean != 0.0, np.full(len(mean), 1.0 / alpha)
+    shares = weights.shares
+    return replace(
+        weights,
+        mean=beside(weights.mean, mean),
+        variance=beside(weights.variance, np.where(known, LEAST_SPREAD * mean**2, unknown)),
+        inclusion=beside(weights.inclusion, np.where(known, 1.0, UNKNOWN)),
+        scaled_square=beside(weights.scaled_square, unknown),
+        entropies=beside(weights.entropies, np.zeros(len(mean))),
+        classes=beside(weights.classes, inside),
+        shares=None if shares is None else beside(shares, np.full(shares.shape[:2], 1.0 / shares.shape[1])),
+    )
+
+
+def _with_entry(view: View) -> View:
+    """Return parameters with a factor more, to be learned."""
+    names = ("alpha_shape", "alpha_rate", "theta_on", "theta_off")
+    padded: dict[str, Any] = {f: np.append(getattr(view, f), 1.0) for f in names}
+    counts = None if view.counts is None else np.pad(view.counts, ((0, 0), (0, 1)), constant_values=1.0)
+    return replace(view, **padded, counts=counts)
