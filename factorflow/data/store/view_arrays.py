@@ -193,7 +193,7 @@ class SparseArrays(ViewArrays):
     def _create(self, name: str, dtype: np.dtype[Any], size: int, chunk: int, dim: str) -> Any:
         from zarr.codecs import BloscCodec, Crc32cCodec
 
-        blosc = BloscCodec(typesize=dtype.itemsize, cname="lz4", clevel=5, shuffle="bitshuffle")
+        blosc = BloscCodec(typesize=dtype.itemsize, cname="lz4hc", clevel=5, shuffle="bitshuffle")
         return self.group.create_array(
             name,
             shape=(size,),
