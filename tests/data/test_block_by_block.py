@@ -238,3 +238,21 @@ def test_market_formats_that_are_refused(tmp_path: Path) -> None:
     (folder / "matrix.mtx").write_text("\n".join(pattern) + "\n")
     dataset = write_dataset(tmp_path / "a", folder, likelihoods={"x": "poisson"})
     np.testing.assert_array_equal(dataset.values("x"), counts(20, 5).toarray() > 0)
+
+
+def test_layers_of_modalities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is aligned by name, whatever the order of its samples and however its matrix is stored."""
+    mudata = pytest.importorskip("mudata")
+    monkeypatch.setattr(sparse, "PART", 37)
+    rna, atac = counts(90, 40, 0.2), counts(70, 25, 0.1)
+    data = {"rna": annotated(rna.tocsc(), "layer"), "atac": annotated(atac, "layer")}
+    order = np.random.default_rng(1).permutation(70)
+    data["atac"] = data["atac"][order].copy()
+    mudata.MuData(data).write_h5mu(tmp_path / "m.h5mu")
+    dataset = write_dataset(tmp_path / "d", tmp_path / "m.h5mu", layer="counts", block_rows=32)
+    rows = {name: i for i, name in enumerate(dataset.obs_names.tolist())}
+    for view, matrix in (("rna", rna), ("atac", atac)):
+        where = [rows[f"c{i}"] for i in range(matrix.shape[0])]
+        np.testing.assert_array_equal(dataset.values(view)[where], matrix.toarray())
+        assert {entry.name: entry.layout for entry in dataset.manifest.views}[view] == "sparse"
+    assert np.isnan(dataset.values("atac")[[rows[f"c{i}"] for i in range(70, 90)]]).all()
