@@ -187,8 +187,12 @@ def check_rows(history: History, last: Last | None, dataset: Dataset, rule: Refr
 
 
 def other_features(last: Last, dataset: Dataset, model: ModelConfig | Mapping[str, Any]) -> list[str]:
-    """Return the views whose features are not those of the last fit: rows cannot be projected on it."""
+    """Return what is not as in the last fit, so that rows cannot be projected on it.
+
+    Views whose features differ, and "covariates" where columns of them are of another kind.
+    """
     from factorflow.api import open_posterior
+    from factorflow.data.given import model_meta
     from factorflow.models import configure
 
     fitted = open_posterior(last.path)
@@ -201,4 +205,8 @@ def other_features(last: Last, dataset: Dataset, model: ModelConfig | Mapping[st
             other.add(name)
         if own is None and before[name] > 1:  # nobody knows any more which they were
             other.add(name)
+    try:
+        model_meta(dataset, configure(model), like=fitted.meta)
+    except InputError:
+        other.add("covariates")
     return sorted(other)

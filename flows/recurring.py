@@ -180,25 +180,14 @@ def run_steps(
     from factorflow.data import open_dataset
 
     require("matplotlib", "draws the report")  # before the fit
-    if rule.accept is not None:
-        if accept is not None:
-            expected = "None with accept, which is a function"
-            raise InputError("rule.accept", rule.accept, expected, "Leave one of the two out.")
-        accept = import_hook(rule.accept)
+    accept = _choose_hook(rule, accept)
     history = History(folder.path)
     with history.locked():
         history.repair(rule.keep)
         last = last_fit(history, folder)
         path, ingested = steps.ingest(folder, lambda new: check_rows(history, last, new, rule))
         dataset = open_dataset(path)
-        asked = run_asked_for(dataset, model, options, last)
-        decided = due(last, asked, dataset.n_rows, rule, datetime.now(UTC))
-        if (
-            last is not None
-            and decided.action == "project"
-            and (views := other_features(last, dataset, model))
-        ):
-            decided = Due("fit", f"Other features than those of the last fit: {', '.join(views)}.")
+        decided = _decide(last, dataset, model, options, rule)
         if decided.action == "nothing":
             place = replace(folder, name=_latest_name(history, folder))
             _write_outdated(place, steps)
@@ -239,6 +228,31 @@ def run_steps(
         history.add(entry, dataset)
         history.prune(rule.keep)
         return RefreshResult(place, ingested, decided, entry, tuple(found))
+
+
+def _decide(
+    last: Last | None,
+    dataset: Dataset,
+    model: ModelConfig | Mapping[str, Any],
+    options: RunOptions,
+    rule: RefreshOptions,
+) -> Due:
+    """Return what is due; rows of other features cannot be projected."""
+    asked = run_asked_for(dataset, model, options, last)
+    decided = due(last, asked, dataset.n_rows, rule, datetime.now(UTC))
+    if last is not None and decided.action == "project" and (names := other_features(last, dataset, model)):
+        return Due("fit", f"Other features than those of the last fit: {', '.join(names)}.")
+    return decided
+
+
+def _choose_hook(rule: RefreshOptions, accept: Accept | None) -> Accept | None:
+    """Return the hook, given as a function or by its path."""
+    if rule.accept is None:
+        return accept
+    if accept is not None:
+        expected = "None with accept, which is a function"
+        raise InputError("rule.accept", rule.accept, expected, "Leave one of the two out.")
+    return import_hook(rule.accept)
 
 
 def import_hook(path: str) -> Accept:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -726,5 +727,12 @@ def test_a_changed_covariate_is_changed_data(tmp_path: Path) -> None:
         "project", "nothing", "project", "nothing",
     ]  # fmt: skip
     assert run(70, 2, "4") == "project"  # of a level that the fit does not know
-    found = factorflow.open_posterior(out / latest(out))
-    assert found.run["status"] == "projected"
+    head, *lines = obs.read_text().splitlines()
+    lines = [re.sub(r",(\d)\d*,", r",decade \1,", line) for line in lines]
+    obs.write_text("\n".join([head, *lines]) + "\n")
+    rule, reading = RefreshOptions(refit_growth=0.5), SourceOptions(obs=str(obs))
+    found = refresh(source, Folder.at(out), model, RunOptions(max_iter=3), rule, source_options=reading)
+    assert found.due == Due("fit", "Other features than those of the last fit: covariates.")
+    assert run(70, 2, "4") == "fit"
+    assert run(72, 2, "4") == "project"
+    assert factorflow.open_posterior(out / latest(out)).run["status"] == "projected"
