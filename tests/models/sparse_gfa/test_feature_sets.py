@@ -17,6 +17,7 @@ from factorflow.errors import InputError, UnusedWarning
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.loadings import LoadingSums, PriorConstants, get_prior
 from factorflow.models.sparse_gfa.loadings.informed import INSIDE, OUTSIDE
+from factorflow.models.sparse_gfa.start import set_components
 from factorflow.models.sparse_gfa.state import View
 from factorflow.report import write_report
 
@@ -120,6 +121,17 @@ def test_without_sets_the_same_factors_have_a_lower_bound(dataset: Any, world: d
     assert gain > 100.0
     with pytest.raises(InputError, match="expected one with feature sets"):
         plain.feature_sets()
+
+
+def test_sets_that_are_looked_at_fit_into_memory(
+    dataset: Any, world: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = world["sets"] | {"small": ["g1", "g2", "g3"], "tiny": ["g1", "g2"]}
+    settings = plan_of(dataset, model(sets)).model.settings
+    names = settings.sets.names
+    assert len(set_components._members(settings, "rna")) == N_SETS + 1  # two features are no set
+    monkeypatch.setattr(set_components, "MOST_PRODUCTS", 2 * SIZE**2 + 9)
+    assert [names[t] for t, _ in set_components._members(settings, "rna")] == ["set0", "set1", "small"]
 
 
 def test_a_set_finds_a_factor_that_is_too_weak_by_itself(tmp_path: Path) -> None:

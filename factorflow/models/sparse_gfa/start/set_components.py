@@ -40,6 +40,8 @@ __all__ = ["SetComponentsSweep", "looks_at_sets"]
 
 LARGEST = 300
 """Members of a set at most: larger sets are seen among all features."""
+MOST_PRODUCTS = 1 << 22
+"""Products of a view at most (32 MB): of more and larger sets only the smallest are looked at."""
 TRACY_WIDOM = 3.3
 """Largest eigenvalues of noise are above this, in units of s, once in a thousand sets."""
 UNKNOWN, LEAST_SPREAD = 0.05, 0.01
@@ -108,7 +110,11 @@ def _views(settings: Settings) -> list[str]:
 def _members(settings: Settings, name: str) -> list[tuple[int, Array]]:
     """Return the sets that are looked at, by number, with their members."""
     assert settings.sets is not None
-    return [(t, np.array(m)) for t, m in enumerate(settings.sets.members[name]) if 3 <= len(m) <= LARGEST]
+    found = [(t, np.array(m)) for t, m in enumerate(settings.sets.members[name]) if 3 <= len(m) <= LARGEST]
+    sizes = np.array([len(m) for _, m in found], np.int64)
+    order = np.argsort(sizes, kind="stable")
+    kept = set(order[np.cumsum(sizes[order] ** 2) <= MOST_PRODUCTS].tolist())
+    return [one for i, one in enumerate(found) if i in kept]
 
 
 def _candidates(settings: Settings, stats: SetStats) -> list[tuple[float, int, str, Array, Array]]:
