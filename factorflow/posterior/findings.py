@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float64
 
 from factorflow.errors import InputError, OptionText, pluralize
 from factorflow.posterior.active_views import active_views
@@ -17,24 +16,12 @@ from factorflow.posterior.confounders import batch, depth
 from factorflow.posterior.data_findings import LEAST_MANY, absent_features, dispersion, not_described
 from factorflow.posterior.finding import Finding, naming_option
 from factorflow.posterior.labels import names_of_rows
-from factorflow.posterior.mixing import effective_sizes, normal_scores, rank_rhat
+from factorflow.posterior.mixing_findings import mixing
 
 if TYPE_CHECKING:
     from factorflow.posterior.stored_posterior import StoredPosterior
 
 __all__ = ["Finding", "findings"]
-
-HIGH_RHAT = 1.01
-"""R-hat above this says that chains differ (Vehtari et al. 2021), unless it is high by chance, and ..."""
-
-RARE = 0.01
-"""... the largest of all R-hats of well-mixed chains is called high that often."""
-
-LEAST_SIZE = 100
-"""Effective draws a chain below which quantiles cannot be relied on (the same)."""
-
-MOST_DRAWN = 2_000_000
-"""Numbers of the draws that are looked at: of wide variables evenly spaced entries."""
 
 MOST_SAMPLES = 200_000
 """With more samples the scores of a sampler are not looked at one by one."""
@@ -70,7 +57,7 @@ def findings(posterior: StoredPosterior) -> list[Finding]:
         return [finding for part in parts for finding in part]
     parts = [_budget(posterior), _outliers(posterior)]
     if posterior.n_draws != 0:
-        parts += [_mixing(posterior), _baseline(posterior), dispersion(posterior)]
+        parts += [mixing(posterior), _baseline(posterior), dispersion(posterior)]
         parts += [
             _no_factors(posterior),
             _unstable(posterior),
@@ -110,89 +97,6 @@ def _more(path: str | None) -> str:
     if path is None:
         return "Fit again with larger budgets."
     return f"Resume it: factorflow resume {path}"
-
-
-def _mixing(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Find chains that have not mixed, or autocorrelated draws."""
-    n_draws = posterior.n_draws
-    if n_draws is None:
-        return
-    names, draws = _sample_entries(posterior)
-    n_chains = draws.shape[0]
-    more = "Fit with more burn-in and draws, and look at posterior.diagnostics() and plot_trace"
-    if n_draws < 4:
-        yield Finding(
-            "mixing", f"{n_draws} draws of each chain do not show whether the chains mix.", f"{more}."
-        )
-        return
-    with np.errstate(invalid="ignore", divide="ignore"):
-        scores = normal_scores(draws)
-        r_hat, sizes = rank_rhat(draws, scores), effective_sizes(draws, scores)
-        bound = _high_rhat(effective_sizes(draws, scores, within_chains=True), n_chains)
-    least = LEAST_SIZE * n_chains
-    few = sizes < least
-    high = r_hat > np.where(few, HIGH_RHAT, bound)  # chance is no excuse where draws are few
-    if not (high.any() or few.any()):
-        return
-    looked = f"of {len(names)} continuous entries looked at"
-    said = []
-    if high.any():
-        worst = int(np.nanargmax(r_hat))
-        where = f"in {high.sum()} {looked} ({r_hat[worst]:.2f} in {names[worst]})"
-        said.append(f"R-hat is above {HIGH_RHAT}, beyond chance, {where}")
-    if few.any():
-        worst = int(np.nanargmin(sizes))
-        which = f"in {few.sum()}{'' if said else f' {looked}'} the effective sample size is below {least}"
-        said.append(f"{which} ({sizes[worst]:.0f} of {n_chains * n_draws} draws in {names[worst]})")
-    what = "The chains have not mixed" if high.any() else "The draws are autocorrelated"
-    fewer = "; fewer factors mix better" if high.any() and posterior.factors else ""
-    alone = "; fit several chains" if n_chains == 1 else ""
-    yield Finding("mixing", f"{what}: {'; '.join(said)}.", f"{more}{fewer}{alone}.")
-
-
-def _high_rhat(sizes: Float64[np.ndarray, " E"], n_chains: int) -> Float64[np.ndarray, " E"]:
-    """Return above which R-hat E entries with these effective sizes (within chains) differ between chains.
-
-    With n effective draws of each of 2 C half chains that have mixed, n (R-hat^2 - 1) + 1 is about
-    chi-square / df, df = 2 C - 1: 1.01 is the mean of 4 chains of 100, and the largest of hundreds of entries
-    lies far above its mean (of bulk and tail the larger one, hence 2 E).
-    """
-    from scipy.special import chdtri
-
-    df = 2 * n_chains - 1
-    excess = chdtri(df, RARE / (2 * len(sizes))) / df * 2 * n_chains
-    return np.asarray(np.fmax(HIGH_RHAT, np.sqrt(1.0 + excess / np.maximum(sizes, 1e-300))))
-
-
-def _sample_entries(posterior: StoredPosterior) -> tuple[list[str], Any]:
-    """Return entries of the global variables, evenly spaced, with their names: (chain, draw, entry)."""
-    drawn = posterior.tree["posterior"]
-    chosen = [
-        str(name)
-        for name, variable in drawn.data_vars.items()
-        if variable.dims[:2] == ("chain", "draw")
-        and "obs" not in variable.dims
-        and variable.dtype.kind == "f"
-    ]
-    most = max(1, MOST_DRAWN // max(1, drawn.sizes["chain"] * drawn.sizes["draw"] * len(chosen)))
-    names, parts = [], []
-    for name in chosen:
-        array = posterior.draws(name)
-        values = array.values.reshape(*array.shape[:2], -1)
-        taken = np.unique(np.linspace(0, values.shape[2] - 1, min(most, values.shape[2])).astype(int))
-        labels = [array[dim].values if dim in array.coords else range(n) for dim, n in _entry_dims(array)]
-        where = np.unravel_index(taken, array.shape[2:]) if labels else ()
-        marks = [
-            ", ".join(str(label[i]) for label, i in zip(labels, place, strict=True))
-            for place in zip(*where, strict=True)
-        ]
-        names += [f"{name}[{mark}]" for mark in marks] if labels else [name]
-        parts.append(values[:, :, taken])
-    return names, np.concatenate(parts, axis=2).astype(float)
-
-
-def _entry_dims(array: Any) -> list[tuple[str, int]]:
-    return list(zip(map(str, array.dims[2:]), array.shape[2:], strict=True))
 
 
 def _outliers(posterior: StoredPosterior) -> Iterator[Finding]:

@@ -18,8 +18,9 @@ from factorflow.api import Posterior
 from factorflow.errors import InputError
 from factorflow.posterior.active_views import active_views
 from factorflow.posterior.data_findings import dispersion
-from factorflow.posterior.findings import Finding, _largest_shares, _sample_entries
+from factorflow.posterior.findings import Finding, _largest_shares
 from factorflow.posterior.mixing import effective_sizes, rank_rhat
+from factorflow.posterior.mixing_findings import _sample_entries
 from factorflow.report import write_report
 
 
@@ -256,7 +257,7 @@ def test_of_wide_variables_entries_are_looked_at_all_over(bits: Any, monkeypatch
     names, _ = _sample_entries(posterior)
     assert "scores_draws" in posterior.tree["posterior"]  # of samples nothing is looked at, nor of switches
     assert not any(name.startswith(("scores", "inclusion")) for name in names)
-    monkeypatch.setattr("factorflow.posterior.findings.MOST_DRAWN", 2 * 6 * 3 * 5)
+    monkeypatch.setattr("factorflow.posterior.mixing_findings.MOST_DRAWN", 2 * 6 * 3 * 5)
     fewer, draws = _sample_entries(posterior)
     assert len(fewer) < len(names)
     loadings = posterior.draws("loadings_binary")

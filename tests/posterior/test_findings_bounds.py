@@ -13,9 +13,9 @@ from scipy.stats import chi2
 
 from factorflow.data import Holdout
 from factorflow.likelihoods import get_likelihood
-from factorflow.posterior import data_findings, findings
+from factorflow.posterior import data_findings, mixing_findings
 from factorflow.posterior.data_findings import _mean, _overdispersed_features, _residuals
-from factorflow.posterior.findings import _baseline, _mixing, _no_factors, _scales, _unstable
+from factorflow.posterior.findings import _baseline, _no_factors, _scales, _unstable
 from factorflow.posterior.mixing import effective_sizes, rank_rhat
 
 
@@ -25,10 +25,12 @@ def mixing(
     """Return what is said of two chains with these R-hats and sizes; None: nothing."""
     draws = np.zeros((2, n_draws, len(r_hat)))
     names = [f"entry{i}" for i in range(len(r_hat))]
-    monkeypatch.setattr(findings, "_sample_entries", lambda posterior: (names, draws))
-    monkeypatch.setattr(findings, "rank_rhat", lambda *given: np.array(r_hat))
-    monkeypatch.setattr(findings, "effective_sizes", lambda *given, within_chains=False: np.array(sizes))
-    found = list(_mixing(SimpleNamespace(n_draws=n_draws, factors=["f"] * n_factors)))  # type: ignore[arg-type]
+    monkeypatch.setattr(mixing_findings, "_sample_entries", lambda posterior: (names, draws))
+    monkeypatch.setattr(mixing_findings, "rank_rhat", lambda *given: np.array(r_hat))
+    monkeypatch.setattr(
+        mixing_findings, "effective_sizes", lambda *given, within_chains=False: np.array(sizes)
+    )
+    found = list(mixing_findings.mixing(SimpleNamespace(n_draws=n_draws, factors=["f"] * n_factors)))  # type: ignore[arg-type]
     return found[0] if found else None
 
 
@@ -65,12 +67,12 @@ def test_the_highest_of_many_is_not_held_against_chains(monkeypatch: pytest.Monk
 def test_chains_that_have_mixed_are_not_blamed() -> None:
     """200 entries of 4 chains of 1000 draws, 1000 of them effective: but for chance, no R-hat is high."""
     x = lfilter([1.0], [1.0, -0.6], np.random.default_rng(0).normal(size=(4, 1200, 200)), axis=1)[:, 200:]
-    r_hat, bound = rank_rhat(x), findings._high_rhat(effective_sizes(x, within_chains=True), 4)
-    assert (r_hat > findings.HIGH_RHAT).any()
+    r_hat, bound = rank_rhat(x), mixing_findings._high_rhat(effective_sizes(x, within_chains=True), 4)
+    assert (r_hat > mixing_findings.HIGH_RHAT).any()
     assert (r_hat < bound).all()
     x[0] += 0.6 * x.std()
     within = effective_sizes(x, within_chains=True)
-    np.testing.assert_allclose(findings._high_rhat(within, 4), bound, rtol=0.01)
+    np.testing.assert_allclose(mixing_findings._high_rhat(within, 4), bound, rtol=0.01)
     assert (rank_rhat(x) > bound).mean() > 0.9
 
 
@@ -81,8 +83,8 @@ def test_four_draws_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_one_chain_is_told_to_have_company(monkeypatch: pytest.MonkeyPatch) -> None:
     mixing(monkeypatch, [1.0], [1.0])
-    monkeypatch.setattr(findings, "_sample_entries", lambda posterior: (["x"], np.zeros((1, 9, 1))))
-    (found,) = _mixing(SimpleNamespace(n_draws=9, factors=[]))  # type: ignore[arg-type]
+    monkeypatch.setattr(mixing_findings, "_sample_entries", lambda posterior: (["x"], np.zeros((1, 9, 1))))
+    (found,) = mixing_findings.mixing(SimpleNamespace(n_draws=9, factors=[]))  # type: ignore[arg-type]
     assert "is below 100 (1 of 9 draws" in found.message
     assert found.remedy.endswith("; fit several chains.")
 
