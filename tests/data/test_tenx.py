@@ -173,3 +173,24 @@ def test_annotated_data_with_that_ending(tmp_path: Path) -> None:
     data = anndata.AnnData(COUNTS.toarray().T.astype("f4"))
     data.write_h5ad(tmp_path / "x.h5")
     np.testing.assert_array_equal(write_dataset(tmp_path / "s", tmp_path / "x.h5").values("x"), data.X)
+
+
+def test_files_with_barcodes_in_common(tmp_path: Path) -> None:
+    """They are of different cells: the names of the files tell them apart."""
+    kinds = ["Gene Expression"] * 9
+    parts = [h5_of(tmp_path / f"run{i}.h5", 3, kinds) for i in (1, 2)]
+    with pytest.warns(DataWarning, match="view 'rna': barcodes are in several files"):
+        dataset = write_dataset(tmp_path / "s", {"rna": parts})
+    assert dataset.obs_names.tolist() == [f"run{i}_{name}" for i in (1, 2) for name in BARCODES]
+    assert dataset.obs["file"].tolist() == ["run1.h5"] * 25 + ["run2.h5"] * 25
+    np.testing.assert_array_equal(dataset.values("rna")[25:], COUNTS.toarray().T)
+    for i in (1, 2):
+        (tmp_path / f"patient{i}" / "outs").mkdir(parents=True)
+    folders = [folder_of(tmp_path / f"patient{i}" / "outs" / "filtered", 3, kinds) for i in (1, 2)]
+    with pytest.warns(DataWarning, match="barcodes are in several files"):
+        dataset = write_dataset(tmp_path / "u", {"rna": folders})
+    assert dataset.obs_names[::25].tolist() == [f"patient{i}_{BARCODES[0]}" for i in (1, 2)]
+    folder = folder_of(tmp_path / "cells", 3, kinds)
+    text(folder / "barcodes.tsv.gz", [f"other{i}" for i in range(25)])
+    other = write_dataset(tmp_path / "t", {"rna": [parts[0], folder]})
+    assert other.obs_names.tolist() == [*BARCODES, *(f"other{i}" for i in range(25))]

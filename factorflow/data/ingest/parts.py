@@ -67,6 +67,7 @@ def join_parts(
     """
     kind = reading.kinds(view)
     sources = _select_features(_number_rows([source for source, _ in parts]), reading.join)
+    sources = _prefix_barcodes(view, names, sources)
     samples = _samples(view, names, sources)
     coded = kind is not None and kind.coded
     features, where = (None, None) if coded else _features(view, names, sources, reading.join)
@@ -143,6 +144,28 @@ def _number_rows(sources: list[Source]) -> list[Source]:
     if not counted or all(source.samples is None for source in sources):
         return sources
     return [replace(source, samples=labels(source.array.index)) for source in sources]
+
+
+def _prefix_barcodes(view: str, names: Sequence[str], sources: list[Source]) -> list[Source]:
+    """Return files of barcodes with their names in front of these, if some are in several of them."""
+    if not all(source.barcodes and source.samples is not None for source in sources):
+        return sources
+    every = np.concatenate([source.samples for source in sources if source.samples is not None])
+    if np.unique(every).size == every.size:
+        return sources
+    warn(f"view {view!r}: barcodes are in several files, whose names are put in front of all of them")
+    return [
+        replace(source, samples=np.char.add(f"{name}_", source.samples))
+        for name, source in zip(_short_names(names), sources, strict=True)
+        if source.samples is not None
+    ]
+
+
+def _short_names(names: Sequence[str]) -> list[str]:
+    """Return the last part of paths in which all of them differ, without its ending; else their numbers."""
+    paths = [Path(name).with_suffix("").parts[::-1] for name in names]
+    found = next((list(level) for level in zip(*paths, strict=False) if len(set(level)) == len(paths)), None)
+    return found or [str(number) for number in range(len(paths))]
 
 
 def _samples(view: str, names: Sequence[str], sources: list[Source]) -> NDArray[np.str_] | None:

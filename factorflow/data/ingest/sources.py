@@ -54,6 +54,8 @@ class Source:
         The features that are to be taken; None: all.
     read_as : str
         What was decided when its file was read, in words.
+    barcodes : bool
+        Whether the names of its samples tell apart those of its file alone.
     about : DataFrame or None
         Metadata of the features, a row for each in order; None: there are none.
     """
@@ -67,6 +69,7 @@ class Source:
     levels: NDArray[Any] | None = None
     marked: NDArray[np.bool_] | None = None
     read_as: str = ""
+    barcodes: bool = False
     about: pd.DataFrame | None = None
     remedy: ClassVar[str] = DAMAGED
     """What to do where its values cannot be read."""

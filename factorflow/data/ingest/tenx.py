@@ -117,7 +117,7 @@ def _split_by_type(
     for kind, name in names.items():
         marked: NDArray[np.bool_] = np.array([own == kind for own in types])
         source = Source(rows, samples, features, dtype=read_type(reading.kinds(name)))
-        source.about = about if about.shape[1] else None
+        source.about, source.barcodes = about if about.shape[1] else None, True
         found[name] = (source if marked.all() else replace(source, marked=marked)).select()
     return found
 
