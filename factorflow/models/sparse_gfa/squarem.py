@@ -8,8 +8,8 @@ r = h_1 - h_0 and v = h_2 - 2 h_1 + h_0, what is reached is put at::
     h_0 + 2 s r + s^2 v,   s = |r| / |v|
 
 (Varadhan and Roland 2008; s = 1 is h_2), with one s for slab means of all views, scaled by inclusion and the
-precision of the noise, one for the coefficients of each view, and one for each precision and each odds (their
-logarithm). Changes of basis come before h_0. The pass that follows has the last word (`judge_snapshot`):
+precision of the noise, one for the coefficients of each view, and one for each precision, odds and share
+(their logarithm). Changes of basis come before h_0. The pass that follows has the last word (`judge_snapshot`):
 where its objective is lower than what was recorded, all is as it was, and steps get shorter. With tangents
 the second pass has to be the better one, too, and no predictor moves by more than `REACH`.
 
@@ -170,6 +170,7 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Iterate, Iterate
         )
         views[name] = replace(
             third,
+            counts=_counts([p.views[name].counts for p in path], most),
             theta_on=total * share,
             theta_off=total * (1.0 - share),
             alpha_rate=third.alpha_shape / np.exp(alpha),
@@ -178,6 +179,15 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Iterate, Iterate
             pairs=precision_pairs(settings, name, weights[name]),
         )
     return replace(globals_, weights=weights, views=views)
+
+
+def _counts(path: Sequence[Float64[Array, "P K"] | None], most: float) -> Float64[Array, "P K"] | None:
+    """Return where the shares of each factor go, their counts in all as they are."""
+    known = [counts for counts in path if counts is not None]
+    if len(known) < len(path):
+        return path[-1]
+    found = np.exp(_forward([np.log(counts) for counts in known], most))
+    return np.asarray(found * (known[-1].sum(axis=0) / found.sum(axis=0)))
 
 
 def _reach(
@@ -205,7 +215,7 @@ def _length(change: float, bend: float, most: float) -> float:
     return float(np.clip(change / max(bend, 1e-300), 1.0, most))
 
 
-def _forward(path: Sequence[Float64[Array, " n"]], most: float) -> Float64[Array, " n"]:
+def _forward(path: Sequence[Float64[Array, "*n"]], most: float) -> Float64[Array, "*n"]:
     """Return where each number goes: further only if it slows down."""
     r, v = _differences(path)
     length = np.where(r * v < 0.0, np.clip(np.abs(r) / np.maximum(np.abs(v), 1e-300), 1.0, most), 1.0)
