@@ -51,7 +51,10 @@ DATA: dict[str, tuple[str, tuple[dict[str, Any], ...]]] = {
     ),
     "5 levels": ("poisson", ({}, {"likelihoods": "ordinal"})),
     "coverage": ("poisson", ({"likelihoods": "poisson"}, {})),
-    "heavy loadings": ("gaussian", ({}, {"loadings": "horseshoe"}, {"loadings": "ard"})),
+    "heavy loadings": (
+        "gaussian",
+        ({}, {"loadings": "horseshoe"}, {"loadings": "adaptive_shrinkage"}, {"loadings": "ard"}),
+    ),
 }
 """By kind of data, how entries are stored, and the options of the fits; the first is the default."""
 

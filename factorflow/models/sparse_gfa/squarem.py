@@ -9,9 +9,10 @@ r = h_1 - h_0 and v = h_2 - 2 h_1 + h_0, what is reached is put at::
 
 (Varadhan and Roland 2008; s = 1 is h_2), with one s for slab means of all views, scaled by inclusion and the
 precision of the noise, one for the coefficients of each view, and one for each precision, odds and share
-(their logarithm). Changes of basis come before h_0. The pass that follows has the last word (`judge_snapshot`):
-where its objective is lower than what was recorded, all is as it was, and steps get shorter. With tangents
-the second pass has to be the better one, too, and no predictor moves by more than `REACH`.
+(their logarithm). Changes of basis come before h_0. The pass that follows has the last word
+(`judge_snapshot`): where its objective is lower than what was recorded, all is as it was, and steps get
+shorter. With tangents the second pass has to be the better one, too, and no predictor moves by more than
+`REACH`.
 
 References
 ----------
