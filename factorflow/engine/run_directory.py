@@ -280,9 +280,7 @@ class Output:
         """Delete what an earlier run left in the directory, but for what is resumed."""
         if self._look(run) != self._present:
             expected = "a path that no other run writes"
-            raise InputError(
-                "out", str(self.path), expected, "Another run wrote it just now: inspect it."
-            )
+            raise InputError("out", str(self.path), expected, "Another run wrote it just now: inspect it.")
         if self.resuming:
             for temporary in list(run.path.rglob("*.partial")):
                 delete(temporary)

@@ -269,9 +269,7 @@ def _ends(root: Location, chunks: Chunks, remedy: str) -> Iterator[bytes]:
     def read(name: str) -> bytes:
         content = (root / name).read_bytes()
         if damage := chunk_damage(content, chunks[1]):
-            raise _damage_error(
-                root / name, damage, "an intact chunk", remedy
-            )
+            raise _damage_error(root / name, damage, "an intact chunk", remedy)
         return content[-CRC_BYTES:]
 
     return map_concurrently(isinstance(root, RemotePath), read, chunks[0])

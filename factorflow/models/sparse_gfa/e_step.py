@@ -63,15 +63,13 @@ def map_rows(
     """
     globals_ = given.globals_
     codes = settings.group_codes(block)
-    before = None
-    if local is not None and globals_.snapshot is not None and not step.projecting:
-        before = local if local.before is None else local.before
+    before = None if step.projecting else scores_before(local, globals_)
     if not step.projecting and phase != "known":  # new ones never changed basis
         local = rotated_scores(local, globals_)
     if phase == "start":
         local = _start(settings, block, globals_, step)
-    elif local is None and settings.stateful:  # new samples, seen by no iteration before
-        local = blank_scores(settings, np.zeros((block.n_rows, globals_.n_factors)))
+    else:
+        local = or_blank(settings, block, local, globals_)
     if settings.n_noise_groups == 1:
         rows = update_rows(settings, block, codes, local, given, 0, phase, new=step.projecting)
         new, stats = rows.local, sum_statistics(settings, codes, rows, given.globals_)
@@ -81,6 +79,20 @@ def map_rows(
         stats = add_groups([(g, added) for g, (_, added) in done], settings.n_noise_groups)
         new = scatter_rows([(p[1], d[1][0]) for p, d in zip(parts, done, strict=True)], block.n_rows)
     return (replace(new, before=before) if settings.stateful else None), stats
+
+
+def or_blank(settings: Settings, block: Block, local: Local | None, globals_: Globals) -> Local | None:
+    """Return the scores of rows; of new samples, seen by no iteration before, what a stage starts with."""
+    if local is None and settings.stateful:
+        return blank_scores(settings, np.zeros((block.n_rows, globals_.n_factors)))
+    return local
+
+
+def scores_before(local: Local | None, globals_: Globals) -> Local | None:
+    """Return the scores to go back to, of before a longer step; None where there is none."""
+    if local is None or globals_.snapshot is None:
+        return None
+    return local if local.before is None else local.before
 
 
 def rotated_scores(local: Local | None, globals_: Globals) -> Local | None:
@@ -160,10 +172,10 @@ def update_rows(
         updated, entropy, precision = local, blank_entropy(local.mean), blank_precision(local.mean)
     else:
         unknown = settings.covariates is not None and bool(np.isnan(block.columns[COVARIATES]).any())
-        courses = None
-        if globals_.courses is not None:
+        courses, known = None, globals_.courses if new else given.courses(each=each)
+        if known is not None:
             assert settings.smooth is not None
-            courses = course_prior(settings.smooth, block, globals_.courses, each=each, new=new)
+            courses = course_prior(settings.smooth, block, known, each=each, new=new)
         updated, entropy, precision, given_courses = update_scores(
             settings, codes, design, local, globals_, evidence, courses, unknown=unknown
         )

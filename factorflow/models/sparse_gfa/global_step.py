@@ -57,8 +57,12 @@ def finish_iteration(
     step: Step,
     *,
     sparse: bool,
+    further: bool = True,
 ) -> tuple[Globals, dict[str, float]]:
-    """Update what all features share, given updated features; return the new globals and the bound."""
+    """Update what all features share, given updated features; return the new globals and the bound.
+
+    ``further``: whether the pass may be taken further (`squarem`).
+    """
     k = globals_.n_factors
     new = replace(
         globals_,
@@ -119,7 +123,7 @@ def finish_iteration(
         gain = objective - globals_.objective
         little = step.count > 0 and abs(gain) < _least_gain(settings, info)  # of the first it is not known
         new = _start_trial(settings, globals_, new, objective, little=little)
-    if not new.restored and (new.snapshot is None or not new.snapshot.trial):
+    if further and not new.restored and (new.snapshot is None or not new.snapshot.trial):
         new = squarem_step(settings, new, objective, step.count)
     info["n_factors"] = float(new.n_factors)
     return replace(new, objective=objective), info

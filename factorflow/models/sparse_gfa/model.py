@@ -60,6 +60,7 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
     sparse: bool
     warm: bool = False
     projecting: bool = False
+    further: bool = True
     name: ClassVar[str] = "update"
 
     def send(self, globals_: Globals) -> Globals:
@@ -105,7 +106,8 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         step: Step,
     ) -> tuple[Globals, Info]:
         """Update shared parameters and compute the bound; see `finish_iteration`."""
-        return finish_iteration(self.settings, globals_, stats, parts, sums, step, sparse=self.sparse)
+        how = {"sparse": self.sparse, "further": self.further}
+        return finish_iteration(self.settings, globals_, stats, parts, sums, step, **how)
 
     def takes_all(self, globals_: Globals) -> bool:
         """Return whether stored scores change basis first, or are those of before: of all blocks."""
@@ -196,12 +198,14 @@ class SparseGFAModel(Model[Globals, Local]):
             return []
         loadings = UpdateSweep(s, sparse=True, warm=True)
         fit = self._sparse_stage(loadings)
-        sweeps = CourseSweep(s, opening=True), loadings, loadings
-        after = CourseSweep(s, opening=False), loadings, loadings
+        twice = replace(loadings, further=False), loadings
+        sweeps, after = (CourseSweep(s, opening=True), *twice), (CourseSweep(s, opening=False), *twice)
         return [
             Stage[Globals]("places", (PlacesSweep(s),), 1, counts=False, enter=whole_steps),
             replace(fit, name="smooth", sweeps=sweeps),
-            replace(fit, name="smooth or not", sweeps=after, enter=close_courses),
+            replace(
+                fit, name="smooth or not", sweeps=after, enter=partial(_both, whole_steps, close_courses)
+            ),
         ]
 
     def _sparse_stage(self, sweep: UpdateSweep, enter: Enter | None = None) -> Stage[Globals]:

@@ -17,7 +17,8 @@ from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import log_size_factors
-from factorflow.models.sparse_gfa.smooth.rows import for_blocks
+from factorflow.models.sparse_gfa.smooth.courses import Courses
+from factorflow.models.sparse_gfa.smooth.rows import for_blocks, with_tables
 from factorflow.models.sparse_gfa.state import (
     Fixed,
     Globals,
@@ -154,6 +155,16 @@ class PreparedGlobals:
     def __init__(self, settings: Settings, globals_: Globals) -> None:
         self.settings, self.globals_ = settings, globals_
         self._tables: dict[tuple[int, bool], dict[str, Table]] = {}
+        self._courses: dict[bool, Courses] = {}
+
+    def courses(self, *, each: bool) -> Courses | None:
+        """Return the courses with the tables that rows of the fit need; ``each``: see `with_tables`."""
+        courses, smooth = self.globals_.courses, self.settings.smooth
+        if courses is None or smooth is None:
+            return None
+        if each not in self._courses:
+            self._courses[each] = with_tables(smooth, courses, each=each)
+        return self._courses[each]
 
     def tables(self, noise_group: int, values: Shaped[Array, "B D"]) -> dict[str, Table]:
         """Return what the rows of a noise group need to know of each view, where ``values`` of them lie."""

@@ -71,19 +71,20 @@ def finish(
         levels.append(np.zeros(block.n_rows) if level is None else level)
     sizes = np.exp(np.stack(levels, axis=1))
     design, codes = settings.design(block, found)[:, 1:], settings.group_codes(block)
-    return Final(found, sizes, design, codes, _courses(settings, block, given.globals_, new=step.projecting))
+    return Final(found, sizes, design, codes, _courses(settings, block, given, new=step.projecting))
 
 
 def _courses(
-    settings: Settings, block: Block, globals_: Globals, *, new: bool
+    settings: Settings, block: Block, given: PreparedGlobals, *, new: bool
 ) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]] | None:
     """Return mean and variance of the courses of the rows; 0 of factors without one, NaN where unknown."""
     if settings.smooth is None:
         return None
-    shape = block.n_rows, globals_.n_factors
-    if globals_.courses is None:
+    courses = given.globals_.courses if new else given.courses(each=True)
+    if courses is None:
+        shape = block.n_rows, given.globals_.n_factors
         return np.zeros(shape), np.zeros(shape)
-    return courses_of_rows(settings.smooth, block, globals_.courses, new=new)
+    return courses_of_rows(settings.smooth, block, courses, new=new)
 
 
 def _rows_table(settings: Settings) -> list[Variable]:

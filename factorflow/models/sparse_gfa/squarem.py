@@ -84,11 +84,12 @@ def needs_longer_step(settings: Settings, before: Globals, count: int) -> bool:
     count : int
         Passes of the stage before it.
     """
-    return _possible(settings, before) and count >= SLOW and before.snapshot is None
+    slow = count >= SLOW and before.courses is None
+    return _possible(settings, before) and slow and before.snapshot is None
 
 
 def _possible(settings: Settings, globals_: Globals) -> bool:
-    return settings.accelerates and globals_.n_factors > 0 and globals_.courses is None
+    return settings.accelerates and globals_.n_factors > 0
 
 
 def judge_snapshot(

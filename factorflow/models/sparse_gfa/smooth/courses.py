@@ -218,6 +218,11 @@ class _Site:
         along = solve_triangular(steep, turned_root(root, linear[:, None])[:, 0], lower=True)
         return cls(root, along, wide, steep)
 
+    def at(self, linear: Float64[Array, " M"]) -> _Site:
+        """Return the same with another linear term."""
+        turned = turned_root(self.root, linear[:, None])[:, 0]
+        return replace(self, along=np.asarray(solve_triangular(self.steep, turned, lower=True)))
+
     @property
     def value(self) -> float:
         """e_k."""
@@ -305,29 +310,35 @@ def update_courses(basis: Basis, courses: Courses, forms: Forms, starts: int = 1
     starts : int
         Length scales that each course is tried with, as it is among them; 0: parameters stay as they are.
     """
-    slope = forms.slope.copy()
+    slope, smooth = forms.slope.copy(), [int(k) for k in np.flatnonzero(courses.is_smooth)]
     mean, covariance = courses.mean.copy(), courses.covariance.copy()
     lengths, sharing = courses.lengths.copy(), courses.sharing.copy()
     energy, logdet = courses.energy.copy(), courses.logdet.copy()
     nats, average = courses.evidence.copy(), courses.average.copy()
-    smooth = [int(k) for k in np.flatnonzero(courses.is_smooth)]
+    sites: dict[int, _Site] = {}
     for turn in range(TURNS if forms.turns else 1):
         for k in smooth:
             form, before = forms.form(k, k), mean[k].copy()
             linear = slope[k] + forms.ratio * (form @ before)
             share = 1.0 - float(courses.noise[k])
-            given = basis, courses, form, linear
-            if not turn and starts:
-                lengths[k], sharing[k] = _learn(*given, lengths[k], sharing[k], share, forms.ratio, starts)
-            scaled, _ = basis.scaled_covariance(lengths[k], sharing[k], courses.second)
-            site = _Site.of(share * scaled, form, linear, forms.ratio)
-            nats[k], energy[k], logdet[k] = site.value, site.energy, site.logdet
-            half = site.half(np.eye(len(linear)))
-            mean[k], covariance[k] = site.mean, half.T @ half
-            average[k] = float((covariance[k] * courses.second).sum())
+            if turn:
+                sites[k] = sites[k].at(linear)
+            else:
+                given = basis, courses, form, linear
+                if starts:
+                    found = _learn(*given, lengths[k], sharing[k], share, forms.ratio, starts)
+                    lengths[k], sharing[k] = found
+                scaled, _ = basis.scaled_covariance(lengths[k], sharing[k], courses.second)
+                sites[k] = _Site.of(share * scaled, form, linear, forms.ratio)
+            mean[k] = sites[k].mean
             if forms.turns:
                 for j in smooth:
                     slope[j] -= forms.form(j, k) @ (mean[k] - before)
+    for k, site in sites.items():
+        half = site.half(np.eye(mean.shape[1]))
+        covariance[k] = half.T @ half
+        nats[k], energy[k], logdet[k] = site.value, site.energy, site.logdet
+        average[k] = float((covariance[k] * courses.second).sum())
     return replace(
         courses,
         mean=mean,

@@ -43,10 +43,11 @@ __all__ = [
     "place_functions",
     "site_sums",
     "spread_scores",
+    "with_tables",
 ]
 
-LEAST_VARIANCE = 1e-12
-"""Share of the largest variance of a course below which a direction of its coefficients is left out."""
+LEAST_VARIANCE = 1e-8
+"""Share of the variance of the coefficients of a course that may be left out, with their least directions."""
 
 
 @dataclass(frozen=True)
@@ -127,40 +128,47 @@ class SiteSums:
 
 
 def for_blocks(smooth: SmoothSettings, courses: Courses) -> Courses:
-    """Return what the blocks need of the courses."""
-    if courses.values is not None:
-        return courses
-    values, spread = _tables(smooth, courses)
+    """Return what the blocks of a fit need of the courses."""
     k = len(courses.noise)
     return replace(
-        courses,
+        with_tables(smooth, courses, each=False),
         mean=np.zeros((k, 0)),
         covariance=np.zeros((k, 0, 0)),
         second=np.zeros((0, 0)),
-        values=values,
-        spread=None if smooth.complete else spread,
     )
 
 
-def _tables(smooth: SmoothSettings, courses: Courses) -> tuple[Float64[Array, "M K"], Float64[Array, "M V"]]:
-    """Return E f and Var f by place; of cosines E c, and roots of Cov c side by side, as many a factor."""
+def with_tables(smooth: SmoothSettings, courses: Courses, *, each: bool) -> Courses:
+    """Return the courses with tables for rows of the fit.
+
+    E f and Var f by place; of cosines E c, and roots of Cov c side by side, as many for each factor that has
+    a course. ``each``: see `course_prior`.
+    """
+    if courses.values is None:
+        values = courses.mean
+        if isinstance(smooth.basis, Points):
+            values = values - (values @ courses.centre)[:, None]
+        courses = replace(courses, values=values.T.copy())
+    if courses.spread is None and (each or not smooth.complete):
+        courses = replace(courses, spread=_spread(smooth, courses))
+    return courses
+
+
+def _spread(smooth: SmoothSettings, courses: Courses) -> Float64[Array, "M V"]:
     if isinstance(smooth.basis, Points):
-        centre = courses.centre
-        pulled = courses.covariance @ centre
+        pulled = courses.covariance @ courses.centre
         variances = np.diagonal(courses.covariance, axis1=1, axis2=2) - 2.0 * pulled
-        variances = variances + (pulled @ centre)[:, None]
-        return (courses.mean - (courses.mean @ centre)[:, None]).T, np.maximum(variances, 0.0).T
-    roots = [_root(covariance) for covariance in courses.covariance]
+        variances = variances + (pulled @ courses.centre)[:, None]
+        return np.asarray(np.maximum(variances, 0.0).T)
+    roots = [_root(covariance) for covariance in courses.covariance[courses.is_smooth]]
     width = max((root.shape[1] for root in roots), default=0)
     wide = [np.pad(root, ((0, 0), (0, width - root.shape[1]))) for root in roots]
-    return courses.mean.T.copy(), np.concatenate(wide, axis=1)
+    return np.concatenate(wide, axis=1) if wide else np.zeros((len(courses.centre), 0))
 
 
 def _root(covariance: Float64[Array, "M M"]) -> Float64[Array, "M r"]:
-    if not covariance.any():
-        return np.zeros((len(covariance), 0))
     values, vectors = np.linalg.eigh(covariance)
-    kept = values > LEAST_VARIANCE * values[-1]
+    kept = np.cumsum(np.maximum(values, 0.0)) > LEAST_VARIANCE * values.sum()
     return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))
 
 
@@ -176,7 +184,7 @@ def course_prior(
     block : Block
         The rows.
     courses : Courses
-        Whole, or as `for_blocks` left them.
+        With tables (`with_tables`); of rows that are not of the fit whole.
     each : bool
         Whether each row's own variance of f is needed where views are complete.
     new : bool
@@ -192,8 +200,7 @@ def course_prior(
     if not known.all():
         precision = np.where(known[:, None], precision, 1.0)
     values, spread = courses.values, courses.spread
-    if values is None or (each and spread is None):
-        values, spread = _tables(smooth, courses)
+    assert values is not None
     functions = _functions(basis, block, places, codes, courses.centre)
     if isinstance(basis, Points):
         mean = np.where(known[:, None], values[functions], 0.0)
@@ -205,9 +212,10 @@ def course_prior(
     if isinstance(basis, Points):
         variance = np.where(known[:, None], spread[functions], 0.0)
     else:
-        width = spread.shape[1] // max(1, mean.shape[1])
+        variance = np.zeros(mean.shape)
+        own = np.flatnonzero(courses.is_smooth)
         squares = (functions @ spread) ** 2
-        variance = squares.reshape(len(mean), mean.shape[1], width).sum(axis=2)
+        variance[:, own] = squares.reshape(len(mean), len(own), -1).sum(axis=2) if len(own) else 0.0
     return CoursePrior(mean, variance, precision, known, functions)
 
 

@@ -18,7 +18,7 @@ from jaxtyping import Float64
 from factorflow.kernels.linalg import pack, unpack, whitening
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
-from factorflow.models.sparse_gfa.e_step import rotated_scores, update_rows
+from factorflow.models.sparse_gfa.e_step import or_blank, rotated_scores, scores_before, update_rows
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores, strip_for_workers
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.basis import Basis, Points
@@ -91,7 +91,7 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
         """Return the sums of a block; scores are those of the fit so far."""
         settings, smooth = self.settings, self.settings.smooth
         assert smooth is not None
-        local = rotated_scores(local, given.globals_)
+        local = or_blank(settings, block, rotated_scores(local, given.globals_), given.globals_)
         rows = update_rows(settings, block, settings.group_codes(block), local, given, 0)
         mean = expected_scores(rows.local)[0]
         functions, known = place_functions(smooth, block)
@@ -123,12 +123,13 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
         scores = (stats.scores - np.outer(centre, stats.totals)).reshape(basis.size, -1, k)
         if not k or not shows_courses(basis, second, n_known, unpack(stats.second, k), scores):
             return new, {}
-        return replace(new, courses=open_courses(basis, centre, second, n_known, k)), {}
+        opened = open_courses(basis, centre, second, n_known, k)
+        return replace(new, courses=opened, objective=float("nan")), {}
 
 
 def _settled(globals_: Globals) -> Globals:
     """Return the globals when all blocks have changed their scores to their basis."""
-    return replace(globals_, transform=None, restored=False, regained=False, snapshot=None, iterates=())
+    return replace(globals_, transform=None, restored=False, regained=False)
 
 
 def shows_courses(
@@ -204,10 +205,10 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
         self, block: Block, local: Local | None, given: PreparedGlobals, step: Step
     ) -> tuple[Local | None, SiteSums]:
         """Update the scores of a block; return what they say of the courses."""
-        settings = self.settings
-        local = rotated_scores(local, given.globals_)
+        settings, before = self.settings, scores_before(local, given.globals_)
+        local = or_blank(settings, block, rotated_scores(local, given.globals_), given.globals_)
         rows = update_rows(settings, block, settings.group_codes(block), local, given, 0)
-        kept = rows.local if settings.stateful else None
+        kept = replace(rows.local, before=before) if settings.stateful else None
         if rows.given is None:
             return kept, SiteSums(np.zeros((0, 0)))
         assert settings.smooth is not None
@@ -230,4 +231,5 @@ def close_courses(globals_: Globals) -> Globals:
         return globals_
     courses: Courses | None = close_rough(globals_.courses)
     assert courses is not None
-    return replace(globals_, courses=courses if courses.is_smooth.any() else None)
+    courses = courses if courses.is_smooth.any() else None
+    return replace(globals_, courses=courses, objective=float("nan"))  # it falls here
