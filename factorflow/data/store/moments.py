@@ -34,6 +34,8 @@ class Survey:
     ----------
     n_features : int
         Columns of the view (D).
+    rounding : bool
+        Whether it is followed what single precision would round off.
     signed_zeros : bool
         Whether -0.0 counts among the entries of `most_nonzero`: its bits are not all zero.
 
@@ -59,8 +61,8 @@ class Survey:
         Which features are missing in rows that have some and lack some, no more than `MOST_PATTERNS` and one.
     """
 
-    def __init__(self, n_features: int, signed_zeros: bool = False) -> None:
-        self.signed_zeros = signed_zeros
+    def __init__(self, n_features: int, *, rounding: bool = True, signed_zeros: bool = False) -> None:
+        self.rounding, self.signed_zeros = rounding, signed_zeros
         self.n_observed = np.zeros(n_features, np.int64)
         self.mean = np.zeros(n_features)
         self.minimum = np.full(n_features, np.inf)
@@ -145,7 +147,7 @@ class Survey:
 
     def note_rounding(self, values: NDArray[Any]) -> None:
         """Add up the squares of what single precision would round off a block (B, D)."""
-        if values.dtype == np.float64:
+        if self.rounding and values.dtype == np.float64:
             with np.errstate(over="ignore", invalid="ignore"):
                 error = values - values.astype(np.float32)
             self._least_error = np.fmin(self._least_error, np.fmin.reduce(error))

@@ -99,7 +99,8 @@ def prepare(
     known = view.kind is not None and not (view.kind.by_size or drop_empty or view.layout == "sparse")
     if known or (view.kind is not None and view.kind.coded):
         return view, None
-    survey = Survey(view.features.size, signed_zeros=view.layout == "sparse")
+    rounding = view.kind is None or view.kind.rounded
+    survey = Survey(view.features.size, rounding=rounding, signed_zeros=view.layout == "sparse")
     for start in range(0, names.n_rows, block_rows):
         values = view.read(start, min(start + block_rows, names.n_rows))
         checks.check_values(view.name, view.kind, values, start, names, view.features)
@@ -192,7 +193,9 @@ class ViewWriter:
         self.source, self.names, self.block_rows = source, names, block_rows
         self.kind = source.kind
         n_features = source.features.size
-        self.survey = LevelCounts(n_features) if self.kind.coded else Survey(n_features)
+        self.survey = (
+            LevelCounts(n_features) if self.kind.coded else Survey(n_features, rounding=self.kind.rounded)
+        )
         largest = None if survey is None else float(survey.maximum.max())
         self.dtype = self.kind.stored(n_features - 1 if self.kind.coded else largest)
         self.compressed = False
