@@ -297,7 +297,7 @@ def test_counts_keep_a_factor_that_has_still_to_grow(tmp_path: Path, seed: int) 
 
 def test_a_slow_stage_ends_only_where_passes_were_taken_further() -> None:
     settings = SimpleNamespace(accelerates=True)
-    globals_ = SimpleNamespace(n_factors=3, snapshot=None)
+    globals_ = SimpleNamespace(n_factors=3, snapshot=None, courses=None)
     assert not squarem.needs_longer_step(settings, globals_, squarem.SLOW - 1)  # type: ignore[arg-type]
     assert squarem.needs_longer_step(settings, globals_, squarem.SLOW)  # type: ignore[arg-type]
     for change in ({"snapshot": object()}, {"n_factors": 0}):
