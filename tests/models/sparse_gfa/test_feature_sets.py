@@ -20,6 +20,7 @@ from factorflow.models.sparse_gfa.loadings.informed import INSIDE, OUTSIDE
 from factorflow.models.sparse_gfa.start import set_components
 from factorflow.models.sparse_gfa.state import View
 from factorflow.report import write_report
+from factorflow.settings import RunOptions
 
 N, D, SIZE, N_SETS, SEED = 200, 150, 15, 12, 11
 
@@ -299,3 +300,12 @@ def test_members_are_matched_with_features(dataset: Any, world: dict[str, Any]) 
         factorflow.fit(dataset, model(few, loadings="ard", max_iter=2), progress=False)
     with pytest.raises(InputError, match="loadings informed"):
         factorflow.fit(dataset, model(world["sets"], n_draws=2), progress=False)
+
+
+def test_a_refresh_knows_whether_sets_changed(posterior: Any, dataset: Any, world: dict[str, Any]) -> None:
+    due = pytest.importorskip("flows.due")
+    asked = due.run_asked_for(dataset, model(world["sets"]), RunOptions()).identity
+    assert not asked.differences(posterior.record.identity)
+    changed = model({name: members[1:] for name, members in world["sets"].items()})
+    asked = due.run_asked_for(dataset, changed, RunOptions()).identity
+    assert "feature_sets" in asked.differences(posterior.record.identity)
