@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -122,11 +123,11 @@ def names_set(texts: Sequence[str] | None) -> frozenset[str]:
 
 
 def value_of(text: str) -> Any:
-    """Parse a value of the command line."""
+    """Parse a value of the command line: JSON, numbers like .6 and 1. too, else text."""
     try:
         return json.loads(text)
     except ValueError:
-        return text
+        return float(text) if re.fullmatch(r"[-+]?(\.\d+|\d+\.\d*)", text) else text
 
 
 def values_of(text: str) -> list[Any]:

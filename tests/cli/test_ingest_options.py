@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from factorflow import open_dataset
 from factorflow.cli import app
+from factorflow.cli.options import value_of
 
 pytestmark = pytest.mark.filterwarnings("default")  # AnnData warns of its own future
 
@@ -126,3 +127,8 @@ def test_layouts_by_view(tmp_path: Path) -> None:
     output = ingest(tmp_path / "e", *files, "--layout", "a=csr", code=2)
     assert "--layout" in output
     assert "'auto', 'dense' or 'sparse'" in output
+
+
+def test_numbers_may_begin_or_end_with_a_point() -> None:
+    found = [value_of(text) for text in (".6", "1.", "-.5", "+2.5", "2", "a.5", ".", "1.2.3")]
+    assert found == [0.6, 1.0, -0.5, 2.5, 2, "a.5", ".", "1.2.3"]
