@@ -464,6 +464,31 @@ def test_places_that_say_nothing_open_nothing(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.scores(), plain.scores(), atol=0.05)
 
 
+@pytest.mark.parametrize("square", [0.006, 0.0])
+def test_weak_smooth_factors(tmp_path: Path, square: float) -> None:
+    """A factor far below what a plain fit can see is found if it is smooth; noise is no factor."""
+    rng = np.random.default_rng(4)
+    n, n_features = 400, 100
+    t = np.repeat(np.linspace(0, 1, n // 2), 2)
+    curve = np.sin(9 * t) + np.cos(5 * t + 1)
+    curve = (curve - curve.mean()) / curve.std()
+    loadings = 0.7 * rng.standard_normal(n_features) * (rng.random(n_features) < 0.5)
+    values = np.outer(curve, np.sqrt(square) * rng.standard_normal(n_features))
+    values += np.outer(rng.standard_normal(n), loadings) + rng.standard_normal((n, n_features))
+    names = [f"s{i}" for i in range(n)]
+    frame, obs = pd.DataFrame(values, index=names), pd.DataFrame({"time": t}, index=names)
+    dataset = ff.write_dataset(tmp_path / "data.zarr", {"a": frame}, obs=obs)
+    plain = ff.fit(dataset, ff.models.SparseGFA(n_factors=5), progress=False)
+    found = ff.fit(dataset, ff.models.SparseGFA(n_factors=5, smooth_covariates="time"), progress=False)
+    like = [np.abs(np.corrcoef(curve, fit.scores().values.T)[0, 1:]).max() for fit in (plain, found)]
+    assert len(plain.factors) == 1
+    assert len(found.factors) == (2 if square else 1)
+    assert like[0] < 0.3
+    assert (like[1] > 0.95) == bool(square)
+    full = ff.fit(dataset, ff.models.SparseGFA(n_factors=1, smooth_covariates="time"), progress=False)
+    assert len(full.factors) == 1  # never more than were asked for
+
+
 def test_cosines_and_points_agree(tmp_path: Path) -> None:
     dataset = simulated(tmp_path)
     fits = [

@@ -43,6 +43,7 @@ __all__ = [
     "turn_courses",
     "update_courses",
     "update_noise",
+    "without_courses",
 ]
 
 LEAST_NOISE = 1e-4
@@ -479,10 +480,11 @@ def close_rough(courses: Courses) -> Courses:
     """
     n_groups = courses.sharing.shape[1]
     price = 0.5 * (2 + (n_groups if n_groups > 1 else 0)) * np.log(courses.n_known)
-    return _without(courses, courses.is_smooth & ~(courses.evidence >= price))
+    return without_courses(courses, courses.is_smooth & ~(courses.evidence >= price))
 
 
-def _without(courses: Courses, gone: Bool[Array, " K"]) -> Courses:
+def without_courses(courses: Courses, gone: Bool[Array, " K"]) -> Courses:
+    """Return the courses without those of some factors, which become rough."""
     kept = ~gone
     return replace(
         courses,

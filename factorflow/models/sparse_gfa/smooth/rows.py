@@ -41,6 +41,7 @@ __all__ = [
     "member_rows",
     "noise_sums",
     "place_functions",
+    "place_values",
     "site_sums",
     "spread_scores",
     "with_tables",
@@ -217,6 +218,13 @@ def course_prior(
         squares = (functions @ spread) ** 2
         variance[:, own] = squares.reshape(len(mean), len(own), -1).sum(axis=2) if len(own) else 0.0
     return CoursePrior(mean, variance, precision, known, functions)
+
+
+def place_values(block: Block) -> tuple[Float64[Array, "B p"], Bool[Array, " B"]]:
+    """Return the places of rows, 0 where they are not known, and where they are."""
+    places = np.asarray(block.columns[PLACES], np.float64)
+    known = np.asarray(np.isfinite(places).all(axis=1))
+    return np.where(known[:, None], places, 0.0), known
 
 
 def place_functions(smooth: SmoothSettings, block: Block) -> tuple[Array, Bool[Array, " B"]]:

@@ -30,6 +30,7 @@ from factorflow.models.sparse_gfa.smooth.courses import (
     root_of,
     turned_root,
     update_courses,
+    without_courses,
 )
 from factorflow.models.sparse_gfa.smooth.rows import (
     SiteSums,
@@ -38,6 +39,7 @@ from factorflow.models.sparse_gfa.smooth.rows import (
     place_functions,
     site_sums,
 )
+from factorflow.models.sparse_gfa.smooth.weak import WeakSums, add_weak_factors, weak_sums
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.trees import replace
 
@@ -65,6 +67,8 @@ class PlacesSums:
         sum phi z', and sum z', under each draw of signs, the first without.
     second : array
         sum E z E z' packed.
+    weak : WeakSums
+        Of residuals.
     """
 
     functions: Float64[np.ndarray, " M"]
@@ -72,6 +76,7 @@ class PlacesSums:
     scores: Float64[np.ndarray, "M SK"]
     totals: Float64[np.ndarray, " SK"]
     second: Float64[np.ndarray, " V"]
+    weak: WeakSums
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,9 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
         else:
             total, scores = functions.sum(axis=0), functions.T @ signed
             products = pack(functions.T @ functions)
-        sums = PlacesSums(total, products, scores, signed.sum(axis=0), pack(mean.T @ mean))
+        extended = np.concatenate([expected_scores(rows.local)[0], rows.design], axis=1)
+        weak = weak_sums(settings, block, given.globals_, extended, signs)
+        sums = PlacesSums(total, products, scores, signed.sum(axis=0), pack(mean.T @ mean), weak)
         return (rows.local if settings.stateful else None), sums
 
     def update(self, globals_: Globals, stats: PlacesSums, step: Step) -> tuple[Globals, Info]:
@@ -119,11 +126,14 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
             second = np.diag(centre) - np.outer(centre, centre)
         else:
             second = unpack(stats.products, basis.size) / n_known - np.outer(centre, centre)
-        new = _settled(globals_)
         scores = (stats.scores - np.outer(centre, stats.totals)).reshape(basis.size, -1, k)
-        if not k or not shows_courses(basis, second, n_known, unpack(stats.second, k), scores):
+        shown = k > 0 and shows_courses(basis, second, n_known, unpack(stats.second, k), scores)
+        new = add_weak_factors(self.settings, _settled(globals_), stats.weak, n_known)
+        if not shown and new.n_factors == k:
             return new, {}
-        opened = open_courses(basis, centre, second, n_known, k)
+        opened = open_courses(basis, centre, second, n_known, new.n_factors)
+        if not shown:
+            opened = without_courses(opened, np.arange(new.n_factors) < k)
         return replace(new, courses=opened, objective=float("nan")), {}
 
 

@@ -19,21 +19,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float64, Int8
+from jaxtyping import Float64
 
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.e_step import rotated_scores
 from factorflow.models.sparse_gfa.global_step import select_factors
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, Local, View, Weights, expected_weights
+from factorflow.models.sparse_gfa.start.added_factor import with_added_factor, with_fresh_pairs
+from factorflow.models.sparse_gfa.state import Globals, Local, expected_weights
 from factorflow.trees import replace
 
 __all__ = ["SetComponentsSweep", "looks_at_sets"]
@@ -44,8 +44,6 @@ MOST_PRODUCTS = 1 << 22
 """Products of a view at most (32 MB): of more and larger sets only the smallest are looked at."""
 TRACY_WIDOM = 3.3
 """Largest eigenvalues of noise are above this, in units of s, once in a thousand sets."""
-UNKNOWN, LEAST_SPREAD = 0.05, 0.01
-"""Inclusion of loadings that are not known; relative variance of those that are."""
 ALIKE = 0.5
 """Cosine of loadings from which on two sets have the same factor."""
 
@@ -151,15 +149,11 @@ def add_set_factors(settings: Settings, globals_: Globals, stats: SetStats) -> G
         known.append((name, full))
         chosen.append((t, name, members, component))
     globals_, room = _with_room(settings, globals_, len(chosen))
-    for one in chosen[:room]:
-        globals_ = _with_factor(settings, globals_, *one)
-    views = {
-        name: replace(view, pairs=precision_pairs(settings, name, globals_.weights[name]))
-        for name, view in globals_.views.items()
-    }
-    return replace(
-        globals_, views=views, objective=float("nan"), snapshot=None, iterates=(), trial_failed=False
-    )
+    for number, name, members, component in chosen[:room]:
+        full = np.zeros(settings.view(name).n_features)
+        full[members] = component
+        globals_ = with_added_factor(settings, globals_, {name: full}, number)
+    return with_fresh_pairs(settings, globals_)
 
 
 def _with_room(settings: Settings, globals_: Globals, wanted: int) -> tuple[Globals, int]:
@@ -171,77 +165,3 @@ def _with_room(settings: Settings, globals_: Globals, wanted: int) -> tuple[Glob
     gone = free[np.argsort(globals_.worth[free], kind="stable")][: wanted - room]
     kept = np.setdiff1d(np.arange(globals_.n_factors), gone)
     return select_factors(globals_, kept), room + len(gone)
-
-
-def _with_factor(
-    settings: Settings, globals_: Globals, number: int, name: str, members: Array, component: Array
-) -> Globals:
-    """Return the globals with a factor more, whose loadings in one view are given, in units of the noise."""
-    assert settings.sets is not None
-    assert globals_.sets is not None
-    weights, views = {}, {}
-    for view in settings.views:
-        old, shared, prior = (
-            globals_.weights[view.name],
-            globals_.views[view.name],
-            view.prior(sparse=True),
-        )
-        mean, inside = np.zeros(len(old.mean)), np.zeros(len(old.mean), np.int8)
-        if view.name in settings.sets.members:
-            inside[list(settings.sets.members[view.name][number])] = 1
-        if view.name == name:
-            mean[members] = component / np.sqrt(settings.precision(name, old).mean(axis=1)[members])
-        weights[view.name] = _with_column(
-            old, mean, inside, float(np.median(shared.alpha)) if globals_.n_factors else 1.0
-        )
-        constants, sums = settings.prior_constants(view), prior.sums(weights[view.name])
-        views[view.name] = prior.learn(constants, _with_entry(shared), sums)
-    k = globals_.n_factors
-    before = np.eye(k) if globals_.transform is None else globals_.transform
-    padded: dict[str, Any] = {
-        f: np.pad(getattr(globals_, f), ((0, 0), (0, 1)), constant_values=1.0)
-        for f in ("beta_shape", "beta_rate", "psi_on", "psi_off", "strength")
-    }
-    second = np.pad(globals_.second, (0, 1))
-    second[k, k] = 1.0
-    return replace(
-        globals_,
-        weights=weights,
-        views=views,
-        second=second,
-        worth=None,
-        score=float("nan"),
-        transform=np.pad(before, ((0, 1), (0, 0))),
-        sets=np.append(globals_.sets, number),
-        **padded,
-    )
-
-
-def _with_column(
-    weights: Weights, mean: Float64[Array, " D"], inside: Int8[Array, " D"], alpha: float
-) -> Weights:
-    """Return weights with a factor more; ``alpha`` is the precision of loadings that are not known."""
-
-    def beside(array: Any, column: Array) -> Any:
-        return None if array is None else np.concatenate([array, column[..., None]], axis=-1)
-
-    known, unknown = mean != 0.0, np.full(len(mean), 1.0 / alpha)
-    shares = weights.shares
-    return replace(
-        weights,
-        mean=beside(weights.mean, mean),
-        variance=beside(weights.variance, np.where(known, LEAST_SPREAD * mean**2, unknown)),
-        inclusion=beside(weights.inclusion, np.where(known, 1.0, UNKNOWN)),
-        scaled_square=beside(weights.scaled_square, unknown),
-        entropies=beside(weights.entropies, np.zeros(len(mean))),
-        classes=beside(weights.classes, inside),
-        shares=None if shares is None else beside(shares, np.full(shares.shape[:2], 1.0 / shares.shape[1])),
-    )
-
-
-def _with_entry(view: View) -> View:
-    """Return parameters with a factor more, to be learned."""
-    names = ("alpha_shape", "alpha_rate", "theta_on", "theta_off")
-    padded: dict[str, Any] = {f: np.append(getattr(view, f), 1.0) for f in names}
-    counts = None if view.counts is None else np.pad(view.counts, ((0, 0), (0, 1)), constant_values=1.0)
-    return replace(view, **padded, counts=counts)
