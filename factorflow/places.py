@@ -40,6 +40,8 @@ class Places:
         Distinct places in order, the number of the group first; empty where there are too many.
     n_known : int
         Samples whose place is known.
+    levels : tuple of str
+        Of a category, which has no distances: a place for each; empty: of numbers.
     """
 
     columns: tuple[str, ...]
@@ -51,6 +53,7 @@ class Places:
     groups: tuple[str, ...] = ()
     cells: tuple[tuple[float, ...], ...] = ()
     n_known: int = 0
+    levels: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Return how many columns there are."""

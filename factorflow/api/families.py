@@ -166,7 +166,7 @@ class FamilyMethods(AnalysisMethods):
         return feature_sets.refined_sets(self, error)
 
     def smooth_scores(self) -> xr.Dataset:
-        """Return the courses of the factors, functions of time or place, at the samples.
+        """Return the courses of the factors at the samples: functions of time or place, or random intercepts.
 
         Returns
         -------
@@ -180,6 +180,22 @@ class FamilyMethods(AnalysisMethods):
             When the scores of the model are no functions of places.
         """
         return smooth.smooth_scores(self)
+
+    def intraclass_correlation(self) -> xr.DataArray:
+        """Return how much of each factor differs between the levels of the random intercepts.
+
+        Returns
+        -------
+        DataArray
+            (random_intercept, factor): the share of the variance of a factor that samples of one level have
+            in common; 0 where the data do not show any. `smooth_scores` has the intercept of each sample.
+
+        Raises
+        ------
+        InputError
+            When the model has no random intercepts.
+        """
+        return smooth.intraclass_correlation(self)
 
     def smoothness(self) -> pd.DataFrame:
         """Return how smooth each factor is.

@@ -27,6 +27,7 @@ __all__ = [
     "MOST_LEVELS",
     "CovariateTable",
     "code_covariates",
+    "labels_of",
     "numbers_of",
     "projected_covariates",
     "rows_by_sample",
@@ -196,7 +197,7 @@ def rows_by_sample(dataset: Dataset, given: Any, names: Sequence[str]) -> Any:
 
 
 def _as_coded(column: Column, values: Any) -> NDArray[Any]:
-    return _labels(values) if column.levels else numbers_of(column.name, values)
+    return labels_of(values) if column.levels else numbers_of(column.name, values)
 
 
 def _terms(given: str | Sequence[str], option: str) -> tuple[list[tuple[str, ...]], set[str]]:
@@ -261,7 +262,7 @@ def _coded_column(dataset: Dataset, name: str, option: str, *, categories: bool)
         if not seen.size or not seen.std() > 0.0:
             raise InputError(option, name, "a column that differs between samples", "Leave it out.")
         return Column(name, float(seen.mean()), float(seen.std()), digest=digest_column(numbers))
-    labels = _labels(values)
+    labels = labels_of(values)
     levels = tuple(sorted(set(labels.tolist()) - {""}))
     if len(levels) < 2:
         raise InputError(option, name, "a column that differs between samples", "Leave it out.")
@@ -304,7 +305,7 @@ def numbers_of(name: str, values: Any) -> NDArray[np.float64]:
     return found
 
 
-def _labels(values: Any) -> NDArray[np.str_]:
+def labels_of(values: Any) -> NDArray[np.str_]:
     """Return categories as text, "" where missing."""
     import pandas as pd
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.data.covariates import CovariateTable, code_covariates, projected_covariates, with_digests
 from factorflow.data.feature_sets import match_feature_sets
-from factorflow.data.places import PlaceTable, code_places, places_with_digests, projected_places
+from factorflow.data.places import PlaceTable, code_levels, code_places, places_with_digests, projected_places
 from factorflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ def model_meta(
         meta = replace(meta, covariates=coded)
     if config.smooth_columns is not None:
         meta = replace(meta, places=_places(dataset, config.smooth_columns, like))
+    if config.level_column is not None:
+        meta = replace(meta, places=_levels(dataset, config.level_column, like))
     return meta
 
 
@@ -116,4 +118,10 @@ def _covariates(dataset: Dataset, columns: Any, like: Meta | None) -> Covariates
 def _places(dataset: Dataset, asked: tuple[Any, bool], like: Meta | None) -> Places:
     if like is None or like.places is None:
         return code_places(dataset, asked[0], by_group=asked[1])
+    return places_with_digests(like.places, dataset)
+
+
+def _levels(dataset: Dataset, column: str, like: Meta | None) -> Places:
+    if like is None or like.places is None:
+        return code_levels(dataset, column)
     return places_with_digests(like.places, dataset)

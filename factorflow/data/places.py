@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.covariates import numbers_of
+from factorflow.data.covariates import labels_of, numbers_of
 from factorflow.data.store.fingerprint import digest_column, digest_names
 from factorflow.errors import InputError
 from factorflow.places import MOST_CELLS, Places
@@ -19,7 +19,14 @@ from factorflow.places import MOST_CELLS, Places
 if TYPE_CHECKING:
     from factorflow.data.store.dataset import Dataset
 
-__all__ = ["PlaceTable", "code_places", "places_with_digests", "projected_places", "read_places"]
+__all__ = [
+    "PlaceTable",
+    "code_levels",
+    "code_places",
+    "places_with_digests",
+    "projected_places",
+    "read_places",
+]
 
 OPTION = "smooth_covariates"
 
@@ -55,19 +62,73 @@ class PlaceTable:
             return np.full((stop - start, len(self.places)), np.nan)
         if self.table is not None:
             return np.column_stack([self.table[name][start:stop] for name in self.places.columns])
-        return read_places(dataset, self.places.columns, start, stop)
+        return read_places(dataset, self.places.columns, start, stop, self.places.levels)
 
 
 def read_places(
-    dataset: Any, columns: Sequence[str], start: int = 0, stop: int | None = None
+    dataset: Any,
+    columns: Sequence[str],
+    start: int = 0,
+    stop: int | None = None,
+    levels: Sequence[str] = (),
 ) -> NDArray[np.float64]:
     """Return columns of the sample metadata as numbers, NaN where they are missing.
 
-    A row of which one is missing is not known at all.
+    A row of which one is missing is not known at all. Of a category the numbers of its levels.
     """
     found = dataset.obs_columns(columns, start, stop)
-    numbers = np.column_stack([_finite(numbers_of(name, found[name])) for name in columns])
+    numbers = np.column_stack([_coded(name, found[name], levels) for name in columns])
     return _whole(numbers)
+
+
+def _coded(name: str, values: Any, levels: Sequence[str]) -> NDArray[np.float64]:
+    if not levels:
+        return _finite(numbers_of(name, values))
+    number = {level: float(i) for i, level in enumerate(levels)}
+    return np.array([number.get(label, np.nan) for label in labels_of(values).tolist()])
+
+
+def code_levels(dataset: Dataset, column: str) -> Places:
+    """Return the levels of a column of the sample metadata as places without distances.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The samples.
+    column : str
+        Its name: the subject, the litter, the plate of each sample.
+
+    Returns
+    -------
+    Places
+
+    Raises
+    ------
+    InputError
+        When there is no such column, or it has too many levels, or one for each sample.
+    """
+    _check_columns(dataset, [column], "random_intercepts")
+    labels = labels_of(dataset.obs_columns([column])[column])
+    levels = sorted(set(labels.tolist()) - {""})
+    if not 2 <= len(levels) <= MOST_CELLS or len(levels) == int((labels != "").sum()):
+        raise InputError(
+            "random_intercepts",
+            f"{column}, of {len(levels)} levels in {len(labels)} samples",
+            f"a column of 2 to {MOST_CELLS} levels, some of several samples",
+            "Name the column that says which samples belong together, or leave it out.",
+        )
+    codes = read_places(dataset, [column], levels=levels)
+    return Places(
+        columns=(column,),
+        covariate=(0,),
+        digests=(digest_column(codes[:, 0]),),
+        low=(0.0,),
+        high=(len(levels) - 1.0,),
+        nearest=(1.0,),
+        cells=tuple((0.0, float(i)) for i in range(len(levels))),
+        n_known=int(np.isfinite(codes).sum()),
+        levels=tuple(levels),
+    )
 
 
 def _finite(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -100,13 +161,7 @@ def code_places(dataset: Dataset, given: str | Sequence[str | Sequence[str]], *,
         When there is no such column, one is no number, is the same everywhere, or is known of few samples.
     """
     columns, owner = _columns_of(given)
-    known = list(dataset.column_names)
-    for name in columns:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            expected = f"columns of the sample metadata: {', '.join(known) or 'there are none'}"
-            remedy = f"Did you mean {near[0]}?" if near else "Write the dataset with {obs}, which has them."
-            raise InputError(OPTION, name, expected, remedy, **({} if near else {"obs": ...}))
+    _check_columns(dataset, columns, OPTION)
     places = read_places(dataset, columns)
     seen = np.isfinite(places).all(axis=1)
     for name, values in zip(columns, places.T, strict=True):
@@ -138,7 +193,7 @@ def code_places(dataset: Dataset, given: str | Sequence[str | Sequence[str]], *,
 
 def places_with_digests(places: Places, dataset: Dataset) -> Places:
     """Return places as they are, with the digests of the columns of a dataset."""
-    values = read_places(dataset, places.columns)
+    values = read_places(dataset, places.columns, levels=places.levels)
     return replace(places, digests=tuple(digest_column(column) for column in values.T))
 
 
@@ -164,8 +219,18 @@ def projected_places(places: Places | None, dataset: Dataset, given: Any = None)
     from factorflow.data.covariates import rows_by_sample
 
     rows = rows_by_sample(dataset, given, list(places.columns))
-    table = {name: _finite(numbers_of(name, rows[name].array)) for name in places.columns}
+    table = {name: _coded(name, rows[name].array, places.levels) for name in places.columns}
     return PlaceTable(places, table)
+
+
+def _check_columns(dataset: Dataset, columns: Sequence[str], option: str) -> None:
+    known = list(dataset.column_names)
+    for name in columns:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            expected = f"columns of the sample metadata: {', '.join(known) or 'there are none'}"
+            remedy = f"Did you mean {near[0]}?" if near else "Write the dataset with {obs}, which has them."
+            raise InputError(option, name, expected, remedy, **({} if near else {"obs": ...}))
 
 
 def _columns_of(given: str | Sequence[str | Sequence[str]]) -> tuple[list[str], list[int]]:

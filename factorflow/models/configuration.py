@@ -50,6 +50,11 @@ class ModelConfig(Options):
         """
         return None
 
+    @property
+    def level_column(self) -> str | None:
+        """Column of the sample metadata with an intercept of the scores for each level; None: none."""
+        return None
+
     def given_sets(self, views: Sequence[str]) -> tuple[Sequence[str], str | Mapping[str, Any]] | None:
         """Return the views whose features may be in sets, and the sets (`Meta.feature_sets`); None: none.
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["group_correlation", "interpolate", "smooth_scores", "smoothness"]
+__all__ = ["group_correlation", "interpolate", "intraclass_correlation", "smooth_scores", "smoothness"]
 
 
 def check_places(posterior: StoredPosterior) -> Places:
@@ -33,7 +33,7 @@ def check_places(posterior: StoredPosterior) -> Places:
         When its scores are no functions of places.
     """
     found = posterior.meta.places
-    if found is None:
+    if found is None or found.levels:
         remedy = "Fit with {smooth_covariates}: columns of the sample metadata."
         raise InputError(
             "model", "one without smooth scores", "one with them", remedy, smooth_covariates=["time"]
@@ -41,9 +41,23 @@ def check_places(posterior: StoredPosterior) -> Places:
     return found
 
 
+def intraclass_correlation(posterior: StoredPosterior) -> xr.DataArray:
+    """Return the share of the variance of each factor between levels (`Posterior.intraclass_correlation`)."""
+    found = posterior.meta.places
+    if found is None or not found.levels:
+        expected, remedy = "one with them", "Fit with {random_intercepts}: a column of the sample metadata."
+        raise InputError(
+            "model", "one without random intercepts", expected, remedy, random_intercepts="subject"
+        )
+    share = posterior.variable("smooth_share").expand_dims(random_intercept=list(found.columns))
+    share.attrs = {"long_name": "Share of the variance of a factor between levels."}
+    return share.rename("intraclass_correlation")
+
+
 def smooth_scores(posterior: StoredPosterior) -> xr.Dataset:
     """Return ``mean`` and ``sd`` of the courses at the samples (`Posterior.smooth_scores`)."""
-    check_places(posterior)
+    if posterior.meta.places is None:
+        check_places(posterior)
     mean = posterior.variable("smooth_scores")
     sd = posterior.variable("smooth_scores_variance") ** 0.5
     found: xr.Dataset = mean.to_dataset(name="mean").assign(sd=sd)

@@ -153,6 +153,11 @@ class SparseGFA(ModelConfig):
         description="Cosines of each column that smooth scores are made of; left out: one function for each "
         "place where these are few, else as many as are not too many.",
     )
+    random_intercepts: str | None = Field(
+        default=None,
+        description="Column of the sample metadata, such as subjects: samples of one have an intercept of "
+        "the scores in common, as far as the data show it.",
+    )
     smooth_groups: bool = Field(
         default=True, description="Groups share the course of a smooth factor as far as the data show it."
     )
@@ -240,6 +245,15 @@ class SparseGFA(ModelConfig):
         name = self.loadings if isinstance(self.loadings, str) else self.loadings.get(view, "spike_slab")
         return f"{name}(slab={self.slab})" if name == "nonnegative" else name
 
+    @model_validator(mode="after")
+    def _one_of_two(self) -> SparseGFA:
+        """Refuse random intercepts beside smooth scores."""
+        if self.random_intercepts is not None and self.smooth_covariates is not None:
+            expected = "None beside smooth_covariates, for now"
+            remedy = "Leave one of the two out."
+            raise InputError("random_intercepts", self.random_intercepts, expected, remedy)
+        return self
+
     @property
     def given_columns(self) -> str | list[str] | None:
         """Columns of the sample metadata that the model is given."""
@@ -249,6 +263,11 @@ class SparseGFA(ModelConfig):
     def smooth_columns(self) -> tuple[str | list[str | list[str]], bool] | None:
         """Columns of the sample metadata that scores are functions of, and whether by group."""
         return None if self.smooth_covariates is None else (self.smooth_covariates, self.smooth_groups)
+
+    @property
+    def level_column(self) -> str | None:
+        """Column of the sample metadata whose levels scores have an intercept for."""
+        return self.random_intercepts
 
     @classmethod
     def examples(cls) -> Mapping[str, Example]:
@@ -428,7 +447,7 @@ class SparseGFA(ModelConfig):
         if prior != "smooth":
             if meta.places is None:
                 return None
-            expected = "'smooth' or 'auto' where there are smooth_covariates"
+            expected = "'smooth' or 'auto' where there are smooth_covariates or random_intercepts"
             raise InputError("scores", self.scores, expected, "Leave one of the two out.")
         if meta.places is None:
             text = "columns of the sample metadata that smooth scores are functions of"
@@ -440,7 +459,7 @@ class SparseGFA(ModelConfig):
                 raise InputError(
                     option,
                     given,
-                    f"{needed!r} with smooth scores",
+                    f"{needed!r} with smooth scores or random_intercepts",
                     remedy,
                     scores="auto",
                     smooth_covariates=...,

@@ -204,7 +204,10 @@ class SparseGFAModel(Model[Globals, Local]):
             Stage[Globals]("places", (PlacesSweep(s),), 1, counts=False, enter=whole_steps),
             replace(fit, name="smooth", sweeps=sweeps),
             replace(
-                fit, name="smooth or not", sweeps=after, enter=partial(_both, whole_steps, close_courses)
+                fit,
+                name="smooth or not",
+                sweeps=after,
+                enter=partial(_both, whole_steps, partial(close_courses, s)),
             ),
         ]
 

@@ -291,7 +291,7 @@ def test_rough_courses_are_closed() -> None:
     basis, *_ = line()
     second = np.eye(basis.size) / basis.size
     opened = open_courses(basis, np.zeros(basis.size), second, 100.0, 2)
-    kept = close_rough(replace(opened, evidence=np.array([4.5, 4.7])))  # log(100) = 4.6
+    kept = close_rough(basis, replace(opened, evidence=np.array([4.5, 4.7])))  # log(100) = 4.6
     assert kept.noise.tolist() == [1.0, 0.5]
     assert not kept.covariance[0].any()
     assert kept.covariance[1].any()
@@ -514,6 +514,60 @@ def test_other_blocks_give_the_same(tmp_path: Path) -> None:
         found.append(ff.fit(dataset, model, progress=False))
     np.testing.assert_allclose(found[0].scores(), found[1].scores(), atol=1e-6)
     np.testing.assert_allclose(found[0].smoothness(), found[1].smoothness(), rtol=1e-4)
+
+
+def test_random_intercepts(tmp_path: Path) -> None:
+    """Visits of 40 subjects: one factor with a level of each, one without; new visits of known subjects."""
+    rng = np.random.default_rng(8)
+    subjects, visits, n_features = 40, 6, 60
+    subject = np.repeat(np.arange(subjects), visits)
+    level = np.sqrt(0.7) * rng.standard_normal(subjects)
+    z = rng.standard_normal((subjects * visits, 2))
+    z[:, 0] = level[subject] + np.sqrt(0.3) * z[:, 0]
+    w = rng.standard_normal((n_features, 2)) * (rng.random((n_features, 2)) < 0.5)
+    values = z @ w.T + 1.5 * rng.standard_normal((len(z), n_features))
+    values[rng.random(values.shape) < 0.1] = np.nan
+    names = [f"s{i}" for i in range(len(z))]
+    obs = pd.DataFrame({"subject": [f"p{i}" for i in subject]}, index=names)
+    frame = pd.DataFrame(values, index=names)
+    seen = np.arange(len(z)) % visits != 5
+    dataset = ff.write_dataset(tmp_path / "data.zarr", {"a": frame[seen]}, obs=obs[seen])
+    model = ff.models.SparseGFA(n_factors=5, random_intercepts="subject")
+    posterior = ff.fit(dataset, model, progress=False)
+    found = posterior.intraclass_correlation()
+    assert found.dims == ("random_intercept", "factor")
+    best = np.abs(np.corrcoef(z[seen].T, posterior.scores().values.T)[:2, 2:])
+    assert best.max(axis=1).min() > 0.9
+    first, second = best.argmax(axis=1)
+    assert 0.5 < found.values[0, first] < 0.85
+    assert found.values[0, second] == 0.0
+    own = posterior.smooth_scores()["mean"].values[:, first]
+    assert np.abs(np.corrcoef(own, level[subject[seen]])[0, 1]) > 0.95
+    # A visit of which little is measured is expected at the level of its subject; of others, at 0.
+    new = frame[~seen].copy()
+    new.iloc[:, 4:] = np.nan
+    who = obs[~seen].copy()
+    fresh = ff.write_dataset(tmp_path / "new.zarr", {"a": new.iloc[:, :4]}, obs=who)
+    projected = posterior.project(fresh, progress=False)
+    error = [
+        np.mean(
+            (
+                fit.scores().values[:, first] * np.sign(np.corrcoef(own, level[subject[seen]])[0, 1])
+                - z[~seen, 0]
+            )
+            ** 2
+        )
+        for fit in (projected, posterior.project(fresh, covariates=False, progress=False))
+    ]
+    assert error[0] < 0.8 * error[1]
+    with pytest.raises(InputError, match="smooth_covariates"):
+        posterior.interpolate([0.5])
+    lonely = pd.DataFrame({"subject": names}, index=names)
+    alone = ff.write_dataset(tmp_path / "alone.zarr", {"a": frame[seen]}, obs=lonely[seen])
+    with pytest.raises(InputError, match="levels in 200 samples"):
+        ff.fit(alone, model, progress=False)
+    with pytest.raises(InputError, match="beside smooth_covariates"):
+        ff.models.SparseGFA(random_intercepts="subject", smooth_covariates="time")
 
 
 def test_unknown_places(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from jaxtyping import Float64, Int64
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.processes import (
+    LEVELS,
     correlation,
     group_correlation,
     log_spectral_density,
@@ -86,7 +87,13 @@ class Basis:
     @property
     def longest(self) -> Float64[Array, " R"]:
         """Longest length scale of each covariate."""
-        return 2.0 * self.places.spans
+        return self.shortest if self.kernel == LEVELS else 2.0 * self.places.spans
+
+    @property
+    def n_parameters(self) -> int:
+        """Parameters of a course: its share, length scales, how groups share it."""
+        lengths = 0 if self.kernel == LEVELS else self.places.n_covariates
+        return 1 + lengths + (self.n_groups if self.n_groups > 1 else 0)
 
     def covariance(
         self, lengths: Float64[Array, " R"], sharing: Float64[Array, " G"]
@@ -309,6 +316,8 @@ def choose_basis(places: Places, kernel: str, n_functions: int | None) -> Basis:
     n_functions : int or None
         Cosines of a column; None: as many as are not too many in all.
     """
+    if places.levels:
+        return Points(places, LEVELS)
     if places.cells and n_functions is None:
         return Points(places, kernel)
     n_groups, columns = max(1, len(places.groups)), len(places)

@@ -473,13 +473,12 @@ def courses_terms(courses: Courses, sums: NoiseSums) -> Float64[Array, " K"]:
     return np.asarray(total + np.where(courses.is_smooth, of_courses, 0.0))
 
 
-def close_rough(courses: Courses) -> Courses:
+def close_rough(basis: Basis, courses: Courses) -> Courses:
     """Return the courses without those that are worth less than their parameters cost.
 
-    p / 2 log N nats, with p = 2 for length scale and share, and one for each of several groups.
+    p / 2 log N nats of p parameters.
     """
-    n_groups = courses.sharing.shape[1]
-    price = 0.5 * (2 + (n_groups if n_groups > 1 else 0)) * np.log(courses.n_known)
+    price = 0.5 * basis.n_parameters * np.log(courses.n_known)
     return without_courses(courses, courses.is_smooth & ~(courses.evidence >= price))
 
 

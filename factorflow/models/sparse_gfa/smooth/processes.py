@@ -23,10 +23,14 @@ from scipy.special import gammaln
 
 from factorflow.models.contract import Array
 
-__all__ = ["KERNELS", "correlation", "group_correlation", "log_spectral_density"]
+__all__ = ["KERNELS", "LEVELS", "correlation", "group_correlation", "log_spectral_density"]
 
 KERNELS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5, "rbf": np.inf}
 """Order nu of each kernel: how often its functions can be differentiated."""
+
+
+LEVELS = "levels"
+"""Kernel of places without distances: independent where they differ."""
 
 
 def correlation(
@@ -41,7 +45,10 @@ def correlation(
     squares : array
         Squared distance in each covariate, in length scales.
     """
-    total, order = squares.sum(axis=0), KERNELS[kernel]
+    total = squares.sum(axis=0)
+    if kernel == LEVELS:
+        return (total == 0.0).astype(np.float64), 0.0 * squares
+    order = KERNELS[kernel]
     if np.isinf(order):
         value = np.exp(-0.5 * total)
         return value, squares * value

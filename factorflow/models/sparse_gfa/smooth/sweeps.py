@@ -192,6 +192,8 @@ def shows_courses(
 
 def _lengths(basis: Basis) -> list[Float64[Array, " R"]]:
     low, high = np.log(basis.shortest), np.log(basis.longest)
+    if (low == high).all():
+        return [basis.shortest]
     return [np.exp(low + part * (high - low)) for part in np.linspace(0.0, 1.0, N_LENGTHS)]
 
 
@@ -235,11 +237,12 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
         return replace(new, courses=update_courses(smooth.basis, new.courses, forms, starts)), {}
 
 
-def close_courses(globals_: Globals) -> Globals:
+def close_courses(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals without courses that are worth less than they cost; see `close_rough`."""
     if globals_.courses is None:
         return globals_
-    courses: Courses | None = close_rough(globals_.courses)
+    assert settings.smooth is not None
+    courses: Courses | None = close_rough(settings.smooth.basis, globals_.courses)
     assert courses is not None
     courses = courses if courses.is_smooth.any() else None
     return replace(globals_, courses=courses, objective=float("nan"))  # it falls here

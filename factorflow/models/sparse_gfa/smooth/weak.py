@@ -94,7 +94,10 @@ def weak_sums(
 
 
 def _views(settings: Settings) -> list[str]:
-    return [view.name for view in settings.views if view.is_gaussian]
+    """Return the views that are looked at: none where places are levels, whose functions are as many."""
+    assert settings.smooth is not None
+    known = not settings.smooth.basis.places.levels
+    return [view.name for view in settings.views if view.is_gaussian and known]
 
 
 def _residuals(
