@@ -40,7 +40,8 @@ from factorflow.models.sparse_gfa.smooth.rows import (
     site_sums,
 )
 from factorflow.models.sparse_gfa.smooth.weak import WeakSums, add_weak_factors, weak_sums
-from factorflow.models.sparse_gfa.state import Globals, Local
+from factorflow.models.sparse_gfa.start.added_factor import with_fresh_pairs
+from factorflow.models.sparse_gfa.state import Globals, Local, expected_weights
 from factorflow.trees import replace
 
 __all__ = ["CourseSweep", "PlacesSweep", "close_courses", "shows_courses"]
@@ -131,10 +132,26 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
         new = add_weak_factors(self.settings, _settled(globals_), stats.weak, n_known)
         if not shown and new.n_factors == k:
             return new, {}
+        new = _centred(self.settings, new, stats.totals[:k] / n_known)
         opened = open_courses(basis, centre, second, n_known, new.n_factors)
         if not shown:
             opened = without_courses(opened, np.arange(new.n_factors) < k)
         return replace(new, courses=opened, objective=float("nan")), {}
+
+
+def _centred(settings: Settings, globals_: Globals, mean: Float64[Array, " k"]) -> Globals:
+    """Return the globals with the average of the scores in the intercepts, where courses are centred, too.
+
+    Passes alone take it there slowly. Stored scores stay where they are, and so do the intercepts then.
+    """
+    if settings.stateful or not settings.intercepts:
+        return globals_
+    weights = {}
+    for name, mine in globals_.weights.items():
+        coefficients = mine.coefficients.copy()
+        coefficients[:, 0] += expected_weights(mine)[0][:, : len(mean)] @ mean
+        weights[name] = replace(mine, coefficients=coefficients)
+    return with_fresh_pairs(settings, replace(globals_, weights=weights))
 
 
 def _settled(globals_: Globals) -> Globals:
