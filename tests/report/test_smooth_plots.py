@@ -263,3 +263,15 @@ def test_the_command(fits: SimpleNamespace, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
     assert "<svg" in (tmp_path / "f.svg").read_text(encoding="utf-8")
+
+
+def test_a_fit_without_factors(tmp_path: Path, ax: Any) -> None:
+    """Noise has none: the fit ends all the same, with empty tables and figures."""
+    frame = pd.DataFrame(np.random.default_rng(0).normal(size=(80, 20)), [f"s{i}" for i in range(80)])
+    obs = pd.DataFrame({"time": np.linspace(0.0, 1.0, 80)}, frame.index)
+    data = ff.write_dataset(tmp_path / "noise.zarr", {"y": frame}, obs=obs)
+    posterior = ff.fit(data, ff.models.SparseGFA(n_factors=3, smooth_covariates="time"), progress=False)
+    assert posterior.smoothness().empty
+    posterior.plot.smoothness(ax=ax)
+    assert not any(part.patches for part in panels_of(ax))
+    assert 'id="smooth"' in write_report(posterior, tmp_path / "r.html").read_text(encoding="utf-8")

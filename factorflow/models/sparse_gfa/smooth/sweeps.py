@@ -127,7 +127,7 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
             second = np.diag(centre) - np.outer(centre, centre)
         else:
             second = unpack(stats.products, basis.size) / n_known - np.outer(centre, centre)
-        scores = (stats.scores - np.outer(centre, stats.totals)).reshape(basis.size, -1, k)
+        scores = (stats.scores - np.outer(centre, stats.totals)).reshape(basis.size, 1 + SIGNS, k)
         shown = k > 0 and shows_courses(basis, second, n_known, unpack(stats.second, k), scores)
         new = add_weak_factors(self.settings, _settled(globals_), stats.weak, n_known)
         if not shown and new.n_factors == k:
