@@ -105,6 +105,11 @@ class MatrixOptions(FileOptions):
         default_factory=list,
         description="Of AnnData: matrices of obsm that are views as well, named by their keys.",
     )
+    spatial: str | None = Field(
+        default=None,
+        description="Of AnnData: key of obsm of the places of the samples, columns x, y (and z) of the "
+        "metadata unless obs has them; left out: spatial, where there is one.",
+    )
     highly_variable: bool | list[str] = Field(
         default=False,
         description="Of AnnData and MuData: only features that var['highly_variable'] marks, of these views "

@@ -94,3 +94,23 @@ def test_features_in_rows(adata: Any, tmp_path: Path, backed: bool) -> None:
     assert list(dataset.obs_names) == list(adata.var_names)
     assert dataset.obs["age"].tolist() == list(range(5))
     assert "gene_type" not in dataset.obs
+
+
+@pytest.mark.parametrize("backed", [False, True])
+def test_places_are_columns(adata: Any, tmp_path: Path, backed: bool) -> None:
+    places = np.random.default_rng(1).random((12, 3))
+    adata.obsm["spatial"] = places[:, :2]
+    adata.obsm["other"] = places
+    adata.obs["y"] = np.arange(12.0)
+    source = stored(adata, tmp_path, backed)
+    obs = write_dataset(tmp_path / "a", source).obs
+    np.testing.assert_array_equal(obs["x"], places[:, 0])
+    np.testing.assert_array_equal(obs["y"], np.arange(12.0))  # as obs has it
+    assert "z" not in obs
+    obs = write_dataset(tmp_path / "b", source, spatial="other").obs
+    np.testing.assert_array_equal(obs["z"], places[:, 2])
+    with pytest.raises(InputError, match="a key of obsm"):
+        write_dataset(tmp_path / "c", source, spatial="space")
+    adata.obsm["spatial"] = np.ones((12, 5))
+    with pytest.raises(InputError, match="two or three numbers"):
+        write_dataset(tmp_path / "c", adata)

@@ -110,8 +110,32 @@ def from_anndata(data: Any, view: str, reading: Reading) -> Found:
         beside = from_object(key, data.obsm[key], reading.kinds(key))
         beside.samples = source.samples
         sources[key] = beside
-    about = data.var if in_rows else data.obs
+    about = data.var if in_rows else _with_places(data, reading.annotated.spatial)
     return sources, about if about.shape[1] else None
+
+
+def _with_places(data: Any, named: str | None) -> pd.DataFrame:
+    """Return obs with the places in obsm as columns x, y (and z), those that it has not.
+
+    Raises
+    ------
+    InputError
+        When a key was named that is not there, or does not hold places.
+    """
+    obs: pd.DataFrame = data.obs
+    key = named or "spatial"
+    if key not in data.obsm:
+        if named is None:
+            return obs
+        known = ", ".join(data.obsm) or "none"
+        raise InputError("spatial", key, f"a key of obsm ({known})", "Choose one of them, or leave it out.")
+    values = np.asarray(data.obsm[key])
+    if values.ndim != 2 or values.shape[1] not in (2, 3) or values.dtype.kind not in "iuf":
+        expected = "two or three numbers a sample"
+        remedy = "Name another key of obsm, or write the places as columns of obs."
+        raise InputError("spatial", f"{key}, of shape {values.shape}", expected, remedy)
+    columns = {name: values[:, i] for i, name in enumerate("xyz"[: values.shape[1]])}
+    return obs.assign(**{name: column for name, column in columns.items() if name not in obs})
 
 
 def from_mudata(data: Any, view: str, reading: Reading) -> Found:

@@ -68,6 +68,7 @@ def write_dataset(
     encoding: str | None = None,
     layer: str | Mapping[str, str] | None = None,
     obsm: str | Sequence[str] = (),
+    spatial: str | None = None,
     highly_variable: bool | str | Sequence[str] = False,
     join: str = "outer",
     layout: Mapping[str, str] | None = None,
@@ -145,7 +146,7 @@ def write_dataset(
         named = parse_config(MatrixOptions, {"join": join, "layout": layout})
         said = named_kinds(likelihoods, inputs)
         table, codes = TableFormat(index_col, sep, decimal, encoding), MissingCodes(na_values)
-        annotated, turned = _anndata_options(layer, obsm, highly_variable), _transposes(transpose)
+        annotated, turned = _anndata_options(layer, obsm, spatial, highly_variable), _transposes(transpose)
         reading = Reading(
             partial / "spool", table, lookup(said), annotated, named.join, transpose=turned, codes=codes
         )
@@ -194,7 +195,7 @@ def _groups(groups: Any, reading: Reading, obs: Any, of_samples: Any) -> tuple[A
     return groups, reading.groups[0].to_frame() if obs is None else obs  # a column like any other
 
 
-def _anndata_options(layer: Any, obsm: Any, highly_variable: Any) -> AnnDataOptions:
+def _anndata_options(layer: Any, obsm: Any, spatial: str | None, highly_variable: Any) -> AnnDataOptions:
     """Return the options for AnnData."""
     if not isinstance(layer, str | Mapping | None):
         raise InputError("layer", layer, "a name, or a mapping by view", "For example {'rna': 'counts'}.")
@@ -203,7 +204,7 @@ def _anndata_options(layer: Any, obsm: Any, highly_variable: Any) -> AnnDataOpti
         if not isinstance(marked, Sequence):
             raise InputError("highly_variable", marked, "True, False or names of views", "Name the views.")
         marked = tuple(map(str, marked))
-    return AnnDataOptions(layer, (obsm,) if isinstance(obsm, str) else tuple(obsm or ()), marked)
+    return AnnDataOptions(layer, (obsm,) if isinstance(obsm, str) else tuple(obsm or ()), marked, spatial)
 
 
 def _on_disk(views: Any, near: Path, opened: ExitStack) -> Any:

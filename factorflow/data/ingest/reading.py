@@ -40,11 +40,15 @@ class AnnDataOptions:
         Matrices beside X that are views as well, named by their keys.
     highly_variable : bool or tuple of str
         Only the features that ``var["highly_variable"]`` marks: of all views that mark some, or of these.
+    spatial : str or None
+        Key of obsm of the places of the samples, columns x, y (and z) of the metadata; None: "spatial", where
+        there is one.
     """
 
     layer: str | Mapping[str, str] | None = None
     obsm: tuple[str, ...] = ()
     highly_variable: bool | tuple[str, ...] = False
+    spatial: str | None = None
 
 
 @dataclass(frozen=True)
