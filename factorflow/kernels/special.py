@@ -95,7 +95,6 @@ def beta_term(
 
     log_on, log_off = expected_log_beta(on, off)
     log_norm = gammaln(on) + gammaln(off) - gammaln(on + off)
-    prior_norm = betaln(prior_on, prior_off)
-    if prior_norm.ndim == 0:  # a scalar of NumPy is none of other namespaces
-        prior_norm = float(prior_norm)
+    norm = betaln(prior_on, prior_off)
+    prior_norm: Array = norm if norm.ndim else float(norm)  # other namespaces take no scalar of NumPy
     return (prior_on - on) * log_on + (prior_off - off) * log_off - prior_norm + log_norm

@@ -295,6 +295,9 @@ def test_rough_courses_are_closed() -> None:
     assert kept.noise.tolist() == [1.0, 0.5]
     assert not kept.covariance[0].any()
     assert kept.covariance[1].any()
+    # A length scale as short as the distance of neighbours is noise, whatever the evidence.
+    short = replace(opened, evidence=np.full(2, 50.0), lengths=np.array([[1 / 23], [0.06]]))
+    assert close_rough(basis, short).noise.tolist() == [1.0, 0.5]
 
 
 def test_white_scores_show_no_courses() -> None:

@@ -29,6 +29,7 @@ from scipy.linalg import solve_triangular
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.basis import Basis
+from factorflow.models.sparse_gfa.smooth.processes import LEVELS
 from factorflow.trees import replace
 
 __all__ = [
@@ -53,6 +54,8 @@ FIRST_SHARING = 0.9
 STILL = 0.003
 """What the share of noise of a factor may move by in the last pass: it settles slowly where views say little
 of a factor, long after the bound."""
+NEIGHBOURS = 1.01
+"""Distances of neighbouring places up to which a length scale is at the shortest there may be."""
 MOST_SHARING = 0.999
 """Largest sharing between groups: their correlations need a root."""
 TURNS = 3
@@ -476,10 +479,13 @@ def courses_terms(courses: Courses, sums: NoiseSums) -> Float64[Array, " K"]:
 def close_rough(basis: Basis, courses: Courses) -> Courses:
     """Return the courses without those that are worth less than their parameters cost.
 
-    p / 2 log N nats of p parameters.
+    p / 2 log N nats of p parameters. Those whose length scales are down at the distance of neighbouring
+    places, and would be shorter yet, go as well: they are noise.
     """
     price = 0.5 * basis.n_parameters * np.log(courses.n_known)
-    return without_courses(courses, courses.is_smooth & ~(courses.evidence >= price))
+    nearest = np.asarray(basis.places.nearest)
+    noise = (courses.lengths <= NEIGHBOURS * nearest).all(axis=1) & (basis.kernel != LEVELS)
+    return without_courses(courses, courses.is_smooth & (noise | ~(courses.evidence >= price)))
 
 
 def without_courses(courses: Courses, gone: Bool[Array, " K"]) -> Courses:
