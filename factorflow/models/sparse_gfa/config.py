@@ -10,34 +10,19 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from factorflow.errors import InputError, OptionText
-from factorflow.likelihoods import Likelihood, get_likelihood, likelihood_names
+from factorflow.likelihoods import get_likelihood
 from factorflow.models.configuration import Example, ModelConfig
-from factorflow.models.contract import Meta, ViewMeta
+from factorflow.models.contract import Meta
 from factorflow.models.registry import register
 from factorflow.models.sparse_gfa.loadings import get_prior, prior_help, prior_names
 from factorflow.models.sparse_gfa.model import SparseGFAModel
+from factorflow.models.sparse_gfa.resolve import likelihoods_of, loadings_of, settings_of
 from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, check_sampled
-from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
-from factorflow.models.sparse_gfa.size_factors import METHODS
-from factorflow.models.sparse_gfa.smooth.basis import Points, choose_basis
-from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.models.views import refuse_inputs
-from factorflow.places import MOST_CELLS
 
 __all__ = ["REMOVED", "SparseGFA"]
 
 NAME = "a group factor analysis"
-NOT_SMOOTH: dict[str, object] = {
-    "inference": "full",
-    "scores_posterior": "full",
-    "n_starts": 1,
-    "n_draws": 0,
-    "grouped_noise": False,
-    "noise": "feature",
-}
-"""Options that smooth scores do not go with, each with the value that they do."""
-FEW_ENTRIES = 1_000_000
-"""Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
 REMOVED: dict[str, tuple[object, str, str]] = {
     "cut": ("auto", "nothing: fits are always cut by samples", "Leave it out."),
     "strip": (4096, "nothing: fits are always cut by samples", "Leave it out."),
@@ -238,12 +223,8 @@ class SparseGFA(ModelConfig):
 
     def given_sets(self, views: Sequence[str]) -> tuple[list[str], str | Mapping[str, Any]] | None:
         """Return the views whose features may be in sets, and the sets."""
-        informed = [view for view in views if get_prior(self._loadings(view)).takes_sets]
+        informed = [view for view in views if get_prior(loadings_of(self, view)).takes_sets]
         return None if self.feature_sets is None or not informed else (informed, self.feature_sets)
-
-    def _loadings(self, view: str) -> str:
-        name = self.loadings if isinstance(self.loadings, str) else self.loadings.get(view, "spike_slab")
-        return f"{name}(slab={self.slab})" if name == "nonnegative" else name
 
     @model_validator(mode="after")
     def _one_of_two(self) -> SparseGFA:
@@ -346,7 +327,7 @@ class SparseGFA(ModelConfig):
     def build_fitted(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
         """Return the model for new samples: as few as there are."""
         refuse_inputs(meta, NAME)
-        settings = self._settings(meta)
+        settings = settings_of(self, meta)
         if self.inference != "full" and settings.dense:
             raise InputError(
                 "inference", self.inference, "'full' where loadings are 'ard'", "Use the default."
@@ -371,7 +352,7 @@ class SparseGFA(ModelConfig):
 
     def unused(self, meta: Meta) -> dict[str, str]:
         """Return the options that do nothing for a dataset of this shape, each with the reason."""
-        kinds = {likelihood for _, likelihood in self._likelihoods(meta)}
+        kinds = {likelihood for _, likelihood in likelihoods_of(self, meta)}
         found: dict[str, str] = {}
         if not meta.groups:
             found["grouped_noise"] = "the dataset has no groups of samples"
@@ -381,11 +362,11 @@ class SparseGFA(ModelConfig):
             why = "no view is Gaussian"
             found |= dict.fromkeys(("noise", "scale_views", "scale_features", "grouped_noise"), why)
         if isinstance(self.size_factors, str):
-            if not any(get_likelihood(likelihood).log_link for _, likelihood in self._likelihoods(meta)):
+            if not any(get_likelihood(likelihood).log_link for _, likelihood in likelihoods_of(self, meta)):
                 found["size_factors"] = "no view is of counts"
         if self.given_sets([view.name for view in meta.views]) is None:
             found["feature_sets"] = "the loadings of no view are 'informed'"
-        if all(get_prior(self._loadings(view.name)).signed for view in meta.value_views):
+        if all(get_prior(loadings_of(self, view.name)).signed for view in meta.value_views):
             found["slab"] = "the loadings of no view are 'nonnegative'"
         if self.intercepts:
             found["center"] = "intercepts are learned"
@@ -395,196 +376,3 @@ class SparseGFA(ModelConfig):
             why = "they are of the sampler; n_draws says how many draws it keeps"
             found |= dict.fromkeys(("n_burn_in", "thin", "chains"), why)
         return found
-
-    def _settings(self, meta: Meta) -> Settings:
-        prior = self.scores
-        if prior == "auto":
-            prior = "smooth" if meta.places else "ard" if meta.groups else "normal"
-        smooth = self._smooth(meta, prior)
-        prior = "normal" if prior == "smooth" else prior
-        likelihoods = self._likelihoods(meta)
-        self._check_views("loadings", self.loadings, meta)
-        self._check_views("size_factors", self.size_factors, meta)
-        known = {get_likelihood(likelihood).shared_alpha_prior for _, likelihood in likelihoods}
-        shared_alpha_prior = known.pop() if len(known) == 1 else None
-        grouped = bool(meta.groups) and (prior != "normal" or self.grouped_noise)
-        return Settings(
-            views=tuple(self._view(view, likelihood, shared_alpha_prior) for view, likelihood in likelihoods),
-            n_rows=meta.n_rows,
-            n_factors=self.n_factors,
-            groups=meta.groups if grouped else (),
-            grouped_noise=self.grouped_noise and bool(meta.groups),
-            feature_noise=self.noise != "sample",
-            sample_noise=self.noise != "feature",
-            intercepts=self.intercepts,
-            center=self.center,
-            scale_views=self.scale_views,
-            scale_features=self.scale_features,
-            scores_prior=prior,
-            full_scores=self.scores_posterior == "full" and prior != "spike",
-            start=self.start,
-            n_starts=self.n_starts,
-            drop=self.drop,
-            tol=self.tol,
-            learns_n_factors=self.drop > 0.0,
-            precision_bits=self._bits(meta),
-            inference=self.inference,
-            n_parts=1 if self.inference == "full" else min(meta.n_blocks, max(1, round(1 / self.batch))),
-            priors=Priors(),
-            covariates=meta.covariates,
-            sets=meta.feature_sets,
-            smooth=smooth,
-        )
-
-    def _smooth(self, meta: Meta, prior: str) -> SmoothSettings | None:
-        """Return what a run with smooth scores knows; None where they are not.
-
-        Raises
-        ------
-        InputError
-            For options that smooth scores do not go with.
-        """
-        if prior != "smooth":
-            if meta.places is None:
-                return None
-            expected = "'smooth' or 'auto' where there are smooth_covariates or random_intercepts"
-            raise InputError("scores", self.scores, expected, "Leave one of the two out.")
-        if meta.places is None:
-            text = "columns of the sample metadata that smooth scores are functions of"
-            raise InputError("smooth_covariates", None, text, "For example {smooth_covariates}.",
-                             smooth_covariates=["time"])  # fmt: skip
-        for option, needed in NOT_SMOOTH.items():
-            if (given := getattr(self, option)) != needed:
-                remedy = f"Leave {option} out, or use {{scores}} without {{smooth_covariates}}."
-                raise InputError(
-                    option,
-                    given,
-                    f"{needed!r} with smooth scores or random_intercepts",
-                    remedy,
-                    scores="auto",
-                    smooth_covariates=...,
-                )
-        basis = choose_basis(meta.places, self.kernel, self.n_functions)
-        if self.kernel == "matern12" and not isinstance(basis, Points):
-            expected = f"a smoother one, where there are more than {MOST_CELLS} places"
-            raise InputError("kernel", self.kernel, expected, "Use {kernel}.", kernel="matern32")
-        gaussian = all(likelihood == "gaussian" for _, likelihood in self._likelihoods(meta))
-        whole = gaussian and all(view.missing == "none" for view in meta.views)
-        return SmoothSettings(basis, complete=whole and meta.places.n_known == meta.n_rows)
-
-    def _bits(self, meta: Meta) -> int:
-        if self.precision != "auto":
-            return self.precision
-        return 64 if meta.n_rows * sum(view.n_features for view in meta.views) < FEW_ENTRIES else 32
-
-    def _check_views(self, option: str, given: object, meta: Meta) -> None:
-        """Refuse names of views that there are not."""
-        names = [view.name for view in meta.views]
-        unknown = [name for name in given if name not in names] if isinstance(given, Mapping) else []
-        if unknown:
-            raise InputError(option, unknown[0], f"views among {', '.join(names)}", "Correct the name.")
-
-    def _likelihoods(self, meta: Meta) -> list[tuple[ViewMeta, str]]:
-        """Return each view with the name of its likelihood.
-
-        Raises
-        ------
-        InputError
-            For a view that there is not, or a likelihood that does not explain its entries.
-        """
-        given = self.likelihoods if isinstance(self.likelihoods, Mapping) else {}
-        self._check_views("likelihoods", given, meta)
-        found = []
-        for view in meta.views:
-            likelihood = given.get(view.name, view.default_likelihood or view.likelihood)
-            if view.likelihood not in get_likelihood(likelihood).kinds:
-                suited = [
-                    name for name in likelihood_names() if view.likelihood in get_likelihood(name).kinds
-                ]
-                raise InputError(
-                    "likelihoods",
-                    f"{likelihood} for view {view.name}, which was written as {view.likelihood}",
-                    f"one of {', '.join(suited)}",
-                    "Choose one of them, or write the dataset with another likelihood for the view.",
-                )
-            found.append((view, _for_view(likelihood, view)))
-        if not isinstance(self.likelihoods, str):
-            return found
-        kinds = get_likelihood(self.likelihoods).kinds
-        if not any(view.likelihood in kinds for view in meta.views):
-            stored = ", ".join(f"{view.name} ({view.likelihood})" for view in meta.views)
-            raise InputError(
-                "likelihoods",
-                self.likelihoods,
-                f"one that explains entries of a view: {stored}",
-                "Leave it out, or write the dataset with another likelihood for the view.",
-            )
-        return [
-            (view, _for_view(self.likelihoods, view) if view.likelihood in kinds else likelihood)
-            for view, likelihood in found
-        ]
-
-    def _view(
-        self, view: ViewMeta, likelihood: str, shared_alpha_prior: tuple[float, float] | None
-    ) -> ViewSettings:
-        density = get_likelihood(likelihood)
-        loadings = self._loadings(view.name)
-        if get_prior(loadings).takes_sets and self.feature_sets is None:  # or refuses one that there is not
-            expected = f"feature sets where loadings are {loadings}"
-            remedy = "Name a GMT file, or give members by set."
-            raise InputError("feature_sets", None, expected, remedy)
-        if self.bound and not density.has_bound:
-            raise InputError(
-                "bound",
-                True,
-                f"False where a view is {likelihood} (view {view.name}): it has no such bound",
-                "Leave it out, or choose another likelihood for the view.",
-            )
-        bounded = self.bound or not density.concave or (self.inference != "full" and density.tight_bound)
-        gaussian = likelihood == "gaussian"
-        power = get_prior(loadings).power
-        prior = self.ard_prior or shared_alpha_prior or (0.5, 0.5 * density.loading_size**power)
-        return ViewSettings(
-            name=view.name,
-            kind=view.likelihood,
-            n_features=view.n_features,
-            likelihood=likelihood,
-            bounded=bounded and not gaussian,
-            scattered=not gaussian or view.missing == "scattered",
-            alpha_prior=prior,
-            loadings=loadings,
-            location=view.location if density.is_location else (),
-            aux_key=view.aux_key if view.aux and density.aux == view.aux else "",
-            size_factors=self._size_factors(view.name, density),
-        )
-
-    def _size_factors(self, name: str, density: Likelihood) -> str:
-        given = self.size_factors
-        found = given.get(name, "none") if isinstance(given, Mapping) else given
-        if found not in METHODS:
-            raise InputError("size_factors", found, f"one of {', '.join(METHODS)}", "Choose one of them.")
-        if isinstance(given, str) and not density.log_link:
-            return "none"
-        if found != "none" and not density.log_link:
-            expected = f"none for view {name}: {density.name} has no rates"
-            raise InputError("size_factors", found, expected, "Leave the view out.")
-        return found
-
-
-def _for_view(likelihood: str, view: ViewMeta) -> str:
-    """Return a likelihood with what the entries of a view say of it.
-
-    Raises
-    ------
-    InputError
-        For a view of which the likelihood would take limits for measurements.
-    """
-    found = get_likelihood(likelihood).for_entries(view.largest, view.aux)
-    if view.aux == "censored" and found.aux != view.aux:
-        raise InputError(
-            "likelihoods",
-            f"{likelihood} for view {view.name}, which was written with limits",
-            "censored: others take limits for measurements",
-            "Leave it out, or write the dataset without limits.",
-        )
-    return str(found)

@@ -15,18 +15,16 @@ from scipy import stats
 import factorflow as ff
 from factorflow.data.places import code_places
 from factorflow.errors import InputError
-from factorflow.models.sparse_gfa.smooth import courses as courses_module
+from factorflow.models.sparse_gfa.smooth import evidence as evidence_module
 from factorflow.models.sparse_gfa.smooth.basis import Cosines, Points, choose_basis
 from factorflow.models.sparse_gfa.smooth.courses import (
     Courses,
-    Forms,
     NoiseSums,
     close_rough,
-    evidence,
     open_courses,
-    update_courses,
     update_noise,
 )
+from factorflow.models.sparse_gfa.smooth.evidence import Forms, evidence, update_courses
 from factorflow.models.sparse_gfa.smooth.processes import (
     KERNELS,
     correlation,
@@ -168,7 +166,7 @@ def test_courses_are_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     known = PLANE["evidence"]
     assert_close([value, slopes[0], slopes[-1]], [known["value"], known["by_log_length"], known["by_log_s"]])
-    monkeypatch.setattr(courses_module, "TURNS", 2)
+    monkeypatch.setattr(evidence_module, "TURNS", 2)
     new = update_courses(p.basis, p.courses, Forms(lambda k, j: form[k, j], p.rows["g"]), starts=0)
     assert_close(new.mean, PLANE["after"]["mean_c"])
     assert_close(new.covariance, PLANE["after"]["var_c"])

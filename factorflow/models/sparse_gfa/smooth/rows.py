@@ -24,7 +24,8 @@ from scipy.sparse import csr_array
 from factorflow.kernels.linalg import diagonal, n_pairs, pack, unpack
 from factorflow.models.contract import Array, Block, Gather
 from factorflow.models.sparse_gfa.smooth.basis import Basis, Cosines, Points
-from factorflow.models.sparse_gfa.smooth.courses import Courses, Forms, NoiseSums
+from factorflow.models.sparse_gfa.smooth.courses import Courses, NoiseSums
+from factorflow.models.sparse_gfa.smooth.evidence import Forms
 from factorflow.places import PLACES
 from factorflow.trees import replace
 

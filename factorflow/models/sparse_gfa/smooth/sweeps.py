@@ -23,15 +23,12 @@ from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_s
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.basis import Basis, Points
 from factorflow.models.sparse_gfa.smooth.courses import (
-    STARTS,
     Courses,
     close_rough,
     open_courses,
-    root_of,
-    turned_root,
-    update_courses,
     without_courses,
 )
+from factorflow.models.sparse_gfa.smooth.evidence import STARTS, root_of, turned_root, update_courses
 from factorflow.models.sparse_gfa.smooth.rows import (
     SiteSums,
     forms_of,

@@ -1,0 +1,259 @@
+"""Options of sparse group factor analysis joined with the shape of a dataset: `Settings`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from factorflow.errors import InputError
+from factorflow.likelihoods import Likelihood, get_likelihood, likelihood_names
+from factorflow.models.contract import Meta, ViewMeta
+from factorflow.models.sparse_gfa.loadings import get_prior
+from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
+from factorflow.models.sparse_gfa.size_factors import METHODS
+from factorflow.models.sparse_gfa.smooth.basis import Points, choose_basis
+from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
+from factorflow.places import MOST_CELLS
+
+__all__ = ["likelihoods_of", "loadings_of", "settings_of"]
+
+Options = Any
+"""A `SparseGFA`, whose module imports this one."""
+
+NOT_SMOOTH: dict[str, object] = {
+    "inference": "full",
+    "scores_posterior": "full",
+    "n_starts": 1,
+    "n_draws": 0,
+    "grouped_noise": False,
+    "noise": "feature",
+}
+"""Options that smooth scores do not go with, each with the value that they do."""
+FEW_ENTRIES = 1_000_000
+"""Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
+
+
+def loadings_of(options: Options, view: str) -> str:
+    """Return the name of the prior of the loadings of a view, with its parameters.
+
+    Parameters
+    ----------
+    options : SparseGFA
+        The options.
+    view : str
+        Name of the view.
+    """
+    name = options.loadings if isinstance(options.loadings, str) else options.loadings.get(view, "spike_slab")
+    return f"{name}(slab={options.slab})" if name == "nonnegative" else name
+
+
+def settings_of(options: Options, meta: Meta) -> Settings:
+    """Return what a run needs to know throughout.
+
+    Parameters
+    ----------
+    options : SparseGFA
+        The options.
+    meta : Meta
+        Shape of the dataset.
+
+    Raises
+    ------
+    InputError
+        For options that do not go with the dataset, or with each other.
+    """
+    prior = options.scores
+    if prior == "auto":
+        prior = "smooth" if meta.places else "ard" if meta.groups else "normal"
+    smooth = _smooth(options, meta, prior)
+    prior = "normal" if prior == "smooth" else prior
+    likelihoods = likelihoods_of(options, meta)
+    _check_views(options, "loadings", options.loadings, meta)
+    _check_views(options, "size_factors", options.size_factors, meta)
+    known = {get_likelihood(likelihood).shared_alpha_prior for _, likelihood in likelihoods}
+    shared_alpha_prior = known.pop() if len(known) == 1 else None
+    grouped = bool(meta.groups) and (prior != "normal" or options.grouped_noise)
+    return Settings(
+        views=tuple(_view(options, view, likelihood, shared_alpha_prior) for view, likelihood in likelihoods),
+        n_rows=meta.n_rows,
+        n_factors=options.n_factors,
+        groups=meta.groups if grouped else (),
+        grouped_noise=options.grouped_noise and bool(meta.groups),
+        feature_noise=options.noise != "sample",
+        sample_noise=options.noise != "feature",
+        intercepts=options.intercepts,
+        center=options.center,
+        scale_views=options.scale_views,
+        scale_features=options.scale_features,
+        scores_prior=prior,
+        full_scores=options.scores_posterior == "full" and prior != "spike",
+        start=options.start,
+        n_starts=options.n_starts,
+        drop=options.drop,
+        tol=options.tol,
+        learns_n_factors=options.drop > 0.0,
+        precision_bits=_bits(options, meta),
+        inference=options.inference,
+        n_parts=1 if options.inference == "full" else min(meta.n_blocks, max(1, round(1 / options.batch))),
+        priors=Priors(),
+        covariates=meta.covariates,
+        sets=meta.feature_sets,
+        smooth=smooth,
+    )
+
+
+def _smooth(options: Options, meta: Meta, prior: str) -> SmoothSettings | None:
+    """Return what a run with smooth scores knows; None where they are not.
+
+    Raises
+    ------
+    InputError
+        For options that smooth scores do not go with.
+    """
+    if prior != "smooth":
+        if meta.places is None:
+            return None
+        expected = "'smooth' or 'auto' where there are smooth_covariates or random_intercepts"
+        raise InputError("scores", options.scores, expected, "Leave one of the two out.")
+    if meta.places is None:
+        text = "columns of the sample metadata that smooth scores are functions of"
+        raise InputError("smooth_covariates", None, text, "For example {smooth_covariates}.",
+                         smooth_covariates=["time"])  # fmt: skip
+    for option, needed in NOT_SMOOTH.items():
+        if (given := getattr(options, option)) != needed:
+            remedy = f"Leave {option} out, or use {{scores}} without {{smooth_covariates}}."
+            raise InputError(
+                option,
+                given,
+                f"{needed!r} with smooth scores or random_intercepts",
+                remedy,
+                scores="auto",
+                smooth_covariates=...,
+            )
+    basis = choose_basis(meta.places, options.kernel, options.n_functions)
+    if options.kernel == "matern12" and not isinstance(basis, Points):
+        expected = f"a smoother one, where there are more than {MOST_CELLS} places"
+        raise InputError("kernel", options.kernel, expected, "Use {kernel}.", kernel="matern32")
+    gaussian = all(likelihood == "gaussian" for _, likelihood in likelihoods_of(options, meta))
+    whole = gaussian and all(view.missing == "none" for view in meta.views)
+    return SmoothSettings(basis, complete=whole and meta.places.n_known == meta.n_rows)
+
+
+def _bits(options: Options, meta: Meta) -> int:
+    if options.precision != "auto":
+        return int(options.precision)
+    return 64 if meta.n_rows * sum(view.n_features for view in meta.views) < FEW_ENTRIES else 32
+
+
+def _check_views(options: Options, option: str, given: object, meta: Meta) -> None:
+    """Refuse names of views that there are not."""
+    names = [view.name for view in meta.views]
+    unknown = [name for name in given if name not in names] if isinstance(given, Mapping) else []
+    if unknown:
+        raise InputError(option, unknown[0], f"views among {', '.join(names)}", "Correct the name.")
+
+
+def likelihoods_of(options: Options, meta: Meta) -> list[tuple[ViewMeta, str]]:
+    """Return each view with the name of its likelihood.
+
+    Raises
+    ------
+    InputError
+        For a view that there is not, or a likelihood that does not explain its entries.
+    """
+    given = options.likelihoods if isinstance(options.likelihoods, Mapping) else {}
+    _check_views(options, "likelihoods", given, meta)
+    found = []
+    for view in meta.views:
+        likelihood = given.get(view.name, view.default_likelihood or view.likelihood)
+        if view.likelihood not in get_likelihood(likelihood).kinds:
+            suited = [name for name in likelihood_names() if view.likelihood in get_likelihood(name).kinds]
+            raise InputError(
+                "likelihoods",
+                f"{likelihood} for view {view.name}, which was written as {view.likelihood}",
+                f"one of {', '.join(suited)}",
+                "Choose one of them, or write the dataset with another likelihood for the view.",
+            )
+        found.append((view, _for_view(likelihood, view)))
+    if not isinstance(options.likelihoods, str):
+        return found
+    kinds = get_likelihood(options.likelihoods).kinds
+    if not any(view.likelihood in kinds for view in meta.views):
+        stored = ", ".join(f"{view.name} ({view.likelihood})" for view in meta.views)
+        raise InputError(
+            "likelihoods",
+            options.likelihoods,
+            f"one that explains entries of a view: {stored}",
+            "Leave it out, or write the dataset with another likelihood for the view.",
+        )
+    return [
+        (view, _for_view(options.likelihoods, view) if view.likelihood in kinds else likelihood)
+        for view, likelihood in found
+    ]
+
+
+def _view(
+    options: Options, view: ViewMeta, likelihood: str, shared_alpha_prior: tuple[float, float] | None
+) -> ViewSettings:
+    density = get_likelihood(likelihood)
+    loadings = loadings_of(options, view.name)
+    if get_prior(loadings).takes_sets and options.feature_sets is None:  # or refuses one that there is not
+        expected = f"feature sets where loadings are {loadings}"
+        remedy = "Name a GMT file, or give members by set."
+        raise InputError("feature_sets", None, expected, remedy)
+    if options.bound and not density.has_bound:
+        raise InputError(
+            "bound",
+            True,
+            f"False where a view is {likelihood} (view {view.name}): it has no such bound",
+            "Leave it out, or choose another likelihood for the view.",
+        )
+    bounded = options.bound or not density.concave or (options.inference != "full" and density.tight_bound)
+    gaussian = likelihood == "gaussian"
+    power = get_prior(loadings).power
+    prior = options.ard_prior or shared_alpha_prior or (0.5, 0.5 * density.loading_size**power)
+    return ViewSettings(
+        name=view.name,
+        kind=view.likelihood,
+        n_features=view.n_features,
+        likelihood=likelihood,
+        bounded=bounded and not gaussian,
+        scattered=not gaussian or view.missing == "scattered",
+        alpha_prior=prior,
+        loadings=loadings,
+        location=view.location if density.is_location else (),
+        aux_key=view.aux_key if view.aux and density.aux == view.aux else "",
+        size_factors=_size_factors(options, view.name, density),
+    )
+
+
+def _size_factors(options: Options, name: str, density: Likelihood) -> str:
+    given = options.size_factors
+    found = given.get(name, "none") if isinstance(given, Mapping) else given
+    if found not in METHODS:
+        raise InputError("size_factors", found, f"one of {', '.join(METHODS)}", "Choose one of them.")
+    if isinstance(given, str) and not density.log_link:
+        return "none"
+    if found != "none" and not density.log_link:
+        expected = f"none for view {name}: {density.name} has no rates"
+        raise InputError("size_factors", found, expected, "Leave the view out.")
+    return str(found)
+
+
+def _for_view(likelihood: str, view: ViewMeta) -> str:
+    """Return a likelihood with what the entries of a view say of it.
+
+    Raises
+    ------
+    InputError
+        For a view of which the likelihood would take limits for measurements.
+    """
+    found = get_likelihood(likelihood).for_entries(view.largest, view.aux)
+    if view.aux == "censored" and found.aux != view.aux:
+        raise InputError(
+            "likelihoods",
+            f"{likelihood} for view {view.name}, which was written with limits",
+            "censored: others take limits for measurements",
+            "Leave it out, or write the dataset without limits.",
+        )
+    return str(found)

@@ -1,0 +1,257 @@
+"""What rows say of a course: its evidence, q(c), length scales and how groups share it.
+
+Rows say of c_k a quadratic form, of matrix G_k and linear term r_k at the others as they are (`Forms`). The
+parameters theta_k of its prior covariance s_k T_k maximise::
+
+    e_k(theta) = r' L (I + L'GL)^-1 L' r / 2 - log |I + L'GL| / 2,   L L' = s_k T_k(theta)
+
+in which c_k is integrated out, and q(c_k) follows: Cov c = L (I + L'GL)^-1 L', E c = Cov c r. Where matrices
+G_kj between factors are known factors take turns; else all move at once, with a curvature that is larger by
+`Forms.ratio`, so that the bound does not fall either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float64
+from scipy.linalg import solve_triangular
+
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.smooth.basis import Basis
+from factorflow.models.sparse_gfa.smooth.courses import Courses
+from factorflow.trees import replace
+
+__all__ = ["STARTS", "Forms", "evidence", "root_of", "turned_root", "update_courses"]
+
+MOST_SHARING = 0.999
+"""Largest sharing between groups: their correlations need a root."""
+TURNS = 3
+"""Times that each factor has its turn in a pass."""
+EVALUATIONS = 30
+"""Evaluations of e_k for the parameters of a factor in a pass, at most."""
+STARTS = 7
+"""Length scales that a factor is tried with when it gets a course."""
+
+
+@dataclass(frozen=True)
+class Forms:
+    """What the rows say of c: sum_n J_n,kj phi phi', and the slope of the bound at E c.
+
+    Parameters
+    ----------
+    form : callable
+        Gives G_kj of two factors; of one alone where ``turns`` is not set.
+    slope : array
+        g_k = sum_n phi_n (m_n - f_n)_k / zeta_k.
+    turns : bool
+        Whether forms between factors are known.
+    ratio : float
+        Largest curvature of a row in all its factors, over that in each of them.
+    """
+
+    form: Callable[[int, int], Float64[Array, "M M"]]
+    slope: Float64[np.ndarray, "K M"]
+    turns: bool = True
+    ratio: float = 1.0
+
+
+@dataclass(frozen=True)
+class _Site:
+    """c of one factor given what the rows say: decompositions that evidence and posterior share."""
+
+    root: Float64[np.ndarray, "M ..."]
+    along: Float64[np.ndarray, " M"]
+    wide: Float64[np.ndarray, "M M"]
+    steep: Float64[np.ndarray, "M M"]
+
+    @classmethod
+    def of(
+        cls,
+        covariance: Float64[Array, "M ..."],
+        form: Float64[Array, "M M"],
+        linear: Float64[Array, " M"],
+        ratio: float,
+    ) -> _Site:
+        """Decompose I + L'GL, and I + ratio L'GL, for L L' the prior covariance, or its diagonal."""
+        root = root_of(covariance)
+        inner = turned_root(root, turned_root(root, form).T)
+        wide = np.linalg.cholesky(np.eye(len(inner)) + inner)
+        steep = wide if ratio == 1.0 else np.linalg.cholesky(np.eye(len(inner)) + ratio * inner)
+        along = solve_triangular(steep, turned_root(root, linear[:, None])[:, 0], lower=True)
+        return cls(root, along, wide, steep)
+
+    def at(self, linear: Float64[Array, " M"]) -> _Site:
+        """Return the same with another linear term."""
+        turned = turned_root(self.root, linear[:, None])[:, 0]
+        return replace(self, along=np.asarray(solve_triangular(self.steep, turned, lower=True)))
+
+    @property
+    def value(self) -> float:
+        """e_k."""
+        return 0.5 * float(self.along @ self.along) + 0.5 * self.logdet
+
+    @property
+    def logdet(self) -> float:
+        """Log determinant of Cov v."""
+        return -2.0 * float(np.log(np.diag(self.wide)).sum())
+
+    @property
+    def white(self) -> Float64[Array, " M"]:
+        """E v."""
+        return np.asarray(solve_triangular(self.steep, self.along, lower=True, trans=1))
+
+    @property
+    def mean(self) -> Float64[Array, " M"]:
+        """E c."""
+        return self.root * self.white if self.root.ndim == 1 else self.root @ self.white
+
+    def half(self, values: Float64[Array, "M M"]) -> Float64[Array, "M M"]:
+        """Return X G of a matrix G, with Cov c = X'X."""
+        return np.asarray(solve_triangular(self.wide, turned_root(self.root, values), lower=True))
+
+    @property
+    def energy(self) -> float:
+        """E |v|^2."""
+        inverse = solve_triangular(self.wide, np.eye(len(self.wide)), lower=True)
+        return float(self.white @ self.white) + float((inverse**2).sum())
+
+
+def root_of(covariance: Float64[Array, "M ..."]) -> Float64[Array, "M ..."]:
+    """Return L with L L' a covariance, or its diagonal as that of the covariance is given."""
+    return np.sqrt(covariance) if covariance.ndim == 1 else np.asarray(np.linalg.cholesky(covariance))
+
+
+def turned_root(root: Float64[Array, "M ..."], values: Float64[Array, "M n"]) -> Float64[Array, "M n"]:
+    """Return L' times a matrix."""
+    return root[:, None] * values if root.ndim == 1 else np.asarray(root.T @ values)
+
+
+def evidence(
+    basis: Basis,
+    courses: Courses,
+    form: Float64[Array, "M M"],
+    linear: Float64[Array, " M"],
+    lengths: Float64[Array, " R"],
+    sharing: Float64[Array, " G"],
+    share: float,
+    ratio: float = 1.0,
+) -> tuple[float, Float64[Array, " n"]]:
+    """Return e_k, and its slopes: by log length scales, by sharing, by log s.
+
+    Parameters
+    ----------
+    basis, courses : Basis, Courses
+        The functions, and their averages.
+    form, linear : array
+        G_kk; r_k.
+    lengths, sharing, share : array, array, float
+        Parameters of the prior of c.
+    ratio : float
+        See `Forms`.
+    """
+    scaled, slopes = basis.scaled_covariance(lengths, sharing, courses.second)
+    site = _Site.of(share * scaled, form, linear, ratio)
+    left, lost = linear - ratio * (form @ site.mean), site.half(form)
+    if scaled.ndim == 1:
+        weight = left**2 - np.diag(form) + (lost**2).sum(axis=0)
+    else:
+        weight = np.outer(left, left) - form + lost.T @ lost
+    by = [float((weight * one).sum()) for one in (*slopes, scaled)]
+    return site.value, 0.5 * share * np.array(by)
+
+
+def update_courses(basis: Basis, courses: Courses, forms: Forms, starts: int = 1) -> Courses:
+    """Return q(c) and its parameters at the maximum of the bound, zeta as it is.
+
+    Parameters
+    ----------
+    basis, courses : Basis, Courses
+        The functions; as they were.
+    forms : Forms
+        What the rows say.
+    starts : int
+        Length scales that each course is tried with, as it is among them; 0: parameters stay as they are.
+    """
+    slope, smooth = forms.slope.copy(), [int(k) for k in np.flatnonzero(courses.is_smooth)]
+    mean, covariance = courses.mean.copy(), courses.covariance.copy()
+    lengths, sharing = courses.lengths.copy(), courses.sharing.copy()
+    energy, logdet = courses.energy.copy(), courses.logdet.copy()
+    nats, average = courses.evidence.copy(), courses.average.copy()
+    sites: dict[int, _Site] = {}
+    for turn in range(TURNS if forms.turns else 1):
+        for k in smooth:
+            form, before = forms.form(k, k), mean[k].copy()
+            linear = slope[k] + forms.ratio * (form @ before)
+            share = 1.0 - float(courses.noise[k])
+            if turn:
+                sites[k] = sites[k].at(linear)
+            else:
+                given = basis, courses, form, linear
+                if starts:
+                    found = _learn(*given, lengths[k], sharing[k], share, forms.ratio, starts)
+                    lengths[k], sharing[k] = found
+                scaled, _ = basis.scaled_covariance(lengths[k], sharing[k], courses.second)
+                sites[k] = _Site.of(share * scaled, form, linear, forms.ratio)
+            mean[k] = sites[k].mean
+            if forms.turns:
+                for j in smooth:
+                    slope[j] -= forms.form(j, k) @ (mean[k] - before)
+    for k, site in sites.items():
+        half = site.half(np.eye(mean.shape[1]))
+        covariance[k] = half.T @ half
+        nats[k], energy[k], logdet[k] = site.value, site.energy, site.logdet
+        average[k] = float((covariance[k] * courses.second).sum())
+    return replace(
+        courses,
+        mean=mean,
+        covariance=covariance,
+        lengths=lengths,
+        sharing=sharing,
+        energy=energy,
+        logdet=logdet,
+        evidence=nats,
+        average=average,
+    )
+
+
+def _learn(
+    basis: Basis,
+    courses: Courses,
+    form: Float64[Array, "M M"],
+    linear: Float64[Array, " M"],
+    lengths: Float64[Array, " R"],
+    sharing: Float64[Array, " G"],
+    share: float,
+    ratio: float,
+    starts: int,
+) -> tuple[Float64[Array, " R"], Float64[Array, " G"]]:
+    """Return the length scales and the sharing that the data favour."""
+    from scipy.optimize import minimize
+
+    n_lengths, grouped = len(lengths), basis.n_groups > 1
+    low, high = np.log(basis.shortest), np.log(basis.longest)
+
+    def unpack(vector: Float64[Array, " n"]) -> tuple[Float64[Array, " R"], Float64[Array, " G"]]:
+        return np.exp(vector[:n_lengths]), vector[n_lengths:] if grouped else sharing
+
+    def negative(vector: Float64[Array, " n"]) -> tuple[float, Float64[Array, " n"]]:
+        value, slopes = evidence(basis, courses, form, linear, *unpack(vector), share, ratio)
+        return -value, -slopes[: len(vector)]
+
+    limits = [*zip(low, high, strict=True), *[(-MOST_SHARING, MOST_SHARING)] * (grouped * basis.n_groups)]
+    now = np.concatenate([np.clip(np.log(lengths), low, high), sharing if grouped else []])
+    best, value = now, negative(now)[0]
+    others = [
+        np.concatenate([low + part * (high - low), sharing if grouped else []])
+        for part in np.linspace(0.0, 1.0, starts + 1)[1:-1]
+    ]
+    first = min([now, *others], key=lambda vector: negative(vector)[0]) if others else now
+    found = minimize(
+        negative, first, jac=True, bounds=limits, method="L-BFGS-B", options={"maxfun": EVALUATIONS}
+    )
+    if found.fun < value:
+        best = found.x
+    return unpack(best)
