@@ -294,6 +294,16 @@ class Model(VariableTable[G, L]):
         """
         raise self._cannot("interpolate")
 
+    def shortest_lengths(self) -> tuple[Array, int] | None:
+        """Return the shortest length scales that functions resolve, and how many these are a column.
+
+        Returns
+        -------
+        (R,) array and int, or None
+            None where there is no such limit.
+        """
+        return None
+
     def scorer(self, n_draws: int, n_repeats: int) -> Model[G, Any]:
         """Return a model whose projection is the log likelihood of rows, the local state integrated out.
 

@@ -16,8 +16,8 @@ class Finding:
     ----------
     kind : str
         "burn-in", "mixing", "budget", "outlier", "baseline", "overdispersion", "no factors", "unstable",
-        "scale", "one sample", "one feature", "depth" or "batch"; of a projection "outlier", "features",
-        "not described" or "overdispersion".
+        "scale", "one sample", "one feature", "resolution", "depth" or "batch"; of a projection "outlier",
+        "features", "not described" or "overdispersion".
     message : str
         What was found, with its numbers.
     remedy : str

@@ -17,6 +17,7 @@ from factorflow.posterior.data_findings import LEAST_MANY, absent_features, disp
 from factorflow.posterior.finding import Finding, naming_option
 from factorflow.posterior.labels import names_of_rows
 from factorflow.posterior.mixing_findings import mixing
+from factorflow.posterior.smooth import unresolved
 
 if TYPE_CHECKING:
     from factorflow.posterior.stored_posterior import StoredPosterior
@@ -64,6 +65,7 @@ def findings(posterior: StoredPosterior) -> list[Finding]:
             _scales(posterior),
             _lone_samples(posterior),
             _lone_features(posterior),
+            unresolved(posterior),
             depth(posterior),
             batch(posterior),
         ]

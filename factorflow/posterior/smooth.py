@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from factorflow.data.covariates import numbers_of
 from factorflow.errors import InputError
 from factorflow.places import Places
+from factorflow.posterior.finding import Finding, naming_option
 from factorflow.posterior.predictive import interval as ends_of
 from factorflow.shape import Block
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.posterior.stored_posterior import StoredPosterior
+
+AT_LIMIT = 1.02
+"""Shortest length scales up to which one counts as the shortest."""
 
 __all__ = ["group_correlation", "interpolate", "intraclass_correlation", "smooth_scores", "smoothness"]
 
@@ -77,6 +81,24 @@ def smoothness(posterior: StoredPosterior) -> pd.DataFrame:
     columns |= {f"length_scale_{name}": lengths[:, r] for r, name in enumerate(places.labels)}
     columns["evidence"] = posterior.variable("smooth_evidence").values
     return pd.DataFrame(columns, index=pd.Index(posterior.factors, name="factor"))
+
+
+def unresolved(posterior: StoredPosterior) -> Iterator[Finding]:
+    """Find courses that change as fast as their functions can."""
+    limits = posterior.model.shortest_lengths()
+    if limits is None or not posterior.has("length_scale"):
+        return
+    shortest, number = limits
+    lengths, share = posterior.variable("length_scale").values, posterior.variable("smooth_share").values
+    short = (share > 0.0) & (lengths <= AT_LIMIT * shortest).any(axis=1)
+    if short.any():
+        names = ", ".join(np.asarray(posterior.factors)[short])
+        yield Finding(
+            "resolution",
+            f"The course of {names} changes as fast as its functions can, and may be faster: in holes "
+            "between the samples it is too smooth.",
+            naming_option("Fit with {option}.", f"n_functions={2 * number}"),
+        )
 
 
 def group_correlation(posterior: StoredPosterior) -> xr.DataArray:

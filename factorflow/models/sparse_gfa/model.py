@@ -30,6 +30,7 @@ from factorflow.models.sparse_gfa.naming import EARLY, WARM_UP, factor_labels
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, strip_for_workers
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
+from factorflow.models.sparse_gfa.smooth.basis import Cosines
 from factorflow.models.sparse_gfa.smooth.results import course_labels, courses_from_record
 from factorflow.models.sparse_gfa.smooth.rows import courses_at
 from factorflow.models.sparse_gfa.smooth.sweeps import CourseSweep, PlacesSweep, close_courses
@@ -324,6 +325,11 @@ class SparseGFAModel(Model[Globals, Local]):
         courses = courses_from_record(record, float(smooth.basis.places.n_known))
         mean, variance, _ = courses_at(smooth.basis, places, codes, courses)
         return mean, variance, courses.noise
+
+    def shortest_lengths(self) -> tuple[Array, int] | None:
+        """Return the shortest length scales that cosines resolve, and how many these are a column."""
+        basis = None if self.settings.smooth is None else self.settings.smooth.basis
+        return (basis.shortest, max(basis.per_column)) if isinstance(basis, Cosines) else None
 
     def likelihood(self, view: str) -> Likelihood:
         """Return the likelihood of the entries of a view."""

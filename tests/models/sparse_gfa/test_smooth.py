@@ -650,3 +650,10 @@ def test_columns_and_cells(tmp_path: Path) -> None:
     cosines = choose_basis(replace(places, cells=()), "matern52", None)
     assert isinstance(cosines, Cosines)
     assert cosines.size == 400
+    with pytest.raises(InputError, match="at most 40 for 2 columns"):
+        choose_basis(places, "matern52", 41)
+    model = ff.models.SparseGFA(n_factors=4, smooth_covariates=[["x", "y"]], n_functions=4)
+    coarse = ff.fit(dataset, model, progress=False)
+    assert [finding.remedy for finding in coarse.findings if finding.kind == "resolution"] == [
+        "Fit with n_functions=8."
+    ]

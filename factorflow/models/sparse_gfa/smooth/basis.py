@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from factorflow.errors import InputError
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.processes import (
     LEVELS,
@@ -36,6 +37,8 @@ __all__ = ["Basis", "Cosines", "Points", "choose_basis"]
 
 MOST_FUNCTIONS = 400
 """Cosines at most, of all columns and groups together."""
+MOST_ASKED = 1600
+"""Cosines at most that may be asked for, of all columns and groups: the root takes their number cubed."""
 PER_COLUMN = 40
 """Cosines of a column at most: they resolve a twentieth of its range."""
 JITTER = 1e-9
@@ -315,6 +318,11 @@ def choose_basis(places: Places, kernel: str, n_functions: int | None) -> Basis:
         One of `processes.KERNELS`.
     n_functions : int or None
         Cosines of a column; None: as many as are not too many in all.
+
+    Raises
+    ------
+    InputError
+        For more than the root can take.
     """
     if places.levels:
         return Points(places, LEVELS)
@@ -322,5 +330,12 @@ def choose_basis(places: Places, kernel: str, n_functions: int | None) -> Basis:
         return Points(places, kernel)
     n_groups, columns = max(1, len(places.groups)), len(places)
     most = int((MOST_FUNCTIONS / n_groups) ** (1.0 / columns) + 1e-9)
+    if n_functions is not None and n_groups * n_functions**columns > MOST_ASKED:
+        possible = int((MOST_ASKED / n_groups) ** (1.0 / columns) + 1e-9)
+        expected = (
+            f"at most {possible} for {columns} columns and {n_groups} groups: {MOST_ASKED} functions in all"
+        )
+        raise InputError("n_functions", n_functions, expected, "Use fewer, or {smooth_groups}.",
+                         smooth_groups=False)  # fmt: skip
     chosen = n_functions or max(4, min(PER_COLUMN, most))
     return Cosines(places, kernel, (chosen,) * columns, BOX.get(columns, 1.3))
