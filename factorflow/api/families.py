@@ -197,6 +197,26 @@ class FamilyMethods(AnalysisMethods):
         """
         return smooth.intraclass_correlation(self)
 
+    def warped(self, covariate: str | None = None) -> xr.DataArray:
+        """Return the time of each sample on the common clock of the groups (``warping=True``).
+
+        Parameters
+        ----------
+        covariate : str, optional
+            Name of the column of times; the model's own when left out.
+
+        Returns
+        -------
+        DataArray
+            (obs,), in units of the column; NaN where the time is not known.
+
+        Raises
+        ------
+        InputError
+            When groups have one clock.
+        """
+        return smooth.warped(self, covariate)
+
     def smoothness(self) -> pd.DataFrame:
         """Return how smooth each factor is.
 

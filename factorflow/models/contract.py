@@ -294,6 +294,25 @@ class Model(VariableTable[G, L]):
         """
         raise self._cannot("interpolate")
 
+    def warped(self, record: Mapping[str, Array], places: Array, codes: Array) -> Array:
+        """Return own times of groups on the common clock.
+
+        Parameters
+        ----------
+        record, places, codes
+            As for `interpolate`, of one column.
+
+        Returns
+        -------
+        (n,) array
+
+        Raises
+        ------
+        InputError
+            When clocks are the same.
+        """
+        raise self._cannot("warped")
+
     def shortest_lengths(self) -> tuple[Array, int] | None:
         """Return the shortest length scales that functions resolve, and how many these are a column.
 

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 AT_LIMIT = 1.02
 """Shortest length scales up to which one counts as the shortest."""
 
-__all__ = ["group_correlation", "interpolate", "intraclass_correlation", "smooth_scores", "smoothness"]
+__all__ = [
+    "group_correlation",
+    "interpolate",
+    "intraclass_correlation",
+    "smooth_scores",
+    "smoothness",
+    "warped",
+]
 
 
 def check_places(posterior: StoredPosterior) -> Places:
@@ -99,6 +106,27 @@ def unresolved(posterior: StoredPosterior) -> Iterator[Finding]:
             "between the samples it is too smooth.",
             naming_option("Fit with {option}.", f"n_functions={2 * number}"),
         )
+
+
+def warped(posterior: StoredPosterior, covariate: str | None) -> xr.DataArray:
+    """Return the time of each sample on the common clock (`Posterior.warped`)."""
+    import xarray as xr
+
+    from factorflow.data.places import read_places
+
+    places = check_places(posterior)
+    if covariate not in (None, *places.columns):
+        expected = f"one of {', '.join(places.columns)}"
+        raise InputError("covariate", covariate, expected, "Leave it out.")
+    record = {v.name: posterior.variable(v.name).values for v in posterior.model.table if not v.rows}
+    data: Any = posterior.data
+    data = getattr(data, "dataset", data)  # of a projection, whose features are aligned
+    times = read_places(data, places.columns)
+    codes = data.codes("group").astype(np.int64) if places.groups else np.zeros(len(times), np.int64)
+    found = posterior.model.warped(record, times, codes)
+    obs = posterior.array("scores")["obs"]
+    name = places.columns[0]
+    return xr.DataArray(found, dims=("obs",), coords={"obs": obs}, name=name)
 
 
 def group_correlation(posterior: StoredPosterior) -> xr.DataArray:

@@ -143,6 +143,14 @@ class SparseGFA(ModelConfig):
         description="Column of the sample metadata, such as subjects: samples of one have an intercept of "
         "the scores in common, as far as the data show it.",
     )
+    warping: bool = Field(
+        default=False,
+        description="Groups have clocks that differ: their times are put on that of one of them, where "
+        "courses are shared.",
+    )
+    warping_reference: str | None = Field(
+        default=None, description="Group whose clock the others are put on; left out: the first."
+    )
     smooth_groups: bool = Field(
         default=True, description="Groups share the course of a smooth factor as far as the data show it."
     )

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
+import numpy as np
+
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import n_pairs
 from factorflow.likelihoods import Likelihood
@@ -34,6 +36,7 @@ from factorflow.models.sparse_gfa.smooth.basis import Cosines
 from factorflow.models.sparse_gfa.smooth.results import course_labels, courses_from_record
 from factorflow.models.sparse_gfa.smooth.rows import courses_at
 from factorflow.models.sparse_gfa.smooth.sweeps import CourseSweep, PlacesSweep, close_courses
+from factorflow.models.sparse_gfa.smooth.warping import common_clock
 from factorflow.models.sparse_gfa.squarem import discard_unverified_step as whole_steps
 from factorflow.models.sparse_gfa.start.components import MomentsSweep, empty_globals, moment_passes
 from factorflow.models.sparse_gfa.start.count import CountSweep, most_passes
@@ -325,6 +328,20 @@ class SparseGFAModel(Model[Globals, Local]):
         courses = courses_from_record(record, float(smooth.basis.places.n_known))
         mean, variance, _ = courses_at(smooth.basis, places, codes, courses)
         return mean, variance, courses.noise
+
+    def warped(self, record: Mapping[str, Array], places: Array, codes: Array) -> Array:
+        """Return own times of groups on the common clock, (n,)."""
+        smooth = self.settings.smooth
+        if smooth is None or smooth.warping is None:
+            remedy = "Fit with {warping}."
+            raise InputError(
+                "model", "one with one clock", "one with a clock of each group", remedy, warping=True
+            )
+        known = np.isfinite(places[:, 0])
+        found = np.full(len(places), np.nan)
+        warp = np.asarray(record["warp"], np.float64)
+        found[known] = common_clock(smooth.basis.places, places[known, 0], codes[known], warp)[0]
+        return found
 
     def shortest_lengths(self) -> tuple[Array, int] | None:
         """Return the shortest length scales that cosines resolve, and how many these are a column."""

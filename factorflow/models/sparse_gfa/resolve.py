@@ -11,7 +11,7 @@ from factorflow.models.contract import Meta, ViewMeta
 from factorflow.models.sparse_gfa.loadings import get_prior
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import METHODS
-from factorflow.models.sparse_gfa.smooth.basis import Points, choose_basis
+from factorflow.models.sparse_gfa.smooth.basis import Basis, Points, choose_basis
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.places import MOST_CELLS
 
@@ -136,7 +136,32 @@ def _smooth(options: Options, meta: Meta, prior: str) -> SmoothSettings | None:
         raise InputError("kernel", options.kernel, expected, "Use {kernel}.", kernel="matern32")
     gaussian = all(likelihood == "gaussian" for _, likelihood in likelihoods_of(options, meta))
     whole = gaussian and all(view.missing == "none" for view in meta.views)
-    return SmoothSettings(basis, complete=whole and meta.places.n_known == meta.n_rows)
+    complete = whole and meta.places.n_known == meta.n_rows
+    return SmoothSettings(basis, complete, _reference(options, basis))
+
+
+def _reference(options: Options, basis: Basis) -> int | None:
+    """Return the number of the group whose clock the others are put on; None where clocks are the same.
+
+    Raises
+    ------
+    InputError
+        When there are no groups with courses of their own, several columns, or no such group.
+    """
+    groups = list(basis.places.groups)
+    named = options.warping_reference
+    if not options.warping:
+        return None
+    if not groups or len(basis.places) > 1 or not isinstance(basis, Points):
+        expected = "False but where groups have times of one column, of few distinct ones"
+        remedy = (
+            "Leave it out, or write the dataset with {groups} and name one column in {smooth_covariates}."
+        )
+        raise InputError("warping", True, expected, remedy, groups=..., smooth_covariates=["time"])
+    if named is not None and named not in groups:
+        expected = f"groups among {', '.join(groups)}"
+        raise InputError("warping_reference", named, expected, "Correct the name.")
+    return groups.index(named) if named is not None else 0
 
 
 def _bits(options: Options, meta: Meta) -> int:

@@ -41,6 +41,7 @@ from factorflow.models.sparse_gfa.smooth.rows import (
     spread_scores,
 )
 from factorflow.models.sparse_gfa.smooth.sweeps import shows_courses
+from factorflow.models.sparse_gfa.smooth.warping import KNOTS, common_clock
 from factorflow.places import PLACES, Places
 from factorflow.shape import Block
 from factorflow.trees import replace
@@ -569,6 +570,56 @@ def test_random_intercepts(tmp_path: Path) -> None:
         ff.fit(alone, model, progress=False)
     with pytest.raises(InputError, match="beside smooth_covariates"):
         ff.models.SparseGFA(random_intercepts="subject", smooth_covariates="time")
+
+
+def test_slopes_of_clocks() -> None:
+    """Places on the common clock, and their slopes, are those of differences; time never runs backwards."""
+    places = Places(("t",), (0,), low=(1.0,), high=(5.0,), groups=("a", "b"))
+    rng = np.random.default_rng(0)
+    times, codes = np.concatenate([np.linspace(1, 5, 9), [0.5, 6.0]]), np.array([0, 1] * 5 + [1])
+    warp = 0.4 * rng.standard_normal((2, KNOTS))
+    found, slopes = common_clock(places, times, codes, warp)
+    for i in range(KNOTS):
+        move = 1e-6 * np.eye(KNOTS)[i]
+        high, low = (common_clock(places, times, codes, warp + s * move)[0] for s in (1, -1))
+        np.testing.assert_allclose(slopes[:, i], (high - low) / 2e-6, rtol=1e-6, atol=1e-8)
+    same = common_clock(places, times, codes, np.zeros((2, KNOTS)))[0]
+    np.testing.assert_allclose(same, times)
+    for code in (0, 1):
+        assert (np.diff(found[codes == code][:4]) > 0).all()
+
+
+def test_clocks_of_groups(tmp_path: Path) -> None:
+    """Groups whose times are powers of the common one, or run at another pace, are put on one clock."""
+    rng = np.random.default_rng(3)
+    n, n_features = 40, 80
+    own = np.linspace(0, 1, n)
+    common = np.stack([own, own**1.6, 0.15 + 0.8 * own])
+    f = [np.sin(7 * common + 1), np.cos(10 * common), np.sin(13 * common + 2)]
+    z = np.stack([part.ravel() for part in f], axis=1) * 1.4 + 0.2 * rng.standard_normal((3 * n, 3))
+    w = rng.standard_normal((n_features, 3)) * (rng.random((n_features, 3)) < 0.4)
+    names = [f"s{i}" for i in range(3 * n)]
+    frame = pd.DataFrame(z @ w.T + rng.standard_normal((3 * n, n_features)), index=names)
+    obs = pd.DataFrame({"time": np.tile(own, 3), "group": np.repeat(["a", "b", "c"], n)}, index=names)
+    dataset = ff.write_dataset(tmp_path / "data.zarr", {"a": frame}, obs=obs, groups="group")
+    given = {"n_factors": 6, "smooth_covariates": "time"}
+    fits = [ff.fit(dataset, ff.models.SparseGFA(**given, warping=w), progress=False) for w in (False, True)]
+    bounds = [fit.trace.to_dataframe()["objective"].iloc[-1] for fit in fits]
+    assert bounds[1] > bounds[0] + 10.0
+    clock = fits[1].warped().values.reshape(3, n)
+    np.testing.assert_allclose(clock[0], own)  # the reference
+    before, after = (np.sqrt(((t - common) ** 2).mean(axis=1)) for t in (np.tile(own, (3, 1)), clock))
+    assert (after[1:] < 0.4 * before[1:]).all()
+    sharing = [np.abs(fit.group_correlation().values[:, 0, 1:]).mean() for fit in fits]
+    assert sharing[1] > sharing[0]
+    curve = fits[1].interpolate(obs)  # own times of each group
+    np.testing.assert_allclose(curve["f_mean"], fits[1].smooth_scores()["mean"], rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match="warping"):
+        fits[0].warped()
+    with pytest.raises(InputError, match="groups among a, b, c"):
+        ff.fit(dataset, ff.models.SparseGFA(**given, warping=True, warping_reference="d"), progress=False)
+    with pytest.raises(InputError, match="few distinct ones"):
+        ff.fit(dataset, ff.models.SparseGFA(**given, warping=True, smooth_groups=False), progress=False)
 
 
 def test_unknown_places(tmp_path: Path) -> None:

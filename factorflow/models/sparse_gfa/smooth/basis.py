@@ -32,6 +32,7 @@ from factorflow.models.sparse_gfa.smooth.processes import (
     log_spectral_density,
 )
 from factorflow.places import Places
+from factorflow.trees import replace
 
 __all__ = ["Basis", "Cosines", "Points", "choose_basis"]
 
@@ -156,7 +157,23 @@ class Basis:
 
 @dataclass(frozen=True)
 class Points(Basis):
-    """One coefficient for each distinct place of each group."""
+    """One coefficient for each distinct place of each group.
+
+    Parameters
+    ----------
+    positions : tuple of float
+        Where they lie instead, of one column; empty: where they are.
+    """
+
+    positions: tuple[float, ...] = ()
+
+    def moved(self, positions: Float64[Array, " M"]) -> Points:
+        """Return the same with its places moved."""
+        return replace(self, positions=tuple(positions.tolist()))
+
+    @cached_property
+    def _places(self) -> Float64[Array, "M p"]:
+        return np.asarray(self.positions)[:, None] if self.positions else self._cells[:, 1:]
 
     @cached_property
     def _cells(self) -> Float64[Array, "M columns"]:
@@ -186,7 +203,7 @@ class Points(Basis):
     ) -> tuple[Float64[Array, "M M"], list[Float64[Array, "M M"]]]:
         """Return T before it is scaled, and its slopes."""
         groups = self._cells[:, 0].astype(np.int64)
-        value, by_length, between, by_sharing = self._between(self._cells[:, 1:], groups, lengths, sharing)
+        value, by_length, between, by_sharing = self._between(self._places, groups, lengths, sharing)
         found = between * value + JITTER * np.eye(self.size)
         return found, [between * one for one in by_length] + [one * value for one in by_sharing]
 
@@ -215,7 +232,7 @@ class Points(Basis):
         sharing: Float64[Array, " G"],
     ) -> tuple[Any, Any, Any, list[Any]]:
         """Return correlations of places with the cells, their slopes, and those of their groups."""
-        squares = self._squares(places[:, None, :] - self._cells[None, :, 1:])
+        squares = self._squares(places[:, None, :] - self._places[None])
         value, by_length = correlation(self.kernel, squares / lengths[:, None, None] ** 2)
         groups = self._cells[:, 0].astype(np.int64)
         shared, slopes = group_correlation(sharing)

@@ -70,6 +70,8 @@ class Courses:
         Averages over the samples of phi, and of phi phi' centred.
     n_known : float
         Samples whose place is known.
+    warp : array or None
+        Clock of each group, see `warping`; None: all have one.
     values, spread : array or None
         What the blocks need of E c and Cov c (`rows.for_blocks`).
     """
@@ -86,6 +88,7 @@ class Courses:
     centre: Float64[np.ndarray, " M"]
     second: Float64[np.ndarray, "M2 M2"]
     n_known: float
+    warp: Float64[np.ndarray, "G W"] | None = None
     values: Float64[np.ndarray, "M3 K"] | None = None
     spread: Float64[np.ndarray, "M4 V"] | None = None
 

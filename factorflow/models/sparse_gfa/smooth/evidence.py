@@ -24,7 +24,16 @@ from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.trees import replace
 
-__all__ = ["STARTS", "Forms", "evidence", "root_of", "turned_root", "update_courses"]
+__all__ = [
+    "EVALUATIONS",
+    "STARTS",
+    "Forms",
+    "evidence",
+    "root_of",
+    "slope_by_covariance",
+    "turned_root",
+    "update_courses",
+]
 
 MOST_SHARING = 0.999
 """Largest sharing between groups: their correlations need a root."""
@@ -153,14 +162,23 @@ def evidence(
         See `Forms`.
     """
     scaled, slopes = basis.scaled_covariance(lengths, sharing, courses.second)
-    site = _Site.of(share * scaled, form, linear, ratio)
-    left, lost = linear - ratio * (form @ site.mean), site.half(form)
-    if scaled.ndim == 1:
-        weight = left**2 - np.diag(form) + (lost**2).sum(axis=0)
-    else:
-        weight = np.outer(left, left) - form + lost.T @ lost
+    value, weight = slope_by_covariance(share * scaled, form, linear, ratio)
     by = [float((weight * one).sum()) for one in (*slopes, scaled)]
-    return site.value, 0.5 * share * np.array(by)
+    return value, 0.5 * share * np.array(by)
+
+
+def slope_by_covariance(
+    covariance: Float64[Array, "M ..."],
+    form: Float64[Array, "M M"],
+    linear: Float64[Array, " M"],
+    ratio: float = 1.0,
+) -> tuple[float, Float64[Array, "M ..."]]:
+    """Return e_k, and twice its slope by the prior covariance of c, or by its diagonal."""
+    site = _Site.of(covariance, form, linear, ratio)
+    left, lost = linear - ratio * (form @ site.mean), site.half(form)
+    if covariance.ndim == 1:
+        return site.value, left**2 - np.diag(form) + (lost**2).sum(axis=0)
+    return site.value, np.outer(left, left) - form + lost.T @ lost
 
 
 def update_courses(basis: Basis, courses: Courses, forms: Forms, starts: int = 1) -> Courses:

@@ -10,6 +10,7 @@ from jaxtyping import Float64
 from factorflow.models.contract import Array, Variable
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
+from factorflow.models.sparse_gfa.smooth.warping import KNOTS
 from factorflow.models.sparse_gfa.state import Globals
 
 __all__ = ["course_labels", "course_variables", "courses_from_record"]
@@ -19,7 +20,8 @@ def course_labels(smooth: SmoothSettings) -> dict[str, list[str]]:
     """Return the labels of covariates, groups and functions."""
     places = smooth.basis.places
     numbers = [str(i) for i in range(smooth.basis.size)]
-    return {
+    labels = {"warp_parameter": ["start", *(f"pace{i}" for i in range(1, KNOTS))]}
+    return (labels if smooth.warping is not None else {}) | {
         "smooth_covariate": places.labels,
         "smooth_group": list(places.groups) or ["all"],
         "function": numbers,
@@ -51,7 +53,14 @@ def course_variables(smooth: SmoothSettings) -> list[Variable]:
         return np.zeros((size, size)) if g.courses is None else g.courses.second
 
     n_covariates, n_groups = smooth.basis.places.n_covariates, smooth.basis.n_groups
-    return [
+
+    def warp(g: Globals) -> Float64[Array, "G W"]:
+        known = None if g.courses is None else g.courses.warp
+        return np.zeros((n_groups, KNOTS)) if known is None else known
+
+    doc = "Clock of a group: when it starts, in ranges, and the logarithm of its pace between knots."
+    of_clocks = [Variable("warp", ("smooth_group", "warp_parameter"), doc, warp)]
+    return (of_clocks if smooth.warping is not None else []) + [
         Variable(
             "smooth_share",
             ("factor",),
@@ -120,4 +129,5 @@ def courses_from_record(record: Mapping[str, Array], n_known: float) -> Courses:
         centre=np.asarray(record["course_centre"], np.float64),
         second=np.asarray(record["course_second"], np.float64),
         n_known=n_known,
+        warp=np.asarray(record["warp"], np.float64) if "warp" in record else None,
     )

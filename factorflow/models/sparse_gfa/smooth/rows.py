@@ -26,6 +26,7 @@ from factorflow.models.contract import Array, Block, Gather
 from factorflow.models.sparse_gfa.smooth.basis import Basis, Cosines, Points
 from factorflow.models.sparse_gfa.smooth.courses import Courses, NoiseSums
 from factorflow.models.sparse_gfa.smooth.evidence import Forms
+from factorflow.models.sparse_gfa.smooth.warping import common_clock, moved_basis
 from factorflow.places import PLACES
 from factorflow.trees import replace
 
@@ -62,10 +63,13 @@ class SmoothSettings:
         The functions.
     complete : bool
         Whether all rows are known by the same precision: complete Gaussian views, all places known.
+    warping : int or None
+        Number of the group whose clock the others are put on; None: clocks are the same.
     """
 
     basis: Basis
     complete: bool
+    warping: int | None = None
 
     def codes(self, block: Block) -> Int64[Array, " B"]:
         """Return the group of each row, as the courses have it."""
@@ -298,6 +302,9 @@ def courses_at(
     shape = len(places), len(courses.noise)
     mean, variance = np.zeros(shape), np.tile(1.0 - courses.noise, (len(places), 1))
     rows, own = places[reached], codes[reached]
+    if courses.warp is not None:
+        rows = common_clock(basis.places, rows[:, 0], own, courses.warp)[0][:, None]
+        basis = moved_basis(basis, courses.warp)
     for k in np.flatnonzero(courses.is_smooth) if len(rows) else ():
         functions, rest = basis.at(rows, own, courses.lengths[k], courses.sharing[k])
         unit = basis.unit(courses.lengths[k], courses.sharing[k], courses.second)

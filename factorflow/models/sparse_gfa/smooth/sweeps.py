@@ -36,6 +36,7 @@ from factorflow.models.sparse_gfa.smooth.rows import (
     place_functions,
     site_sums,
 )
+from factorflow.models.sparse_gfa.smooth.warping import KNOTS, WARP_ROUNDS, learn_warp, moved_basis
 from factorflow.models.sparse_gfa.smooth.weak import WeakSums, add_weak_factors, weak_sums
 from factorflow.models.sparse_gfa.start.added_factor import with_fresh_pairs
 from factorflow.models.sparse_gfa.state import Globals, Local, expected_weights
@@ -131,6 +132,8 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
             return new, {}
         new = _centred(self.settings, new, stats.totals[:k] / n_known)
         opened = open_courses(basis, centre, second, n_known, new.n_factors)
+        if smooth.warping is not None:
+            opened = replace(opened, warp=np.zeros((basis.n_groups, KNOTS)))
         if not shown:
             opened = without_courses(opened, np.arange(new.n_factors) < k)
         return replace(new, courses=opened, objective=float("nan")), {}
@@ -247,8 +250,12 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
             return new, {}
         assert smooth is not None
         starts = STARTS if self.opening and not step.count else 1
-        forms = forms_of(smooth, new.courses, stats)
-        return replace(new, courses=update_courses(smooth.basis, new.courses, forms, starts)), {}
+        forms, courses = forms_of(smooth, new.courses, stats), new.courses
+        if smooth.warping is not None and self.opening and step.count in WARP_ROUNDS:
+            assert isinstance(smooth.basis, Points)
+            courses = learn_warp(smooth.basis, courses, forms, smooth.warping)
+        basis = moved_basis(smooth.basis, courses.warp)
+        return replace(new, courses=update_courses(basis, courses, forms, starts)), {}
 
 
 def close_courses(settings: Settings, globals_: Globals) -> Globals:
