@@ -28,8 +28,9 @@ One iteration
    each factor (`n_factors`), a longer step (`squarem`), shorter ones after a fall (`guard`).
 
 `model` lines up the stages: `start` begins, `intervals` and `results` end them; `prediction` and `projection`
-work with what was found; `sampler` draws from there on. `config` has the options, `settings` joins them with
-the shape of the data.
+work with what was found; `sampler` draws from there on. Scores may be functions of time and place, or have a
+level for each subject (`smooth`). `config` has the options, `resolve` joins them with the shape of the data
+(`settings`).
 
 Corrections to the source
 -------------------------
