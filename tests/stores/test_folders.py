@@ -17,7 +17,7 @@ import factorflow
 from factorflow.errors import InputError
 from factorflow.settings import RefreshOptions, RunOptions
 from factorflow.storage.location import Location
-from factorflow.storage.publish import claim
+from factorflow.storage.publish import claim, write_file
 from factorflow.storage.remote import RemotePath
 from factorflow.workflow import pipeline
 from factorflow.workflow.folder import Folder
@@ -38,7 +38,7 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their figures take longer than all the rest."""
 
     def publish(folder: Folder) -> Location:
-        pipeline.write_file(folder.report, folder.name)
+        write_file(folder.report, folder.name)
         return folder.report
 
     monkeypatch.setattr(pipeline, "publish", publish)
