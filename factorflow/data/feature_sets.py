@@ -85,10 +85,18 @@ def match_feature_sets(
     )
 
 
+def _file(path: Any, option: str) -> dict[str, list[str]]:
+    """Return the sets of a file; errors name the option that it was given by."""
+    try:
+        return read_gmt(path)
+    except InputError as error:
+        raise InputError(option, str(path), error.expected, error.remedy) from error
+
+
 def _by_view(given: Any, views: Sequence[str], option: str) -> dict[str, dict[str, list[str]]]:
     """Return the members by set and view."""
     if isinstance(given, str | os.PathLike):
-        sets = read_gmt(given)
+        sets = _file(given, option)
         return {view: sets for view in views}
     if given and all(isinstance(value, str | os.PathLike | Mapping) for value in given.values()):
         unknown = [view for view in given if view not in views]

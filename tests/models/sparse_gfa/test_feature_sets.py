@@ -309,3 +309,12 @@ def test_a_refresh_knows_whether_sets_changed(posterior: Any, dataset: Any, worl
     changed = model({name: members[1:] for name, members in world["sets"].items()})
     asked = due.run_asked_for(dataset, changed, RunOptions()).identity
     assert "feature_sets" in asked.differences(posterior.record.identity)
+
+
+def test_a_file_that_is_not_there_is_named_by_its_option(tmp_path: Path) -> None:
+    dataset = factorflow.simulate(
+        "sparse_gfa", tmp_path / "d.zarr", 40, views={"a": ("gaussian", 8)}, n_factors=2
+    )
+    model = SparseGFA(loadings="informed", feature_sets=str(tmp_path / "none.gmt"))
+    with pytest.raises(InputError, match=r"^feature_sets = .*none\.gmt: expected a GMT file"):
+        factorflow.fit(dataset, model, progress=False)
