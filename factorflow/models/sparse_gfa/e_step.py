@@ -69,10 +69,9 @@ def map_rows(
     if phase == "start":
         local = _start(settings, block, globals_, step)
     else:
-        local = or_blank(settings, block, local, globals_)
+        local = scores_or_blank(settings, block, local, globals_)
     if settings.n_noise_groups == 1:
-        rows = update_rows(settings, block, codes, local, given, 0, phase, new=step.projecting)
-        new, stats = rows.local, sum_statistics(settings, codes, rows, given.globals_)
+        new, stats = update_samples(settings, block, codes, local, given, 0, phase, new=step.projecting)
     else:
         parts = by_noise_group(settings, block, codes, local)
         done = [(g, update_samples(settings, rows, c, old, given, g, phase)) for g, _, rows, c, old in parts]
@@ -81,7 +80,7 @@ def map_rows(
     return (replace(new, before=before) if settings.stateful else None), stats
 
 
-def or_blank(settings: Settings, block: Block, local: Local | None, globals_: Globals) -> Local | None:
+def scores_or_blank(settings: Settings, block: Block, local: Local | None, globals_: Globals) -> Local | None:
     """Return the scores of rows; of new samples, seen by no iteration before, what a stage starts with."""
     if local is None and settings.stateful:
         return blank_scores(settings, np.zeros((block.n_rows, globals_.n_factors)))
@@ -221,10 +220,12 @@ def update_samples(
     given: PreparedGlobals,
     noise_group: int,
     phase: Phase,
+    *,
+    new: bool = False,
 ) -> tuple[Local, Stats]:
-    """Update rows that share their noise precision, and return what they add up."""
-    new = update_rows(settings, block, codes, local, given, noise_group, phase)
-    return new.local, sum_statistics(settings, codes, new, given.globals_)
+    """Update rows that share their noise precision, and return what they add up; see `update_rows`."""
+    rows = update_rows(settings, block, codes, local, given, noise_group, phase, new=new)
+    return rows.local, sum_statistics(settings, codes, rows, given.globals_)
 
 
 def blank_entropy(mean: Float64[Array, "B K"]) -> float:

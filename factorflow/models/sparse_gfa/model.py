@@ -238,6 +238,13 @@ class SparseGFAModel(Model[Globals, Local]):
             For options that make a start from weights as they are pointless.
         """
         s = self.settings
+        if s.smooth is not None:
+            raise InputError(
+                "warm_start",
+                "scores that are functions of places, or have levels of their own",
+                "a model that can go on from a fit",
+                "Leave it out: the fit then starts anew.",
+            )
         if s.dense:
             raise InputError(
                 "warm_start",

@@ -676,6 +676,23 @@ def test_places_that_cannot_be_asked_for(fitted: SimpleNamespace) -> None:
         posterior.interpolate(np.zeros((3, 2)))
 
 
+def test_a_warm_start_is_refused(fitted: SimpleNamespace) -> None:
+    """The places of the data as they are now have other coefficients."""
+    model = fitted.posterior.config
+    with pytest.raises(InputError, match="a model that can go on from a fit"):
+        ff.fit(fitted.dataset, model, warm_start=fitted.posterior, progress=False)
+
+
+def test_sets_beside_places(fitted: SimpleNamespace) -> None:
+    sets = {"low": [f"feature{i}" for i in range(12)], "high": [f"feature{i}" for i in range(20, 32)]}
+    given = {"n_factors": 6, "smooth_covariates": "time", "loadings": {"a": "informed"}, "feature_sets": sets}
+    posterior = ff.fit(fitted.dataset, ff.models.SparseGFA(**given), progress=False)
+    truth = np.asarray(fitted.dataset.truth["scores"])
+    best = np.abs(np.corrcoef(truth.T, posterior.scores().values.T)[:3, 3:])
+    assert best.max(axis=1).min() > 0.9
+    assert (posterior.smoothness()["smooth"] > 0).sum() >= 2
+
+
 def test_a_fit_without_places_says_so(tmp_path: Path) -> None:
     posterior = ff.fit(simulated(tmp_path), ff.models.SparseGFA(n_factors=3, max_iter=2), progress=False)
     for ask in (posterior.smoothness, posterior.smooth_scores, lambda: posterior.interpolate([0.5])):

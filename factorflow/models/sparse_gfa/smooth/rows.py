@@ -310,8 +310,8 @@ def courses_at(
         unit = basis.unit(courses.lengths[k], courses.sharing[k], courses.second)
         functions = functions - courses.centre
         mean[reached, k] = functions @ courses.mean[k]
-        told = ((functions @ courses.covariance[k]) * functions).sum(axis=1)
-        variance[reached, k] = told + (1.0 - courses.noise[k]) / unit * rest
+        known = ((functions @ courses.covariance[k]) * functions).sum(axis=1)
+        variance[reached, k] = known + (1.0 - courses.noise[k]) / unit * rest
     return mean, variance, reached
 
 

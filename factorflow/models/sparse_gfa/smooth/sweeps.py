@@ -18,7 +18,7 @@ from jaxtyping import Float64
 from factorflow.kernels.linalg import pack, unpack, whitening
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
-from factorflow.models.sparse_gfa.e_step import or_blank, rotated_scores, scores_before, update_rows
+from factorflow.models.sparse_gfa.e_step import rotated_scores, scores_before, scores_or_blank, update_rows
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores, strip_for_workers
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.basis import Basis, Points
@@ -95,7 +95,7 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
         """Return the sums of a block; scores are those of the fit so far."""
         settings, smooth = self.settings, self.settings.smooth
         assert smooth is not None
-        local = or_blank(settings, block, rotated_scores(local, given.globals_), given.globals_)
+        local = scores_or_blank(settings, block, rotated_scores(local, given.globals_), given.globals_)
         rows = update_rows(settings, block, settings.group_codes(block), local, given, 0)
         mean = expected_scores(rows.local)[0]
         functions, known = place_functions(smooth, block)
@@ -127,10 +127,10 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
             second = unpack(stats.products, basis.size) / n_known - np.outer(centre, centre)
         scores = (stats.scores - np.outer(centre, stats.totals)).reshape(basis.size, 1 + SIGNS, k)
         shown = k > 0 and shows_courses(basis, second, n_known, unpack(stats.second, k), scores)
-        new = add_weak_factors(self.settings, _settled(globals_), stats.weak, n_known)
+        new = add_weak_factors(self.settings, _in_new_basis(globals_), stats.weak, n_known)
         if not shown and new.n_factors == k:
             return new, {}
-        new = _centred(self.settings, new, stats.totals[:k] / n_known)
+        new = _with_mean_in_intercepts(self.settings, new, stats.totals[:k] / n_known)
         opened = open_courses(basis, centre, second, n_known, new.n_factors)
         if smooth.warping is not None:
             opened = replace(opened, warp=np.zeros((basis.n_groups, KNOTS)))
@@ -139,7 +139,7 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
         return replace(new, courses=opened, objective=float("nan")), {}
 
 
-def _centred(settings: Settings, globals_: Globals, mean: Float64[Array, " k"]) -> Globals:
+def _with_mean_in_intercepts(settings: Settings, globals_: Globals, mean: Float64[Array, " k"]) -> Globals:
     """Return the globals with the average of the scores in the intercepts, where courses are centred, too.
 
     Passes alone take it there slowly. Stored scores stay where they are, and so do the intercepts then.
@@ -154,7 +154,7 @@ def _centred(settings: Settings, globals_: Globals, mean: Float64[Array, " k"]) 
     return with_fresh_pairs(settings, replace(globals_, weights=weights))
 
 
-def _settled(globals_: Globals) -> Globals:
+def _in_new_basis(globals_: Globals) -> Globals:
     """Return the globals when all blocks have changed their scores to their basis."""
     return replace(globals_, transform=None, restored=False, regained=False)
 
@@ -235,7 +235,7 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
     ) -> tuple[Local | None, SiteSums]:
         """Update the scores of a block; return what they say of the courses."""
         settings, before = self.settings, scores_before(local, given.globals_)
-        local = or_blank(settings, block, rotated_scores(local, given.globals_), given.globals_)
+        local = scores_or_blank(settings, block, rotated_scores(local, given.globals_), given.globals_)
         rows = update_rows(settings, block, settings.group_codes(block), local, given, 0)
         kept = replace(rows.local, before=before) if settings.stateful else None
         if rows.given is None:
@@ -245,7 +245,7 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
 
     def update(self, globals_: Globals, stats: SiteSums, step: Step) -> tuple[Globals, Info]:
         """Return the globals with the courses updated."""
-        new, smooth = _settled(globals_), self.settings.smooth
+        new, smooth = _in_new_basis(globals_), self.settings.smooth
         if new.courses is None:
             return new, {}
         assert smooth is not None
