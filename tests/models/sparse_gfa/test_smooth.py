@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import factorflow as ff
 from factorflow.data.places import code_places
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa.smooth import evidence as evidence_module
+from factorflow.models.sparse_gfa.smooth import sweeps as sweeps_module
 from factorflow.models.sparse_gfa.smooth.basis import Cosines, Points, choose_basis
 from factorflow.models.sparse_gfa.smooth.courses import (
     Courses,
@@ -35,6 +37,7 @@ from factorflow.models.sparse_gfa.smooth.rows import (
     Conditional,
     CoursePrior,
     SmoothSettings,
+    course_prior,
     courses_at,
     noise_sums,
     site_sums,
@@ -42,6 +45,7 @@ from factorflow.models.sparse_gfa.smooth.rows import (
 )
 from factorflow.models.sparse_gfa.smooth.sweeps import shows_courses
 from factorflow.models.sparse_gfa.smooth.warping import KNOTS, common_clock
+from factorflow.models.sparse_gfa.state import Weights
 from factorflow.places import PLACES, Places
 from factorflow.shape import Block
 from factorflow.trees import replace
@@ -284,6 +288,42 @@ def test_slopes_of_the_evidence(groups: int) -> None:
             move = step * np.eye(len(at))[i]
             wanted = (value(at + move, ratio)[0] - value(at - move, ratio)[0]) / (2 * step)
             np.testing.assert_allclose(slopes[i], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_new_rows_know_no_more_than_their_course() -> None:
+    """N(E f, zeta + Var f), of an unknown place N(0, 1)."""
+    p = plane()
+    block = Block(0, 0, 3, 1, {}, columns={PLACES: np.array([[0.2, 0.3], [0.9, 0.9], [np.nan, 0.5]])})
+    smooth = SmoothSettings(p.basis, complete=False)
+    prior = course_prior(smooth, block, p.courses, each=False, new=True)
+    mean, variance, reached = courses_at(p.basis, block.columns[PLACES], np.zeros(3, int), p.courses)
+    assert reached.tolist() == [True, True, False]
+    assert variance[:2].min() > 0.01
+    assert_close(prior.mean, np.where(reached[:, None], mean, 0.0))
+    assert_close(1.0 / prior.precision[:2], p.courses.noise + variance[:2])
+    assert_close(prior.precision[2], 1.0)
+
+
+def test_the_average_of_scores_goes_into_the_intercepts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """b + w (z + m) is (b + w m) + w z."""
+    monkeypatch.setattr(sweeps_module, "with_fresh_pairs", lambda settings, globals_: globals_)
+    rng = np.random.default_rng(0)
+    w, b, m = rng.standard_normal((5, 2)), rng.standard_normal((5, 1)), np.array([0.7, -0.3])
+    weights = Weights(w, np.zeros((5, 2)), None, b, np.zeros((5, 1)), None, None, np.zeros((5, 0)))
+
+    @dataclass(frozen=True)
+    class Some:
+        weights: dict[str, Weights]
+
+    def moved(**options: bool) -> np.ndarray:
+        settings = SimpleNamespace(**{"stateful": False, "intercepts": True, **options})
+        found = sweeps_module._with_mean_in_intercepts(settings, Some({"a": weights}), m)
+        return found.weights["a"].coefficients
+
+    z = rng.standard_normal((4, 2))
+    assert_close(z @ w.T + moved()[:, 0], (z + m) @ w.T + b[:, 0])
+    for option in ({"stateful": True}, {"intercepts": False}):
+        assert_close(moved(**option), b)
 
 
 def test_rough_courses_are_closed() -> None:
