@@ -62,6 +62,23 @@ def test_a_worker_that_was_lost_before_it_was_looked_at_has_the_limit_of_the_oth
         executor._watch.refuse_restarts()
 
 
+@pytest.mark.parametrize(("answers", "raised"), [(False, RunError), (True, OSError)])
+def test_a_scheduler_whose_loss_the_client_has_not_noticed(
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch, answers: bool, raised: type[Exception]
+) -> None:
+    """A call fails first; an error of a task, with a scheduler that answers, stays what it is."""
+
+    def closed(*_: Any) -> None:
+        raise OSError("closed")
+
+    monkeypatch.setattr(executor._client, "gather", closed)
+    if not answers:
+        monkeypatch.setattr(executor._client, "nthreads", closed)
+    handle = executor.submit("sum", np.ones, 2)
+    with pytest.raises(raised, match="closed" if answers else f"at {executor.address} was lost"):
+        executor.result(handle)
+
+
 def test_what_a_worker_may_use_ends_where_dask_pauses_or_restarts_it(executor: DaskExecutor) -> None:
     """Of the engine's own workers, that are not paused: where they are restarted."""
     assert executor.memory_bytes == int(0.95 * (400 << 20))

@@ -86,6 +86,6 @@ def test_a_scheduler_that_is_killed_during_a_command(data: Any, tmp_path: Path) 
             error = run.communicate(timeout=120)[1]
     assert run.returncode == 1, error
     assert "Traceback" not in error
-    assert f"the Dask scheduler at {cluster.address} was lost" in error
+    assert f"the Dask scheduler at {cluster.address} was lost" in error, error
     assert f"To go on: factorflow resume {out} --executor {cluster.address}" in error
     assert factorflow.resume(out, max_minutes=0.001).run["status"] == "partial"

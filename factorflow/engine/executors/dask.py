@@ -267,8 +267,7 @@ class DaskExecutor:
         except (FactorflowError, StalledError):
             raise
         except Exception as error:
-            gone = isinstance(error, CancelledError) and getattr(error, "reason", "") == CONNECTION_LOST
-            if gone or self._client.status != "running":
+            if self._is_lost(error):
                 raise scheduler_lost_error(self.address, "was lost") from error
             with suppress(OSError, TimeoutError):  # who does not answer cannot be asked
                 within(LOOK_SECONDS, lambda: compare_environments(self._client))
@@ -277,6 +276,22 @@ class DaskExecutor:
             if isinstance(error, KilledWorker) and (lines := job_lines(self._client.cluster)):
                 raise RunError(f"{error}.{lines}") from error
             raise
+
+    def _is_lost(self, error: Exception) -> bool:
+        """Return whether an error comes of a broken connection to the scheduler.
+
+        A call can fail before the client has noticed, and changed its status: the scheduler is asked.
+        """
+        cancelled = isinstance(error, CancelledError) and getattr(error, "reason", "") == CONNECTION_LOST
+        if cancelled or self._client.status != "running":
+            return True
+        try:
+            within(LOOK_SECONDS, self._client.nthreads)
+        except TimeoutError:  # it is there, and busy
+            return False
+        except OSError:
+            return True
+        return self._client.status != "running"
 
     def _ask(self, question: Callable[[], Any]) -> Any:
         """Return an answer of the scheduler, or of workers.
