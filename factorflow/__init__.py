@@ -12,7 +12,7 @@ from factorflow.errors import FactorflowError, InputError, RunError
 from factorflow.lazy_imports import names_of, on_first_use
 
 if TYPE_CHECKING:
-    from factorflow import analysis, data, models, posterior, report
+    from factorflow import analysis, data, models, posterior, report, tracking
     from factorflow.api import Posterior, fit, load, open_posterior, project
     from factorflow.data import add_view, open_dataset, simulate, write_dataset, write_table
     from factorflow.workflow.resume import resume
@@ -38,12 +38,13 @@ __all__ = [
     "report",
     "resume",
     "simulate",
+    "tracking",
     "write_dataset",
     "write_table",
 ]
 
 _API = ("Posterior", "fit", "load", "open_posterior", "project")
-_MODULES = ("analysis", "data", "models", "posterior", "report")
+_MODULES = ("analysis", "data", "models", "posterior", "report", "tracking")
 _DATA = ("add_view", "open_dataset", "simulate", "write_dataset", "write_table")
 
 _get = on_first_use(

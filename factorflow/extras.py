@@ -17,6 +17,7 @@ EXTRAS = {
     "dask_kubernetes": "kubernetes",
     "h5py": "omics",
     "matplotlib": "report",
+    "mlflow": "mlflow",
     "mudata": "omics",
     "obstore": "cloud",
     "PIL": "examples",

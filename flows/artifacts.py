@@ -30,9 +30,9 @@ from prefect.artifacts import (
 from factorflow.engine.events import CheckpointWritten, Event, IterationDone, RunFinished, RunStarted
 from factorflow.engine.progress import Silence
 from factorflow.errors import pluralize
+from factorflow.markdown import code_block, plain
 from factorflow.storage.location import Location, as_location
 from factorflow.storage.remote import RemotePath
-from flows.markdown import code_block, plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,11 +16,11 @@ from prefect.client.orchestration import get_client
 from prefect.concurrency.sync import concurrency
 from prefect.events import emit_event
 
+from factorflow.markdown import plain
 from factorflow.settings import RefreshOptions
 from factorflow.workflow.folder import Folder
 from flows import tasks
 from flows.artifacts import Label
-from flows.markdown import plain
 from flows.parameters import (
     FormField,
     ModelChoice,

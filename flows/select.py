@@ -18,6 +18,7 @@ from prefect.futures import PrefectFuture, as_completed
 from factorflow.api import open_posterior
 from factorflow.data import open_dataset
 from factorflow.engine.executors.launch import shared_cluster
+from factorflow.markdown import plain
 from factorflow.models.registry import registered_models
 from factorflow.settings import SELECTION, SelectOptions, naming_types
 from factorflow.workflow.folder import Folder
@@ -35,7 +36,6 @@ from factorflow.workflow.select import (
 )
 from flows import tasks
 from flows.artifacts import Label, RunWatcher, picture_of, publish_picture, publish_report
-from flows.markdown import plain
 from flows.parameters import (
     DeclaredField,
     FormField,

@@ -6,16 +6,19 @@ import logging
 import os
 from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from factorflow import run
 from factorflow.api.prediction import PredictionMethods
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.engine.executors.launch import executor_options
-from factorflow.engine.progress import watching
+from factorflow.engine.progress import LOGGER, watching
 from factorflow.errors import InputError
 from factorflow.lazy_imports import on_first_use
 from factorflow.posterior import (
+    card,
     diagnostics,
     draws,
     findings,
@@ -27,12 +30,10 @@ from factorflow.posterior.open import load_tree, open_tree
 from factorflow.posterior.schema import is_posterior, read_with_checksums
 from factorflow.settings import ProjectOptions, ResumeOptions, document_options, parse_config
 from factorflow.storage.location import as_location
-from factorflow.storage.publish import current_version, new_directory
+from factorflow.storage.publish import current_version, new_directory, new_file, write_file, write_zip
 from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
     import xarray as xr
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from factorflow.engine.executors.launch import Place
     from factorflow.posterior.findings import Finding
 
-__all__ = ["Posterior", "as_posterior", "log_findings", "open_posterior"]
+__all__ = ["Posterior", "as_posterior", "log_findings", "open_posterior", "write_card"]
 
 _figures = on_first_use("factorflow.api.posterior", {"Plots": "factorflow.report.accessor"})
 
@@ -309,6 +310,22 @@ class Posterior(PredictionMethods):
         """
         return summary.summary(self, self.findings)
 
+    def card(self) -> str:
+        """Return the model card: data, model, results and limits, in Markdown.
+
+        `fit` and `save` write it beside the arrays of a stored posterior, as ``README.md``.
+
+        Returns
+        -------
+        str
+
+        Examples
+        --------
+        >>> posterior.card().splitlines()[0]
+        '# Model card: sparse_gfa'
+        """
+        return card.model_card(self, self.findings)
+
     def load(self) -> Posterior:
         """Read everything into memory; the store is not needed afterwards.
 
@@ -348,7 +365,8 @@ class Posterior(PredictionMethods):
         Parameters
         ----------
         path : path or URL
-            Where nothing is yet.
+            Where nothing is yet. A name that ends in ``.zip`` is one file to share, which
+            ``factorflow.load`` opens from there, or from an ``https://`` URL.
 
         Raises
         ------
@@ -358,12 +376,24 @@ class Posterior(PredictionMethods):
         Examples
         --------
         >>> posterior.sample(50).save("cohort-k3-draws.zarr")
+        >>> posterior.save("cohort-k3.zip")
+        >>> factorflow.load("cohort-k3.zip").factors
+        ['Factor1', 'Factor2', 'Factor3']
         """
         place = as_location(path)
         if current_version(place).exists():
             raise InputError("path", str(path), "a path where nothing is yet", "Choose another one.")
+        if place.name.endswith(".zip"):
+            with new_file(place) as file, TemporaryDirectory(dir=file.parent) as folder:
+                self._write(Path(folder))
+                write_zip(Path(folder), file)
+            return
         with new_directory(place, overwrite=False, recognise=is_posterior) as folder:
-            store.save(self.tree, folder)
+            self._write(folder)
+
+    def _write(self, folder: Path) -> None:
+        store.save(self.tree, folder)
+        write_file(folder / card.CARD, self.card())
 
     def __repr__(self) -> str:
         return summary.as_text(self, self.findings)
@@ -375,6 +405,18 @@ class Posterior(PredictionMethods):
 def as_posterior(found: xr.DataTree | Path | RemotePath) -> Posterior:
     """Return the result of a run, a tree in memory or the store at a path, as a posterior."""
     return open_posterior(found) if isinstance(found, os.PathLike | RemotePath) else Posterior(found)
+
+
+def write_card(posterior: Posterior) -> Posterior:
+    """Write the card of a stored posterior, where it has none, and return the posterior."""
+    if posterior.path is not None:
+        file = as_location(posterior.path) / card.CARD
+        try:
+            if not file.exists():
+                write_file(file, posterior.card())
+        except (InputError, OSError) as error:  # the posterior is complete without
+            LOGGER.warning("%s was not written: %s", card.CARD, error)
+    return posterior
 
 
 def log_findings(posterior: Posterior) -> Posterior:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from factorflow import run
 from factorflow.api.inputs import as_dataset, split_options
-from factorflow.api.posterior import Posterior, as_posterior, log_findings
+from factorflow.api.posterior import Posterior, as_posterior, log_findings, write_card
 from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import LOGGER, say, watching
 from factorflow.settings import FitOptions, RunOptions, document_options, parse_config
@@ -125,7 +125,7 @@ def fit(
             place=place,
             on_event=watch,
         )
-    return log_findings(as_posterior(found))
+    return write_card(log_findings(as_posterior(found)))
 
 
 def preparation_text(executor: Place) -> str:

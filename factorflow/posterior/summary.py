@@ -98,7 +98,7 @@ def summary(posterior: StoredPosterior, found: Sequence[Finding]) -> dict[str, A
         result["n_factors_counted"] = int(posterior.variable("n_factors_counted"))
     result["findings"] = [asdict(finding) for finding in found]
     if posterior.has("variance_explained"):
-        result["variance_explained"] = _shares_by_view(posterior.variable("variance_explained_total"))
+        result["variance_explained"] = shares_by_view(posterior.variable("variance_explained_total"))
     if posterior.n_draws is not None:
         result["n_draws"] = posterior.n_draws
         if posterior.n_draws:
@@ -109,12 +109,16 @@ def summary(posterior: StoredPosterior, found: Sequence[Finding]) -> dict[str, A
     if posterior.has("comparison"):
         result["comparison"] = _comparison(posterior)
     if posterior.was_scored:
-        table = posterior.holdout_scores()
-        result["holdout_scores"] = {
-            str(view): {str(k): round(float(x), 6) for k, x in row.items() if x == x}
-            for view, row in table.iterrows()
-        }
+        result["holdout_scores"] = holdout_scores(posterior)
     return result
+
+
+def holdout_scores(posterior: StoredPosterior) -> dict[str, dict[str, float]]:
+    """Return the scores of held-out entries by view, those that there are."""
+    return {
+        str(view): {str(k): round(float(x), 6) for k, x in row.items() if x == x}
+        for view, row in posterior.holdout_scores().iterrows()
+    }
 
 
 def _acceptance_rates(posterior: StoredPosterior) -> dict[str, dict[str, float | None]]:
@@ -128,7 +132,7 @@ def _acceptance_rates(posterior: StoredPosterior) -> dict[str, dict[str, float |
 def _factor(posterior: StoredPosterior, label: str) -> dict[str, Any]:
     found: dict[str, Any] = {"factor": label}
     if posterior.has("variance_explained"):
-        found["variance_explained"] = _shares_by_view(
+        found["variance_explained"] = shares_by_view(
             posterior.variable("variance_explained").sel(factor=label)
         )
     if posterior.has("worth"):
@@ -183,7 +187,15 @@ def _json_number(value: Any) -> float | None:
     return round(float(value), 6) if np.isfinite(float(value)) else None
 
 
-def _shares_by_view(share: Any) -> dict[str, float | None]:
+def short_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a model to print: of feature sets with all members only how many there are."""
+    sets = config.get("feature_sets")
+    if not isinstance(sets, Mapping):
+        return dict(config)
+    return {**config, "feature_sets": f"{len(sets)} entries: posterior.config.feature_sets"}
+
+
+def shares_by_view(share: Any) -> dict[str, float | None]:
     """Return recorded shares by view, or by "view (group)" where the run recorded them by group."""
     if "group" not in share.dims:
         return {str(view): _json_number(share.sel(view=view)) for view in share["view"].values}
@@ -247,7 +259,7 @@ def _tables(facts: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
         ("variance explained (%)", _factor_rows(facts)),
         ("starts", start_rows(facts)),
         ("bound a sample on the same decoders (nats)", comparison_rows(facts)),
-        ("held-out entries", _score_rows(facts)),
+        ("held-out entries", score_rows(facts.get("holdout_scores", {}))),
     ]
     return [(title, rows) for title, rows in tables if rows]
 
@@ -280,7 +292,7 @@ def _run_lines(facts: Mapping[str, Any]) -> list[str]:
 
 def accepted_line(facts: Mapping[str, Any]) -> str:
     """Return the shares of Metropolis steps that were taken, in percent."""
-    return ", ".join(f"{name} {_percent(share)} %" for name, share in facts["accepted"].items())
+    return ", ".join(f"{name} {percent(share)} %" for name, share in facts["accepted"].items())
 
 
 def _factor_rows(facts: Mapping[str, Any]) -> list[list[str]]:
@@ -289,7 +301,7 @@ def _factor_rows(facts: Mapping[str, Any]) -> list[list[str]]:
         return []
     columns = list(facts["variance_explained"])
     rows = [*facts["factors"], {"factor": "all", "variance_explained": facts["variance_explained"]}]
-    body = [[row["factor"], *(_percent(row["variance_explained"][c]) for c in columns)] for row in rows]
+    body = [[row["factor"], *(percent(row["variance_explained"][c]) for c in columns)] for row in rows]
     if "starts" not in facts:
         return [["factor", *columns], *body]
     stability = [row.get("stability") for row in rows]
@@ -297,7 +309,8 @@ def _factor_rows(facts: Mapping[str, Any]) -> list[list[str]]:
     return [["factor", *columns, "stability"], *([*row, x] for row, x in zip(body, last, strict=True))]
 
 
-def _percent(share: float | None) -> str:
+def percent(share: float | None) -> str:
+    """Return a share in percent; nothing where it is not known."""
     return "" if share is None else f"{100 * share:.2f}"
 
 
@@ -319,9 +332,8 @@ def comparison_rows(facts: Mapping[str, Any]) -> list[list[str]]:
     return [["q(z)", "bound", "error of the difference"], *rows] if rows else []
 
 
-def _score_rows(facts: Mapping[str, Any]) -> list[list[str]]:
+def score_rows(scores: Mapping[str, Mapping[str, float]]) -> list[list[str]]:
     """Return the table of held-out scores, header first; empty when nothing was held out."""
-    scores: Mapping[str, Mapping[str, float]] = facts.get("holdout_scores", {})
     names = [name for name in SHOWN if any(name in row for row in scores.values())]
     if not scores or not names:
         return []

@@ -14,7 +14,7 @@ import numpy as np
 from factorflow.analysis.anomalies import find_anomalies
 from factorflow.errors import InputError
 from factorflow.posterior.active_views import active_views
-from factorflow.posterior.summary import accepted_line, comparison_rows, outcome, start_rows
+from factorflow.posterior.summary import accepted_line, comparison_rows, outcome, short_config, start_rows
 from factorflow.report import (
     answers,
     checks,
@@ -116,7 +116,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "loadings": factors.list_loadings(posterior, ranked) if posterior.loaded_views else None,
         "n_listed": factors.N_LISTED,
         "run": _run_record(run, facts["objective"]),
-        "config": json.dumps(overview.short_config(run["config"]), indent=2),
+        "config": json.dumps(short_config(run["config"]), indent=2),
         "trace": draw_figure(partial(run_plots.plot_trace, posterior), 3.0)
         if "objective" in posterior.trace
         else "",

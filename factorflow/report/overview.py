@@ -51,14 +51,6 @@ def describe_data(posterior: Posterior) -> dict[str, Any]:
     return found
 
 
-def short_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a model to print: of feature sets with all members only how many there are."""
-    sets = config.get("feature_sets")
-    if not isinstance(sets, Mapping):
-        return dict(config)
-    return {**config, "feature_sets": f"{len(sets)} entries: posterior.config.feature_sets"}
-
-
 class _Name(str):
     """A name in code."""
 

@@ -17,6 +17,7 @@ import json
 import os
 import socket
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
@@ -93,6 +94,14 @@ def write_file(
     """Publish a small file."""
     with new_file(path, parameter) as built:
         built.write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def write_zip(folder: Path, file: Path) -> None:
+    """Write the files of a folder to a .zip file, the same bytes for the same files."""
+    with zipfile.ZipFile(file, "w") as packed:
+        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+            info = zipfile.ZipInfo(path.relative_to(folder).as_posix())
+            packed.writestr(info, path.read_bytes(), zipfile.ZIP_DEFLATED)
 
 
 def publish(built: Path, path: Path) -> None:

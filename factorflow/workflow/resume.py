@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from factorflow import run
-from factorflow.api.posterior import Posterior, as_posterior, log_findings
+from factorflow.api.posterior import Posterior, as_posterior, log_findings, write_card
 from factorflow.api.runs import preparation_text
 from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import watching
@@ -70,4 +70,4 @@ def resume(
     place = as_location(out, "out")
     for folder in place.parents[:1]:
         repair(Folder(folder, place.name))
-    return log_findings(as_posterior(found))
+    return write_card(log_findings(as_posterior(found)))

@@ -20,7 +20,7 @@ FLOWS = Path(flows.__file__).parent
 # top of a file, in a function or for types only.
 GROUND = {
     "arguments", "covariates", "design", "errors", "extras", "feature_sets", "flatten", "kinds",
-    "lazy_imports", "leaves", "places", "shape", "storage", "trees",
+    "lazy_imports", "leaves", "markdown", "places", "shape", "storage", "trees",
 }  # fmt: skip
 BELOW_API = {"run", "engine", "posterior", "data", "models", "kernels", "settings"}
 MAY_IMPORT: dict[str, set[str]] = {
@@ -34,9 +34,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine": {"data", "models", "kernels", "posterior", "settings"},
     "run": {"engine", "posterior", "data", "models", "settings"},
     "api": {"analysis", *BELOW_API} - {"kernels"},
-    "": {"api", "models", "data", "posterior", "analysis", "report", "workflow"},  # public names
+    "": {"api", "models", "data", "posterior", "analysis", "report", "tracking", "workflow"},  # public names
     "analysis": {"posterior", "data", "models", "kernels"},
     "report": {"api", "analysis", "posterior", "data", "models", "kernels", "settings"},
+    "tracking": {"api", "engine", "posterior"},
     "workflow": {"api", "analysis", "report", *BELOW_API},
     "prefect_server": set(),
     "doctor": {"engine", "data", "kernels", "settings", "prefect_server"},
@@ -62,7 +63,7 @@ FLOORS = (
     {"posterior"},
     {"engine", "analysis"},
     {"run", "api", "doctor", "compatibility"},
-    {"report"},
+    {"report", "tracking"},
     {"workflow", ""},
     {"cli", "__main__"},
 )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from factorflow.markdown import code_block, plain
 from factorflow.workflow.folder import Folder
-from flows.markdown import code_block, plain
 
 NAMES = [
     "HLA-A*02:01", "HLA-B*07:02", "![x](http://127.0.0.1:9/x.png)", "[c](javascript:alert(3))",

@@ -1,4 +1,4 @@
-"""Text of users in Prefect's pages: descriptions, cells of tables and markdown are shown as markdown."""
+"""Text of users in Markdown: model cards, and Prefect's descriptions and cells of tables."""
 
 from __future__ import annotations
 
