@@ -71,7 +71,8 @@ class Block:
     n_blocks : int
         Blocks in the whole grid.
     data : mapping of str to (B, D) array
-        Values per view; of a categorical one codes (B,).
+        Values per view; of a categorical one codes (B,). Counts, for a model that asks for them by their
+        entries, `factorflow.kernels.sparse_rows.SparseRows`.
     hidden : mapping of str to ((H,) int32 array, (H,) int32 array)
         Rows (within the block) and features of the held-out entries per view of values, in row-major order.
     columns : mapping of str to (B,) array
@@ -90,7 +91,7 @@ class Block:
     start: int
     n_rows: int
     n_blocks: int
-    data: Mapping[str, Shaped[Array, "B ..."]]
+    data: Mapping[str, Any]
     hidden: Mapping[str, tuple[Int32[Array, " H"], Int32[Array, " H"]]] = field(default_factory=dict)
     columns: Mapping[str, Shaped[Array, "B ..."]] = field(default_factory=dict)
     from_before: bool = False
@@ -209,6 +210,8 @@ class Meta:
         Sets of features that a model is given; None: none.
     places : Places or None
         Where the samples lie, for scores that are functions of that; None: not asked for.
+    sparse_rows : bool
+        Whether blocks hold counts as `factorflow.kernels.sparse_rows.SparseRows`.
     """
 
     n_rows: int
@@ -222,6 +225,7 @@ class Meta:
     covariates: Covariates | None = None
     feature_sets: FeatureSets | None = field(default=None, repr=False)
     places: Places | None = None
+    sparse_rows: bool = False
 
     @property
     def value_views(self) -> tuple[ViewMeta, ...]:
@@ -263,7 +267,13 @@ class Meta:
         codes = CODE_BYTES * (bool(self.groups) + 2 * bool(self.n_sequences))
         codes += 8 * sum(len(given) for given in (self.covariates, self.places) if given)
         aux = sum(np.dtype(AUX_DTYPES[v.aux]).itemsize * v.n_features for v in self.views if v.aux)
-        return codes + aux + sum(view.kind.row_bytes(view.n_features) for view in self.views)
+        return codes + aux + sum(map(self._row_bytes, self.views))
+
+    def _row_bytes(self, view: ViewMeta) -> int:
+        """Return the bytes of a row of a view; by entries that of the fullest block."""
+        if self.sparse_rows and view.kind.by_size and view.reading_bytes:
+            return 4 - (-view.reading_bytes // (2 * self.block_rows))
+        return view.kind.row_bytes(view.n_features)
 
 
 def without_values(block: Block, meta: Meta) -> Block:

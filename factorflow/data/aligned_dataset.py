@@ -15,6 +15,7 @@ from factorflow.data.holdout import Holdout
 from factorflow.data.store.dataset import Dataset
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
+from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.shape import AUX_DTYPES, Block, Meta, ViewMeta
 from factorflow.trees import freeze
 
@@ -129,10 +130,16 @@ class AlignedDataset:
             stored = self.dataset.views[view.name].reading_bytes if view.name in shared else 0
             views.append(replace(view, missing=kind, reading_bytes=stored))
         groups, sizes = self.fitted.groups, self.fitted.group_sizes  # a new sample may be alone in its group
-        return replace(new, views=tuple(views), groups=groups, group_sizes=sizes)
+        sparse = self.fitted.sparse_rows
+        return replace(new, views=tuple(views), groups=groups, group_sizes=sizes, sparse_rows=sparse)
 
     def read(
-        self, number: int, views: Sequence[str] | None = None, holdout: Holdout | None = None
+        self,
+        number: int,
+        views: Sequence[str] | None = None,
+        holdout: Holdout | None = None,
+        *,
+        sparse: bool = False,
     ) -> tuple[Block, dict[str, Any]]:
         """Return a block, columns in the order of the fitted features; groups numbered as when fitted.
 
@@ -140,7 +147,7 @@ class AlignedDataset:
         """
         chosen = [view for view in self.fitted.views if views is None or view.name in views]
         known = [view.name for view in chosen if view.name in self._where]
-        block = self.dataset.block(number, known or self._shared_views[:1])
+        block, _ = self.dataset.read(number, known or self._shared_views[:1], sparse=sparse)
         columns = dict(block.columns)
         if "group" in columns:
             columns["group"] = self._groups[columns["group"]]
@@ -148,9 +155,14 @@ class AlignedDataset:
         for view in chosen:
             if view.name in self._where:
                 ours, theirs = self._where[view.name]
-                data[view.name] = view.kind.reindex(block.data[view.name], ours, theirs, view.n_features)
+                values = block.data[view.name]
+                if isinstance(values, SparseRows):
+                    data[view.name] = values.reindex(ours, theirs, view.n_features)
+                else:
+                    data[view.name] = view.kind.reindex(values, ours, theirs, view.n_features)
             else:
-                data[view.name] = view.kind.blank(block.n_rows, view.n_features)
+                blank = SparseRows.blank if sparse and view.kind.by_size else view.kind.blank
+                data[view.name] = blank(block.n_rows, view.n_features)
             if view.aux:
                 aux = np.zeros((block.n_rows, view.n_features), AUX_DTYPES[view.aux])
                 if view.aux_key in block.data:  # else nothing of the new samples is beyond a limit

@@ -90,7 +90,7 @@ def model_meta(
     like : Meta, optional
         Of an earlier fit, whose columns are coded in the same way.
     """
-    meta = dataset.meta(config.views, holdout)
+    meta = replace(dataset.meta(config.views, holdout), sparse_rows=config.sparse_rows)
     sets = config.given_sets([view.name for view in meta.value_views])
     if sets is not None:
         meta = replace(meta, feature_sets=match_feature_sets(dataset, *sets))

@@ -13,7 +13,6 @@ from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.kernels.random import entry_uniform
 from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
-from factorflow.kinds import Kind
 from factorflow.shape import HoldoutUnit
 
 UNITS: tuple[HoldoutUnit, ...] = get_args(HoldoutUnit)
@@ -133,9 +132,8 @@ class Holdout:
     def hidden(
         self,
         view_index: int,
-        kind: Kind,
         start: int,
-        values: NDArray[Any],
+        observed: NDArray[np.bool_],
         sequence: NDArray[Any] | None,
     ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Return rows and columns of the held-out observed entries of a block of a view, row by row.
@@ -144,12 +142,10 @@ class Holdout:
         ----------
         view_index : int
             Position of the view in the dataset.
-        kind : Kind
-            Of the view.
         start : int
             Global index of the first row.
-        values : (B, D) array
-            As blocks hold them.
+        observed : (B, D) bool array
+            Which entries are not missing.
         sequence : (B,) int array or None
             Numbers of the sequences of the rows, where there are any.
 
@@ -157,16 +153,17 @@ class Holdout:
         -------
         (H,) int32 array, (H,) int32 array
         """
-        stored = slice(len(values) if self.from_row is None else max(0, self.from_row - start), None)
+        n_rows, n_features = observed.shape
+        stored = slice(n_rows if self.from_row is None else max(0, self.from_row - start), None)
         if self.unit == "entry":
-            mask = self.mask(view_index, start, len(values), values.shape[1])
+            mask = self.mask(view_index, start, n_rows, n_features)
             mask[stored] = True
-            rows, columns = np.nonzero(mask & kind.observed(values))
+            rows, columns = np.nonzero(mask & observed)
         else:
-            chosen = self.rows(start, len(values), sequence)
+            chosen = self.rows(start, n_rows, sequence)
             chosen[stored] = True
             whole = np.flatnonzero(chosen)
-            row, columns = np.nonzero(kind.observed(values[whole]))
+            row, columns = np.nonzero(observed[whole])
             rows = whole[row]
         return rows.astype(np.int32), columns.astype(np.int32)
 

@@ -34,6 +34,7 @@ from factorflow.engine.memory_limits import required_bytes as required_bytes  # 
 from factorflow.engine.plan import FEATURE_RUN
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
+from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models.contract import Model, Stage, Sweep
 from factorflow.places import PLACES
 from factorflow.shape import AUX_DTYPES, Block, Meta, ViewMeta
@@ -329,6 +330,10 @@ def _made_up(meta: Meta, n_rows: int, memory: _CountingCache) -> Block:
                 missing[np.arange(n_rows), np.arange(n_rows) % shape[1]] = False
             values[missing] = kind.missing
         data[view.name] = values
+        if meta.sparse_rows and kind.by_size:
+            unknown = np.isnan(values)
+            entries = np.where(unknown, 0, values).astype(np.uint8)
+            data[view.name] = SparseRows.from_dense(entries, unknown, listed=True)
         if view.aux:
             data[view.aux_key] = np.full(shape, view.aux == "trials", AUX_DTYPES[view.aux])
     columns: dict[str, Any] = {"group": np.zeros(n_rows, np.int32)} if meta.groups else {}

@@ -50,6 +50,8 @@ class Source:
         Where the values of a block are handed out: as NumPy arrays, or as CuPy's.
     given : GivenTables or None
         What is read of the sample metadata.
+    sparse : bool
+        Whether counts are handed out by their entries (`SparseRows`).
     """
 
     dataset: Dataset | AlignedDataset
@@ -59,6 +61,7 @@ class Source:
     memory_bytes: int = 0
     device: str = "cpu"
     given: GivenTables | None = None
+    sparse: bool = False
 
     @property
     def original(self) -> Dataset:
@@ -96,7 +99,7 @@ class Source:
             yield item
 
     def _read(self, number: int) -> Pair:
-        block, truth = self.dataset.read(number, self.views, self.holdout)
+        block, truth = self.dataset.read(number, self.views, self.holdout, sparse=self.sparse)
         tables = (
             () if self.given is None else ((COVARIATES, self.given.covariates), (PLACES, self.given.places))
         )
@@ -205,7 +208,8 @@ _LOCK = threading.Lock()
 def _kept_blocks(source: Source) -> _Kept:
     """Return the blocks kept by this process for this dataset; another dataset's are let go."""
     given = source.given and source.given.digest
-    key = (source.dataset.fingerprint, source.views, source.holdout, source.device, given)
+    of_blocks = source.views, source.holdout, source.device, source.sparse
+    key = (source.dataset.fingerprint, *of_blocks, given)
     with _LOCK:
         if key not in _CACHES:
             _CACHES.clear()

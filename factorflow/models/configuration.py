@@ -23,6 +23,9 @@ class ModelConfig(Options):
     is_default: ClassVar[bool] = False
     """Whether commands and flows fit this family where none is named."""
 
+    sparse_rows: ClassVar[bool] = False
+    """Whether `Sweep.map` takes counts by their entries that are not zero (`SparseRows`)."""
+
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     """Where `Sweep.map` can work: "cuda" means that it takes the values of a block as CuPy arrays."""
 

@@ -47,7 +47,8 @@ def plan_of(dataset: Any, config: Any, holdout: Any = None, **options: Any) -> P
     model = config.build(model_meta(dataset, config, holdout))
     views = tuple(view.name for view in model.meta.views)
     given = GivenTables.of(model.meta)
-    return Plan(model, Source(dataset, views, holdout, 1 << 24, 1 << 24, given=given), 3, **options)
+    source = Source(dataset, views, holdout, 1 << 24, 1 << 24, given=given, sparse=model.meta.sparse_rows)
+    return Plan(model, source, 3, **options)
 
 
 def run_loop(plan: Plan, executor: Any = None, **budget: Any) -> Loop:

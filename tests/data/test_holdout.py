@@ -11,7 +11,6 @@ from factorflow.data import Holdout, write_dataset
 from factorflow.errors import InputError
 from factorflow.kernels.random import entry_uniform
 from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
-from factorflow.kinds import KINDS
 from factorflow.shape import HoldoutUnit
 
 
@@ -177,10 +176,10 @@ def test_rows_hidden_whole() -> None:
 @pytest.mark.parametrize("first", [0, 5, 16, 20, 40])
 def test_rows_that_are_kept_for_last_are_held_out_from_the_first_on(unit: HoldoutUnit, first: int) -> None:
     """Whatever blocks they are in; of a table whose last rows are held out."""
-    holdout, values = Holdout(0.0, unit=unit, from_row=first), np.ones((16, 2), np.float32)
+    holdout, observed = Holdout(0.0, unit=unit, from_row=first), np.ones((16, 2), bool)
     hidden = []
     for start in (0, 16, 32):
-        rows, columns = holdout.hidden(0, KINDS["gaussian"], start, values, None)
+        rows, columns = holdout.hidden(0, start, observed, None)
         assert sorted(zip(rows.tolist(), columns.tolist(), strict=True)) == [
             (row, column) for row in sorted(set(rows.tolist())) for column in (0, 1)
         ]

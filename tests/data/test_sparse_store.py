@@ -17,10 +17,10 @@ from google_crc32c import extend
 from factorflow import write_dataset
 from factorflow.data import Dataset, Holdout
 from factorflow.data.ingest.append import append_rows
-from factorflow.data.store.sparse import SparseBlock
 from factorflow.data.store.views import SPARSE_BELOW
 from factorflow.engine.memory_limits import Footprint, required_bytes
 from factorflow.errors import InputError, OptionError
+from factorflow.kernels.sparse_rows import SparseRows
 
 pytestmark = pytest.mark.filterwarnings("ignore::factorflow.data.DataWarning")
 
@@ -266,7 +266,7 @@ def test_a_block_by_its_entries() -> None:
     values = np.array([[0, 2, 0], [0, 0, 0], [1, 0, 3]], np.uint8)
     missing = np.zeros(values.shape, bool)
     missing[2] = True
-    whole, gaps = SparseBlock.from_dense(values, None), SparseBlock.from_dense(values, missing)
+    whole, gaps = SparseRows.from_dense(values, None), SparseRows.from_dense(values, missing)
     assert whole.row_nnz.tolist() == [1, 0, 2]
     assert whole.columns.tolist() == [1, 0, 2]
     assert whole.entries.tolist() == [2, 1, 3]

@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.data.store.layout import ATTRIBUTES, ViewEntry
+from factorflow.data.store.sparse import SparseView
 from factorflow.data.store.stored_views import StoredViews
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
+from factorflow.kernels.sparse_rows import SparseRows
+from factorflow.leaves import freeze
 from factorflow.shape import Block, Meta
 from factorflow.storage.location import as_location
 from factorflow.storage.publish import current_version
@@ -113,7 +116,12 @@ class Dataset(StoredViews):
     # Values
 
     def read(
-        self, number: int, views: Iterable[str] | None = None, holdout: Holdout | None = None
+        self,
+        number: int,
+        views: Iterable[str] | None = None,
+        holdout: Holdout | None = None,
+        *,
+        sparse: bool = False,
     ) -> tuple[Block, dict[str, NDArray[Any]]]:
         """Read one block of rows, and the truth of what is held out of it.
 
@@ -125,6 +133,8 @@ class Dataset(StoredViews):
             The views to read; all when left out.
         holdout : Holdout, optional
             Entries of views of values that are to look missing; they are listed in ``Block.hidden``.
+        sparse : bool
+            Whether counts are `SparseRows`; else they are dense.
 
         Returns
         -------
@@ -139,25 +149,32 @@ class Dataset(StoredViews):
             When a chunk is damaged, or there is no such block or view.
         """
         start, n_rows = self._span(number)
-        data: dict[str, NDArray[Any]] = {}
+        data: dict[str, Any] = {}
         hidden: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {}
         truth: dict[str, NDArray[Any]] = {}
         selected = self._selection(views)
         with self._consistent_read():
             codes = {name: self._codes(name, start, start + n_rows) for name in self.code_names}
-            blocks = {entry.name: self.opened_view(entry.name).block(number) for entry in selected}
+            blocks = {entry.name: self._rows(entry, number, sparse) for entry in selected}
         for entry in selected:
             values = blocks.pop(entry.name)
             if holdout is not None and entry.kind.is_values:
                 index = self._index[entry.name]
-                where = holdout.hidden(index, entry.kind, start, values, codes.get("sequence"))
-                hidden[entry.name], truth[entry.name] = where, values[where]
-                values[where] = entry.kind.missing
+                by_entries = isinstance(values, SparseRows)
+                observed = values.observed() if by_entries else entry.kind.observed(values)
+                where = holdout.hidden(index, start, observed, codes.get("sequence"))
+                if by_entries:
+                    values, truth[entry.name] = values.hide(*where)
+                else:
+                    truth[entry.name] = values[where]
+                    values[where] = entry.kind.missing
+                hidden[entry.name] = where
                 _set_read_only(*where, truth[entry.name])
             data[entry.name] = values
             if entry.aux:
                 data[entry.meta.aux_key] = self._aux_arrays[entry.name].block(number)
-        _set_read_only(*data.values(), *codes.values())
+        data = freeze(data)
+        _set_read_only(*codes.values())
         joins_before, joins_after = (
             bool(self.joined[number]),
             bool(self.joined[number + 1 : number + 2].any()),
@@ -260,6 +277,18 @@ class Dataset(StoredViews):
         return as_html(self.describe())
 
     # Inner parts
+
+    def _rows(self, entry: ViewEntry, number: int, sparse: bool) -> Any:
+        """Return the rows of a view in a block: dense, or of counts by their entries."""
+        opened = self.opened_view(entry.name)
+        if not (sparse and entry.kind.by_size):
+            return opened.block(number)
+        if isinstance(opened, SparseView):
+            return opened.rows(number)
+        values = opened.block(number)
+        observed = entry.kind.observed(values)
+        counts = np.where(observed, values, 0).astype(entry.dtype)
+        return SparseRows.from_dense(counts, None if observed.all() else ~observed, listed=True)
 
     def _selection(self, views: Iterable[str] | None) -> tuple[ViewEntry, ...]:
         if views is None:

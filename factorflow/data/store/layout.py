@@ -16,6 +16,7 @@ import numpy as np
 from factorflow.data.store.extremes import Outlier
 from factorflow.design import TableDesign
 from factorflow.errors import InputError, OptionText
+from factorflow.kernels.sparse_rows import column_type
 from factorflow.kinds import KINDS, Kind
 from factorflow.settings import check_block_rows
 from factorflow.shape import Likelihood, Meta, Missing, ViewMeta
@@ -385,8 +386,3 @@ def choose_tile(block_rows: int, n_features: int, itemsize: int) -> int:
     """Return the columns of a chunk: all of them unless a block of the view exceeds 4 MB."""
     n_tiles = max(1, -(-block_rows * n_features * itemsize // CHUNK_BYTES))
     return -(-n_features // n_tiles)
-
-
-def column_type(n_features: int) -> np.dtype[Any]:
-    """Return the type of the column numbers of a sparse view."""
-    return np.dtype(np.uint16 if n_features <= 2**16 else np.uint32)

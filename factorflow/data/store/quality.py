@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.store.sparse import ABSENT, SparseView
+from factorflow.data.store.sparse import SparseView
 from factorflow.errors import InputError
+from factorflow.kernels.sparse_rows import ABSENT
 
 if TYPE_CHECKING:
     import pandas as pd

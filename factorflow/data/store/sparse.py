@@ -2,7 +2,8 @@
 
 A view is one CSR matrix whose chunks are blocks of rows. Blocks have different numbers of entries and chunks
 have not: a chunk has room for those of the fullest block, and what is left over are zeros at the end of the
-block's last row. `Block` holds the rows dense, as it does those of other views.
+block's last row. `Block` holds the rows dense, as it does those of other views, but for models that take
+`SparseRows`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.store.chunks import ChunkedArray, damage_error
-from factorflow.data.store.layout import Manifest, ViewEntry, column_type
-from factorflow.kernels.sparse import scatter_rows
+from factorflow.data.store.layout import Manifest, ViewEntry
+from factorflow.kernels.sparse_rows import ABSENT, SparseRows, column_type
 from factorflow.storage.location import is_remote
 from factorflow.storage.remote import map_concurrently
 
@@ -26,72 +27,6 @@ if TYPE_CHECKING:
 
 ROW_POINTERS = 65_536
 """Rows of a chunk of the row pointers, which other readers need."""
-
-ABSENT = np.iinfo(np.uint32).max
-"""Number of entries of a row that the view lacks."""
-
-
-@dataclass(frozen=True)
-class SparseBlock:
-    """Rows of a block of a view by their non-zero entries.
-
-    Parameters
-    ----------
-    row_nnz : (B,) uint32 array
-        Entries of each row; `ABSENT`: the row is missing.
-    columns : (M,) uint16 or uint32 array
-        Features of the entries, ascending within a row.
-    entries : (M,) array
-        Their values, of the type on disk.
-    n_features : int
-        Columns of the view (D).
-    row_pattern : (B,) uint8 array or None
-        Of the rows that lack some features, which set of them, from 1 on; None: there is no such row.
-    patterns : (P, D) bool array or None
-        Those sets: where features are missing.
-    """
-
-    row_nnz: NDArray[np.uint32]
-    columns: NDArray[Any]
-    entries: NDArray[Any]
-    n_features: int
-    row_pattern: NDArray[np.uint8] | None = None
-    patterns: NDArray[np.bool_] | None = None
-
-    def dense(self, kind: Kind) -> NDArray[Any]:
-        """Return the rows as a block of the kind holds them, (B, D)."""
-        out = np.zeros((self.row_nnz.size, self.n_features), kind.in_block(self.entries.dtype))
-        absent = self.row_nnz == ABSENT
-        scatter_rows(np.where(absent, 0, self.row_nnz), self.columns, self.entries, out)
-        out[absent] = kind.missing
-        if self.row_pattern is not None and self.patterns is not None:
-            for number in np.unique(self.row_pattern[self.row_pattern > 0]):
-                rows = np.flatnonzero(self.row_pattern == number)
-                out[np.ix_(rows, self.patterns[number - 1])] = kind.missing
-        return out
-
-    @classmethod
-    def from_dense(cls, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> SparseBlock:
-        """Return the rows of a block as it is stored; rows of which all is missing are absent.
-
-        Which features other rows lack is not in it.
-
-        Parameters
-        ----------
-        values : (B, D) array
-            As `Kind.encode` returns them.
-        missing : (B, D) bool array or None
-            Where entries are missing.
-        """
-        present = values.view(f"u{values.dtype.itemsize}") != 0  # -0.0 is stored
-        if missing is not None:
-            present &= ~missing
-        row_nnz = present.sum(axis=1, dtype=np.uint32)
-        where = np.flatnonzero(present)
-        columns = (where % values.shape[1]).astype(column_type(values.shape[1]))
-        if missing is not None:
-            row_nnz[missing.all(axis=1)] = ABSENT
-        return cls(row_nnz, columns, values.reshape(-1)[where], values.shape[1])
 
 
 @dataclass(frozen=True)
@@ -140,7 +75,7 @@ class SparseView:
             array("pattern_missing", bool, sets, sets) if entry.n_patterns else None,
         )
 
-    def rows(self, number: int) -> SparseBlock:
+    def rows(self, number: int) -> SparseRows:
         """Return the rows of block ``number`` by their entries."""
         arrays = (self.row_nnz, self.columns, self.entries)
         read = partial(_block_of, number=number)
@@ -154,7 +89,7 @@ class SparseView:
         if pattern is not None and self.patterns is not None and pattern.max() > self.patterns.shape[0]:
             what = f"sets of features beyond the {self.patterns.shape[0]} of view {self.columns.view!r}"
             raise damage_error(self.patterns.file(0), what)
-        return SparseBlock(row_nnz, columns, entries[:n_entries], self.n_features, pattern, self._missing)
+        return SparseRows(row_nnz, columns, entries[:n_entries], self.n_features, pattern, self._missing)
 
     @cached_property
     def _missing(self) -> NDArray[np.bool_] | None:

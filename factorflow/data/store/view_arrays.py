@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from factorflow.data.store.chunks import tile_checksums
 from factorflow.data.store.fingerprint import Digest
-from factorflow.data.store.layout import choose_tile, column_type
-from factorflow.data.store.sparse import ABSENT, ROW_POINTERS, SparseBlock
+from factorflow.data.store.layout import choose_tile
+from factorflow.data.store.sparse import ROW_POINTERS
+from factorflow.kernels.sparse_rows import ABSENT, SparseRows, column_type
 from factorflow.kinds import Kind
 from factorflow.shape import AUX_DTYPES
 
@@ -208,7 +209,7 @@ class SparseArrays(ViewArrays):
         )
 
     def _store(self, number: int, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> None:
-        block = SparseBlock.from_dense(values, missing)
+        block = SparseRows.from_dense(values, missing)
         start, slot = number * self.block_rows, number * self._slots
         padding = self._slots - block.entries.size
         last = np.full(padding, self.n_features - 1, block.columns.dtype)

@@ -14,12 +14,13 @@ from factorflow.data.ingest.missing import warn_of_codes, warn_of_negatives
 from factorflow.data.store.column_types import encode
 from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.fingerprint import digest_column, digest_names
-from factorflow.data.store.layout import FEATURE_METADATA, ViewEntry, column_type
+from factorflow.data.store.layout import FEATURE_METADATA, ViewEntry
 from factorflow.data.store.moments import MOST_PATTERNS, LevelCounts, Survey
 from factorflow.data.store.names import node_names
 from factorflow.data.store.rows import LABEL_CHUNK, RowNames
 from factorflow.data.store.view_arrays import DenseArrays, SparseArrays
 from factorflow.errors import FactorflowError, InputError, pluralize
+from factorflow.kernels.sparse_rows import column_type
 from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
 from factorflow.storage.checksums import ChecksumManifest

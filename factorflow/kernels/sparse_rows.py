@@ -1,0 +1,246 @@
+"""Rows of a view by the entries that are not zero: `SparseRows`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.kernels.sparse import scatter_rows
+
+if TYPE_CHECKING:
+    from factorflow.kinds import Kind
+
+__all__ = ["ABSENT", "SparseRows", "column_type"]
+
+ABSENT = np.iinfo(np.uint32).max
+"""Number of entries of a row that the view lacks."""
+
+
+def column_type(n_features: int) -> np.dtype[Any]:
+    """Return the smallest type of the numbers of features."""
+    return np.dtype(np.uint16 if n_features <= 1 << 16 else np.uint32)
+
+
+def _no_entries() -> NDArray[np.int32]:
+    return np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """Rows of a view by their entries that are not zero (compressed sparse rows).
+
+    What is not listed is 0, unless it is missing: whole rows (`ABSENT`), sets of features that rows lack
+    together (``row_pattern``), and entries one by one (``missing_rows``), which held-out ones are among.
+
+    Parameters
+    ----------
+    row_nnz : (B,) uint32 array
+        Entries of each row; `ABSENT`: the row is missing.
+    columns : (M,) uint16 or uint32 array
+        Features of the entries, ascending within a row.
+    entries : (M,) array
+        Their values, of the type on disk.
+    n_features : int
+        Columns of the view (D).
+    row_pattern : (B,) uint8 array or None
+        Of the rows that lack some features, which set of them, from 1 on; None: there is no such row.
+    patterns : (P, D) bool array or None
+        Those sets: where features are missing.
+    missing_rows, missing_columns : (H,) int32 array
+        Rows and features of other missing entries, row by row.
+    """
+
+    row_nnz: NDArray[np.uint32]
+    columns: NDArray[Any]
+    entries: NDArray[Any]
+    n_features: int
+    row_pattern: NDArray[np.uint8] | None = None
+    patterns: NDArray[np.bool_] | None = None
+    missing_rows: NDArray[np.int32] = field(default_factory=_no_entries)
+    missing_columns: NDArray[np.int32] = field(default_factory=_no_entries)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        arrays = (self.row_nnz, self.columns, self.entries, self.row_pattern, self.patterns)
+        own = sum(array.nbytes for array in arrays if array is not None)
+        return int(own + self.missing_rows.nbytes + self.missing_columns.nbytes)
+
+    @cached_property
+    def absent(self) -> NDArray[np.bool_]:
+        """Which rows the view lacks, (B,)."""
+        return self.row_nnz == ABSENT
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Entries of each row, (B,); 0 of absent ones."""
+        return np.where(self.absent, 0, self.row_nnz).astype(np.int64)
+
+    def sums(self, values: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """Return the sum over the entries of each row, (B,): of them, or of one number (M,) for each."""
+        values = self.entries if values is None else values
+        total = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+        stops = np.cumsum(self.counts)
+        return np.asarray(total[stops] - total[stops - self.counts])
+
+    def observed(self) -> NDArray[np.bool_]:
+        """Return which entries are not missing, (B, D)."""
+        out = np.broadcast_to(~self.absent[:, None], (self.row_nnz.size, self.n_features)).copy()
+        for rows, features in self.lacking():
+            out[np.ix_(rows, features)] = False
+        out[self.missing_rows, self.missing_columns] = False
+        return out
+
+    def lacking(self) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
+        """Return the rows of each pattern that there is, and the features that they lack."""
+        if self.row_pattern is None or self.patterns is None:
+            return []
+        there = np.unique(self.row_pattern[(self.row_pattern > 0) & ~self.absent])
+        return [
+            (np.flatnonzero((self.row_pattern == p) & ~self.absent), np.flatnonzero(self.patterns[p - 1]))
+            for p in there
+        ]
+
+    def dense(self, kind: Kind) -> NDArray[Any]:
+        """Return the rows as a block of the kind holds them, (B, D)."""
+        out = np.zeros((self.row_nnz.size, self.n_features), kind.in_block(self.entries.dtype))
+        scatter_rows(self.counts, self.columns, self.entries, out)
+        out[self.absent] = kind.missing
+        for rows, features in self.lacking():
+            out[np.ix_(rows, features)] = kind.missing
+        out[self.missing_rows, self.missing_columns] = kind.missing
+        return out
+
+    def part(self, start: int, stop: int) -> SparseRows:
+        """Return some of the rows."""
+        first, last = (int(self.counts[:row].sum()) for row in (start, stop))
+        mine = (self.missing_rows >= start) & (self.missing_rows < stop)
+        return SparseRows(
+            self.row_nnz[start:stop],
+            self.columns[first:last],
+            self.entries[first:last],
+            self.n_features,
+            None if self.row_pattern is None else self.row_pattern[start:stop],
+            self.patterns,
+            self.missing_rows[mine] - np.int32(start),
+            self.missing_columns[mine],
+        )
+
+    def hide(self, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> tuple[SparseRows, NDArray[Any]]:
+        """Return the rows with more entries missing, and the values that those had.
+
+        Parameters
+        ----------
+        rows, columns : (H,) int32 arrays
+            Of entries that are not missing, row by row.
+        """
+        keys, wanted = self._keys(self._row_numbers, self.columns), self._keys(rows, columns)
+        place = np.searchsorted(keys, wanted)
+        listed = np.zeros(wanted.size, bool)
+        listed[place < keys.size] = keys[place[place < keys.size]] == wanted[place < keys.size]
+        truth = np.zeros(wanted.size, np.float32)
+        truth[listed] = self.entries[place[listed]]
+        kept = np.ones(keys.size, bool)
+        kept[place[listed]] = False
+        return self._without(kept)._with_missing(rows, columns), truth
+
+    def reindex(self, ours: NDArray[Any], theirs: NDArray[Any], n_features: int) -> SparseRows:
+        """Return the rows with the features in another order; what they lack is missing.
+
+        Parameters
+        ----------
+        ours, theirs : (J,) int arrays
+            Of the features that are on both sides, the positions wanted and those here.
+        n_features : int
+            Features wanted (D).
+        """
+        place = np.full(self.n_features, -1, np.int64)
+        place[theirs] = ours
+        found = self._without(place[self.columns] >= 0)
+        columns, rows = place[found.columns], found._row_numbers
+        order = np.argsort(rows * n_features + columns, kind="stable")
+        kept = place[self.missing_columns] >= 0
+        patterns, codes = self._reindexed_patterns(ours, theirs, n_features)
+        return SparseRows(
+            found.row_nnz,
+            columns[order].astype(column_type(n_features)),
+            found.entries[order],
+            n_features,
+            codes,
+            patterns,
+        )._with_missing(self.missing_rows[kept], place[self.missing_columns[kept]].astype(np.int32))
+
+    def _reindexed_patterns(self, ours: Any, theirs: Any, n_features: int) -> tuple[Any, Any]:
+        lacks = np.ones(n_features, bool)
+        lacks[ours] = False
+        before = np.zeros((0, self.n_features), bool) if self.patterns is None else self.patterns
+        moved = np.repeat(lacks[None], len(before) + 1, axis=0)
+        moved[1:, ours] = before[:, theirs]
+        codes = np.zeros(self.row_nnz.size, np.uint8) if self.row_pattern is None else self.row_pattern
+        if lacks.any():
+            return moved, codes + np.uint8(1)
+        return (moved[1:], codes) if len(before) else (None, None)
+
+    @property
+    def _row_numbers(self) -> NDArray[np.int64]:
+        return np.repeat(np.arange(self.counts.size), self.counts)
+
+    def _keys(self, rows: Any, columns: Any) -> NDArray[np.int64]:
+        return rows.astype(np.int64) * self.n_features + columns
+
+    def _without(self, kept: NDArray[np.bool_]) -> SparseRows:
+        """Return the rows with some of the entries no longer listed."""
+        left = np.bincount(self._row_numbers[kept], minlength=self.counts.size).astype(np.uint32)
+        nnz = np.where(self.absent, ABSENT, left).astype(np.uint32)
+        return replace(self, row_nnz=nnz, columns=self.columns[kept], entries=self.entries[kept])
+
+    def _with_missing(self, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> SparseRows:
+        """Return the rows with more entries told to be missing, which are not listed."""
+        rows, columns = (
+            np.concatenate(pair) for pair in ((self.missing_rows, rows), (self.missing_columns, columns))
+        )
+        order = np.argsort(self._keys(rows, columns), kind="stable")
+        return replace(self, missing_rows=rows[order], missing_columns=columns[order])
+
+    @classmethod
+    def blank(cls, n_rows: int, n_features: int) -> SparseRows:
+        """Return rows that the view lacks."""
+        nnz = np.full(n_rows, ABSENT, np.uint32)
+        return cls(nnz, np.zeros(0, column_type(n_features)), np.zeros(0, np.uint8), n_features)
+
+    @classmethod
+    def from_dense(
+        cls,
+        values: NDArray[Any],
+        missing: NDArray[np.bool_] | None,
+        *,
+        listed: bool = False,
+    ) -> SparseRows:
+        """Return the entries of dense rows; rows of which all is missing are absent.
+
+        Parameters
+        ----------
+        values : (B, D) array
+            As `Kind.encode` returns them.
+        missing : (B, D) bool array or None
+            Where entries are missing.
+        listed : bool
+            Whether entries that are missing one by one are listed; else they are not in it.
+        """
+        present = values.view(f"u{values.dtype.itemsize}") != 0  # -0.0 is stored
+        if missing is not None:
+            present &= ~missing
+        row_nnz = present.sum(axis=1, dtype=np.uint32)
+        where = np.flatnonzero(present)
+        columns = (where % values.shape[1]).astype(column_type(values.shape[1]))
+        if missing is not None:
+            row_nnz[missing.all(axis=1)] = ABSENT
+        found = cls(row_nnz, columns, values.reshape(-1)[where], values.shape[1])
+        if missing is None or not listed:
+            return found
+        rows, features = np.nonzero(missing & ~found.absent[:, None])
+        return found._with_missing(rows.astype(np.int32), features.astype(np.int32))
