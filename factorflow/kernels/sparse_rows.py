@@ -95,6 +95,13 @@ class SparseRows:
         out[self.missing_rows, self.missing_columns] = False
         return out
 
+    def n_observed(self) -> NDArray[np.float64]:
+        """Return how many rows each feature is not missing in, (D,)."""
+        out = np.full(self.n_features, float((~self.absent).sum()))
+        for rows, features in self.lacking():
+            out[features] -= rows.size
+        return out - np.bincount(self.missing_columns, minlength=self.n_features)
+
     def lacking(self) -> list[tuple[NDArray[np.intp], NDArray[np.intp]]]:
         """Return the rows of each pattern that there is, and the features that they lack."""
         if self.row_pattern is None or self.patterns is None:

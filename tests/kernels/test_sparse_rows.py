@@ -14,6 +14,7 @@ from factorflow.data.aligned_dataset import AlignedDataset
 from factorflow.data.holdout import Holdout
 from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.kinds import KINDS
+from factorflow.models.size_factors import level_sums, log_size_factors
 
 pytestmark = pytest.mark.filterwarnings("ignore::factorflow.data.DataWarning")
 
@@ -62,7 +63,19 @@ def test_they_are_the_dense_ones(tmp_path: Path, name: str, unit: Any) -> None:
             np.testing.assert_array_equal(rows.observed(), ~np.isnan(block.data["x"]))
             np.testing.assert_array_equal(rows.part(3, 6).dense(COUNTS), block.data["x"][3:6])
             np.testing.assert_array_equal(rows.sums(), np.nansum(block.data["x"], axis=1))
+            np.testing.assert_array_equal(rows.n_observed(), (~np.isnan(block.data["x"])).sum(axis=0))
             assert not rows.columns.flags.writeable
+            average = np.linspace(0.1, 0.5, rows.n_features)
+            for method in ("total", "median"):
+                np.testing.assert_allclose(
+                    level_sums(method, rows), level_sums(method, block.data["x"]), rtol=1e-12, atol=1e-12
+                )
+                np.testing.assert_allclose(
+                    log_size_factors(method, average, rows),
+                    log_size_factors(method, average, block.data["x"]),
+                    rtol=1e-12,
+                    atol=1e-12,
+                )
             if holdout is not None:
                 np.testing.assert_array_equal(same["x"], truth["x"])
                 assert truth["x"].size

@@ -10,9 +10,9 @@ import pytest
 from scipy import stats
 from scipy.special import digamma, gammaln
 
+from factorflow.kernels import gammas
 from factorflow.models import MoltenPoisson
 from factorflow.models.molten.factors import complete_levels
-from factorflow.models.molten.kernels import gammas
 from factorflow.models.molten.rows import CACHE_LINE, zeros
 from factorflow.models.molten.scales import SHAPES, prior_bound, update_shape
 from factorflow.models.molten.state import Levels

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.vectors import inner
-from factorflow.models.molten.kernels.gammas import compile_ordered, digamma_and_gammaln
+from factorflow.kernels.gammas import compile_ordered, digamma_and_gammaln
 
 Array = Any
 _STEPS = 64
