@@ -12,6 +12,7 @@ from factorflow.data.simulation.factor_models import binary, sparse_gfa
 from factorflow.data.simulation.identity_attribute import identity_attribute
 from factorflow.data.simulation.latent import gplvm
 from factorflow.data.simulation.noise import Noise, Simulation
+from factorflow.data.simulation.poisson_factors import poisson_factors
 from factorflow.data.simulation.sequence import sequence
 from factorflow.data.simulation.table import table
 from factorflow.data.store.dataset import Dataset, open_dataset
@@ -31,6 +32,7 @@ SIMULATORS: dict[str, Callable[..., Simulation]] = {
     "sequence": sequence,
     "identity_attribute": identity_attribute,
     "gplvm": gplvm,
+    "poisson_factors": poisson_factors,
 }
 """By name: (n_samples, Noise, **settings) -> Simulated."""
 
@@ -59,8 +61,9 @@ def simulate(
     ----------
     kind : str
         A module of `factorflow.data.simulation`: "sparse_gfa" or "binary" (`factor_models`), "table" (a long
-        table with categorical variables), "sequence", "identity_attribute" or "gplvm" (neural decoders of a
-        smooth function of inputs, `latent`); or the name of a family of models ("probit").
+        table with categorical variables), "sequence", "identity_attribute", "gplvm" (neural decoders of a
+        smooth function of inputs, `latent`) or "poisson_factors" (programs of counts); or the name of a
+        family of models ("probit").
     path : path-like, or URL
         Directory to make.
     n_samples : int

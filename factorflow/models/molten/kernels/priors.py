@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.vectors import inner
 from factorflow.kernels.gammas import compile_ordered, digamma_and_gammaln
+from factorflow.kernels.vectors import inner
 
 Array = Any
 _STEPS = 64

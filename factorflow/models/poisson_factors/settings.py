@@ -1,0 +1,108 @@
+"""What a run of Poisson factors is about: views, size factors, batches, fixed by options and data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from factorflow.covariates import COVARIATES, Covariates
+from factorflow.models.contract import Block
+
+__all__ = ["Settings", "ViewSettings"]
+
+
+@dataclass(frozen=True)
+class ViewSettings:
+    """A view of counts.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    n_features : int
+        Features (D).
+    gaps : bool
+        Whether entries may be missing in rows that have others.
+    size_factors : str
+        "none", "total", "median", or a column of the sample metadata.
+    """
+
+    name: str
+    n_features: int
+    gaps: bool
+    size_factors: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Choices of a run.
+
+    Parameters
+    ----------
+    views : tuple of ViewSettings
+        The views that are explained.
+    n_factors : int
+        Programs (K).
+    batch : str or None
+        Column of the sample metadata with the batches.
+    covariates : Covariates or None
+        How columns of the sample metadata reach a block.
+    n_starts : int
+        Starts that are tried.
+    drop : float
+        Programs with a smaller share of the counts are left out of the results.
+    """
+
+    views: tuple[ViewSettings, ...]
+    n_factors: int
+    batch: str | None = None
+    covariates: Covariates | None = field(default=None, repr=False)
+    n_starts: int = 1
+    drop: float = 0.0
+
+    @property
+    def batches(self) -> tuple[str, ...]:
+        """Names of the batches."""
+        if self.batch is None or self.covariates is None:
+            return ()
+        return next(c.levels for c in self.covariates.columns if c.name == self.batch)
+
+    @property
+    def n_codes(self) -> int:
+        """Batches, and one more code for rows whose batch is not known."""
+        return len(self.batches) + 1
+
+    @property
+    def lanes(self) -> int:
+        """Numbers of a row of a table (W): programs, padded to whole vectors."""
+        return -(-self.n_factors // 8) * 8
+
+    def codes(self, block: Block) -> Int64[np.ndarray, " B"]:
+        """Return the batch of each row; the number of batches where it is not known."""
+        if self.batch is None:
+            return np.zeros(block.n_rows, np.int64)
+        one = self._column(block, self.batch)
+        known = one.max(axis=1) > 1.0 - 1e-9
+        return np.where(known, one.argmax(axis=1), len(self.batches))
+
+    def column(self, block: Block, name: str) -> Float64[np.ndarray, " B"]:
+        """Return a column of numbers, its mean where it is missing."""
+        assert self.covariates is not None
+        column = next(c for c in self.covariates.columns if c.name == name)
+        return np.asarray(self._column(block, name)[:, 0] * column.sd + column.mean)
+
+    def _column(self, block: Block, name: str) -> Float64[np.ndarray, "B J"]:
+        """Return what a column is coded as, before it was centred."""
+        assert self.covariates is not None
+        place = self.covariates.names.index(name)
+        mine = self.covariates.groups == place
+        values = np.asarray(block.columns[COVARIATES])[:, mine]
+        return np.asarray(np.nan_to_num(values) + np.asarray(self.covariates.terms[place].means))
+
+
+def by_view(given: str | Mapping[str, str], name: str, default: str) -> str:
+    """Return what an option says of a view."""
+    return given if isinstance(given, str) else given.get(name, default)
