@@ -138,7 +138,6 @@ class AlignedDataset:
         number: int,
         views: Sequence[str] | None = None,
         holdout: Holdout | None = None,
-        *,
         sparse: bool = False,
     ) -> tuple[Block, dict[str, Any]]:
         """Return a block, columns in the order of the fitted features; groups numbered as when fitted.
@@ -151,7 +150,7 @@ class AlignedDataset:
         columns = dict(block.columns)
         if "group" in columns:
             columns["group"] = self._groups[columns["group"]]
-        data = {}
+        data: dict[str, Any] = {}
         for view in chosen:
             if view.name in self._where:
                 ours, theirs = self._where[view.name]

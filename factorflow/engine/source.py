@@ -99,7 +99,7 @@ class Source:
             yield item
 
     def _read(self, number: int) -> Pair:
-        block, truth = self.dataset.read(number, self.views, self.holdout, sparse=self.sparse)
+        block, truth = self.dataset.read(number, self.views, self.holdout, self.sparse)
         tables = (
             () if self.given is None else ((COVARIATES, self.given.covariates), (PLACES, self.given.places))
         )

@@ -73,7 +73,7 @@ class SparseRows:
     @cached_property
     def absent(self) -> NDArray[np.bool_]:
         """Which rows the view lacks, (B,)."""
-        return self.row_nnz == ABSENT
+        return np.asarray(self.row_nnz == ABSENT)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
@@ -197,7 +197,7 @@ class SparseRows:
         return np.repeat(np.arange(self.counts.size), self.counts)
 
     def _keys(self, rows: Any, columns: Any) -> NDArray[np.int64]:
-        return rows.astype(np.int64) * self.n_features + columns
+        return np.asarray(rows.astype(np.int64) * self.n_features + columns)
 
     def _without(self, kept: NDArray[np.bool_]) -> SparseRows:
         """Return the rows with some of the entries no longer listed."""

@@ -85,12 +85,13 @@ def poisson_factors(
     checks.check_view_names(list(views))
     for name, n_features in views.items():
         check_count(f"views[{name!r}]", n_features)
-    for what, value in (("depth", depth), ("usage", usage)):
-        if not 0.0 < value or (what == "usage" and value >= 1.0):
-            raise InputError(what, value, "a number above 0, of usage below 1", "Leave it out.")
-    if dispersion < 0.0 or batch_effect < 0.0:
-        what = ("dispersion", dispersion) if dispersion < 0.0 else ("batch_effect", batch_effect)
-        raise InputError(*what, "a number >= 0", "Leave it out.")
+    if not depth > 0.0:
+        raise InputError("depth", depth, "a number above 0", "Leave it out.")
+    if not 0.0 < usage < 1.0:
+        raise InputError("usage", usage, "a number between 0 and 1", "Leave it out.")
+    for what, value in (("dispersion", dispersion), ("batch_effect", batch_effect)):
+        if value < 0.0:
+            raise InputError(what, value, "a number >= 0", "Leave it out.")
     generator = noise.generator(PARAMETERS)
     world = _Cells(noise, n_factors, usage, batches, n_samples)
     sources, arrays = [], dict[str, tuple[tuple[str, ...], Any]]()
@@ -117,7 +118,7 @@ def _programs(generator: np.random.Generator, n_features: int, n_factors: int) -
         own = generator.random(n_features) < OWN
         own[generator.integers(n_features)] = True
         out[:, k] = np.where(own, common * np.exp(1.5 + 0.7 * generator.standard_normal(n_features)), 0.0)
-    return out / out.sum(axis=0)
+    return np.asarray(out / out.sum(axis=0))
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,6 @@ class Dataset(StoredViews):
         number: int,
         views: Iterable[str] | None = None,
         holdout: Holdout | None = None,
-        *,
         sparse: bool = False,
     ) -> tuple[Block, dict[str, NDArray[Any]]]:
         """Read one block of rows, and the truth of what is held out of it.

@@ -173,7 +173,7 @@ class PoissonFactors(ModelConfig):
     size_factors: str | dict[str, str] = Field(
         default="total",
         description="How much of each cell was counted: total, median, none, or a column of the metadata "
-        "with numbers above 0; for all views, or by view.",
+        "with numbers above 0 (cells without one have the mean); for all views, or by view.",
     )
     batch: str | None = Field(
         default=None,

@@ -96,7 +96,7 @@ def top_logs(
 
 def prepare(settings: Settings, globals_: Globals) -> Prepared:
     """Return the tables that all blocks read."""
-    tables = {}
+    tables: dict[str, dict[str, ViewTables]] = {}
     for name, programs in globals_.programs.items():
         tables[name] = {}
         for view in settings.views:
@@ -114,8 +114,8 @@ def size_factors(
     if view.size_factors == "none":
         return np.zeros(block.n_rows)
     if view.size_factors in METHODS:
-        return log_size_factors(view.size_factors, data.average[view.name], rows)
-    return np.log(np.maximum(settings.column(block, view.size_factors), 1e-12))
+        return np.asarray(log_size_factors(view.size_factors, data.average[view.name], rows))
+    return np.asarray(np.log(settings.sizes(block, view.size_factors)))
 
 
 def read_cells(settings: Settings, block: Block, data: Data) -> dict[str, Cells]:
@@ -230,7 +230,7 @@ def _rates(cell: Cells, tabled: ViewTables, codes: Int64[np.ndarray, " B"]) -> F
     if rows.missing_rows.size:
         places = rows.missing_rows, rows.missing_columns, codes, sizes
         subtract_missing(*places, tabled.batches, tabled.loadings, rates)
-    return np.maximum(rates, 0.0)
+    return np.asarray(np.maximum(rates, 0.0))
 
 
 def _exposure(
@@ -238,7 +238,7 @@ def _exposure(
     cells: dict[str, Cells],
     codes: Int64[np.ndarray, " B"],
     mean: Float64[np.ndarray, "B K"],
-) -> tuple[dict[str, Float64[np.ndarray, "C K"]], dict[str, Float64[np.ndarray, "C D K"]]]:
+) -> tuple[dict[str, Float64[np.ndarray, "C K"]], dict[str, Float64[np.ndarray, "C _D K"]]]:
     """Return sum s theta by batch, over the rows that a view has, and over those that lack a feature."""
     from factorflow.models.poisson_factors.kernels.entries import add_missing
 

@@ -87,9 +87,10 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
                 Variable(f"batch_variance_{name}", dims, f"{doc}, variance", spread),
             ]
         if settings.n_starts > 1:
-            dims, doc = ("start", "program", f"feature_{name}"), "programs that each start found, sum 1"
+            doc = "programs that each start found; they sum to 1"
             found = partial(_tried, settings, name)
-            out.append(Variable(f"start_loadings_{name}", dims, doc, found, dtype="float32"))
+            of_starts = "start", "program", f"feature_{name}"
+            out.append(Variable(f"start_loadings_{name}", of_starts, doc, found, dtype="float32"))
     if settings.n_starts > 1:
         doc = "bound that each start reached"
         out.append(Variable("start_objective", ("start",), doc, partial(_objectives, settings)))

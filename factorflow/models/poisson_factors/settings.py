@@ -88,11 +88,12 @@ class Settings:
         known = one.max(axis=1) > 1.0 - 1e-9
         return np.where(known, one.argmax(axis=1), len(self.batches))
 
-    def column(self, block: Block, name: str) -> Float64[np.ndarray, " B"]:
-        """Return a column of numbers, its mean where it is missing."""
+    def sizes(self, block: Block, name: str) -> Float64[np.ndarray, " B"]:
+        """Return a column of size factors; the mean of cells without a number above 0."""
         assert self.covariates is not None
         column = next(c for c in self.covariates.columns if c.name == name)
-        return np.asarray(self._column(block, name)[:, 0] * column.sd + column.mean)
+        values = self._column(block, name)[:, 0] * column.sd + column.mean
+        return np.asarray(np.where(values > 0.0, values, max(column.mean, 1e-12)))
 
     def _column(self, block: Block, name: str) -> Float64[np.ndarray, "B J"]:
         """Return what a column is coded as, before it was centred."""

@@ -27,9 +27,9 @@ SHAPE = 10.0
 class CountStats:
     """Sums over the rows by view: counts by batch, (codes, D); observed rows, levels of sizes, (D,)."""
 
-    counts: dict[str, Float64[np.ndarray, "C D"]]
-    n_observed: dict[str, Float64[np.ndarray, " D"]]
-    levels: dict[str, Float64[np.ndarray, " D"]]
+    counts: dict[str, Float64[np.ndarray, "C _D"]]
+    n_observed: dict[str, Float64[np.ndarray, " _D"]]
+    levels: dict[str, Float64[np.ndarray, " _D"]]
     constant: float
 
 
@@ -88,7 +88,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
 
 
 def start_programs(
-    settings: Settings, data: Data, n_rows: int, beta: dict[str, Float64[np.ndarray, "D K"]]
+    settings: Settings, data: Data, n_rows: int, beta: dict[str, Float64[np.ndarray, "_D K"]]
 ) -> Programs:
     """Return programs with given means of the loadings; theta is taken for 1, shapes are 1.
 

@@ -86,7 +86,7 @@ class Programs:
     """
 
     loadings: dict[str, Gamma]
-    logs: dict[str, Float64[np.ndarray, "D K"]]
+    logs: dict[str, Float64[np.ndarray, "_D K"]]
     feature_rates: dict[str, Gamma]
     batches: dict[str, Gamma]
     score_rates: Gamma
@@ -113,9 +113,9 @@ class Data:
         - sum log y!.
     """
 
-    counts: dict[str, Float64[np.ndarray, "C D"]]
-    n_observed: dict[str, Float64[np.ndarray, " D"]]
-    average: dict[str, Float64[np.ndarray, " D"]]
+    counts: dict[str, Float64[np.ndarray, "C _D"]]
+    n_observed: dict[str, Float64[np.ndarray, " _D"]]
+    average: dict[str, Float64[np.ndarray, " _D"]]
     constant: float
 
 
@@ -137,7 +137,7 @@ class Globals:
 
     programs: dict[str, Programs]
     data: Data | None
-    tried: dict[str, Float64[np.ndarray, "S D K"]]
+    tried: dict[str, Float64[np.ndarray, "S _D K"]]
     objectives: Float64[np.ndarray, " S"]
 
     @property
@@ -168,9 +168,9 @@ class ProgramStats:
         What the rows add to the bound of the state before.
     """
 
-    counts: dict[str, Float64[np.ndarray, "D K"]]
+    counts: dict[str, Float64[np.ndarray, "_D K"]]
     exposure: dict[str, Float64[np.ndarray, "C K"]]
-    missing: dict[str, Float64[np.ndarray, "C D K"]]
+    missing: dict[str, Float64[np.ndarray, "C _D K"]]
     scores: Float64[np.ndarray, " K"]
     logs: Float64[np.ndarray, " K"]
     value: float

@@ -64,7 +64,6 @@ def _sum(builder: Any, vector: Any) -> Any:
     return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
 
 
-@intrinsic
 def _visit(
     typing: Any, lanes: Any, scores: Any, n: Any, loadings: Any, d: Any, sums: Any, own: Any, y: Any
 ) -> Any:
@@ -98,6 +97,9 @@ def _visit(
     ), generate
 
 
+visit: Any = intrinsic(_visit)
+
+
 def _visit_entries(lanes, row_counts, columns, entries, scores, loadings, own, sums):  # type: ignore[no-untyped-def]
     """Return sum y log R over the entries of a block; add to own and sums as `_visit` says.
 
@@ -107,7 +109,7 @@ def _visit_entries(lanes, row_counts, columns, entries, scores, loadings, own, s
     for n in range(row_counts.size):
         for _ in range(row_counts[n]):
             y = np.float32(entries[at])
-            rate = _visit(lanes, scores, n, loadings, np.int64(columns[at]), sums, own, y)
+            rate: Any = visit(lanes, scores, n, loadings, np.int64(columns[at]), sums, own, y)
             if y == np.float32(1.0):
                 product *= rate
                 if product < _SMALL or product > _LARGE:
