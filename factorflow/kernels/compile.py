@@ -20,8 +20,11 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 Target = Literal["cpu", "cuda"]
 F = TypeVar("F", bound=Callable[..., Any])
+A = TypeVar("A", bound=np.ndarray[Any, Any])
 
 INNER: Mapping[str, Any] = {
     "forceinline": True,
@@ -47,6 +50,10 @@ def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
     """Compile with `numba.njit`, cached on disk if possible."""
     from numba import njit
 
+    if INNER.items() <= chosen.items():
+        from factorflow.kernels.linked import LinkedCompiler
+
+        return njit(pipeline_class=LinkedCompiler, **chosen)(function)  # type: ignore[no-any-return]
     try:
         made: Callable[..., Any] = njit(**chosen)(function)
     except RuntimeError as error:
@@ -116,9 +123,25 @@ def is_scalar(value: Any) -> bool:
     return isinstance(value, FunctionType) and "kernels" in value.__module__.split(".")[:-1]
 
 
+def _zero(*arguments):  # type: ignore[no-untyped-def]
+    """Stand for a function that is not called."""
+    return 0.0
+
+
+def read_only_view(array: A) -> A:
+    """Return a view that cannot be written: a loop is compiled anew for arrays that can."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 @cache
 def compile_scalar(
-    function: Callable[..., Any], target: Target = "cpu", *, inner: bool = False
+    function: Callable[..., Any],
+    target: Target = "cpu",
+    *,
+    inner: bool = False,
+    omit: frozenset[Callable[..., Any]] = frozenset(),
 ) -> Callable[..., Any]:
     """Return a scalar function compiled for a target, together with all it calls.
 
@@ -130,6 +153,9 @@ def compile_scalar(
         "cpu": `numba.njit` that releases the interpreter lock; "cuda": a device function.
     inner : bool
         Whether only compiled functions call it (`INNER`).
+    omit : frozenset of callables
+        Functions named in branches that the caller's arguments never take: they are not compiled, and 0.0
+        stands in their place.
 
     Returns
     -------
@@ -138,9 +164,15 @@ def compile_scalar(
     marked = function.__dict__.get("compile_options", {})
     if target == "cpu" and "stand_in" in marked:
         return marked["stand_in"]  # type: ignore[no-any-return]
-    copy = twin(
-        function, lambda value: compile_scalar(value, target, inner=True) if is_scalar(value) else value
-    )
+
+    def stand_in(value: Any) -> Any:
+        if not is_scalar(value):
+            return value
+        return compile_scalar(_zero if value in omit else value, target, inner=True, omit=omit)
+
+    copy = twin(function, stand_in)
+    if omit and not inner:  # the cache tells functions apart by their name and code
+        copy.__qualname__ = "_".join([copy.__name__, "without", *sorted(f.__name__ for f in omit)])
     if target == "cuda":
         from numba import cuda
 

@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
+from numba import types
 from numba.core.dispatcher import Dispatcher
 
 import factorflow
@@ -94,3 +95,21 @@ def test_a_process_that_compiles_and_one_that_does_not(family: str, tmp_path: Pa
         subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout for _ in range(2)
     ]
     assert found[0] == found[1]
+
+
+def test_inner_functions_have_no_machine_code_of_their_own() -> None:
+    """Else each has it, and again inside each of its callers."""
+    inner = compile_scalar(normal.scaled_tail, inner=True)
+    inner.compile((types.float64,))
+    (compiled,) = inner.overloads.values()
+    assert compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name) == 0
+    alone = compile_scalar(normal.log_ndtr)
+    assert alone(-0.5) == pytest.approx(normal.log_ndtr(-0.5), rel=1e-14)
+
+
+def test_functions_that_are_omitted_are_not_compiled() -> None:
+    omit = frozenset({normal._far_tail})
+    draw = compile_scalar(normal.positive_tail, omit=omit)
+    assert draw(0.2, 0.01, 0.005) == pytest.approx(normal.positive_tail(0.2, 0.01, 0.005), rel=1e-14)
+    assert draw(-2.0 * normal.FAR, 0.5, 0.0) == 0.0
+    assert draw.py_func.__qualname__ == "positive_tail_without__far_tail"  # a name of its own in the cache

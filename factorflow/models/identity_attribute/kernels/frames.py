@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.compile import compile_scalar, options
+from factorflow.kernels.compile import compile_scalar, options, read_only_view
 from factorflow.models.identity_attribute.kernels.neighbours import NOBODY, OUTSIDE
 from factorflow.models.identity_attribute.kernels.small import (
     STEADY,
@@ -328,4 +328,5 @@ def update_complete(*arguments: Any) -> None:
     present, on, off, entropy : (n, P), (n, K), (n, K), (n,) arrays
         Written: q(b = 1); the two means; the entropy of all b.
     """
-    compile_scalar(_update_tiles)(*arguments)
+    *given, present, on, off, entropy = arguments
+    compile_scalar(_update_tiles)(*map(read_only_view, given), present, on, off, entropy)

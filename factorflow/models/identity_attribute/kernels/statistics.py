@@ -163,7 +163,10 @@ def sum_statistics(
     n, n_identities, size = len(odd), inverse.shape[1], inverse.shape[2]
     k = n_identities * size
     there, a, b, total = np.empty(k), np.empty((2, k)), np.empty((2, n_identities)), 0.0
-    a[1], b[1] = beside_mean[0], beside_present[0]
+    for i in range(k):  # not a[1] = ...: what says that shapes differ takes half the time to compile
+        a[1, i] = beside_mean[0, i]
+    for p in range(n_identities):
+        b[1, p] = beside_present[0, p]
     for t in range(n):
         e, m, where, place = t % 2, at[t], which[t], kind[t]
         numbers[place] += 1.0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float, Float32, Float64, Int8, Shaped
+from jaxtyping import Float, Float32, Float64, Int8
 
-from factorflow.kernels.compile import compile_scalar
+from factorflow.kernels.compile import compile_scalar, read_only_view
 from factorflow.kernels.device import on_device
 from factorflow.kernels.random import Step
 from factorflow.models.probit.kernels.loadings import loop_features
-from factorflow.models.probit.kernels.samplers import N_COUNTS, sweep_rows
+from factorflow.models.probit.kernels.samplers import N_COUNTS, moves_not_taken, sweep_rows
 from factorflow.models.probit.kernels.tables import BlockSums, FactorTables
 from factorflow.shape import Array
 
@@ -57,8 +57,9 @@ def sweep_block(
     total_gram, missing_gram = np.zeros(size), np.zeros((n_features, size))
     cross, squares, counts = np.zeros((n_factors + 1, n_features)), np.zeros(n_features), np.zeros(N_COUNTS)
     shared = (tables.loadings, tables.offset, tables.gram, tables.odds)
-    density = compile_scalar(sweep_rows)(
-        _read_only_view(x), start, *map(_read_only_view, shared), tables.kind, tables.sampler, tables.travel,
+    sweep = compile_scalar(sweep_rows, omit=moves_not_taken(tables.kind, tables.sampler))
+    density = sweep(
+        read_only_view(x), start, *map(read_only_view, shared), tables.kind, tables.sampler, tables.travel,
         tables.limit, np.uint64(step.seed), np.uint64(step.iteration), np.uint64(step.stream),
         new_factors, filled, total_gram, missing_gram, cross, squares, counts,
     )  # fmt: skip
@@ -98,16 +99,9 @@ def draw_loadings(
         z.
     """
     new_loadings = np.array(loadings, dtype=np.float64)
-    uniform, normal, chi_squares = map(_read_only_view, noise)
-    gram, cross, squares = map(_read_only_view, (gram, cross, squares))
+    uniform, normal, chi_squares = map(read_only_view, noise)
+    gram, cross, squares = map(read_only_view, (gram, cross, squares))
     compile_scalar(loop_features)(
         gram, cross, squares, chi_squares, odds, variance, uniform, normal, new_loadings
     )
     return new_loadings
-
-
-def _read_only_view(array: Shaped[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
-    """Return a read-only view: Numba compiles anew for arrays that may be written."""
-    view = array.view()
-    view.flags.writeable = False
-    return view

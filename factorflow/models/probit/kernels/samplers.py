@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -208,6 +210,14 @@ def _slab_flight(x, loadings, offset, odds, positive, travel, limit, uniform, la
             v = displacement[m + k]
             factors[k] = float(np.float32(abs(v) if positive else v)) if on[k] == 1.0 else 0.0
     return done
+
+
+def moves_not_taken(kind: int, sampler: int) -> frozenset[Callable[..., Any]]:
+    """Return the moves of factors that `sample_step` never calls for a kind and a sampler."""
+    gibbs: Any = binary_factors if kind == BINARY else slab_factors
+    flight: Any = _binary_flight if kind == BINARY else _slab_flight
+    moves: set[Any] = {collapsed_factors, binary_factors, slab_factors, _binary_flight, _slab_flight}
+    return frozenset(moves - {{GIBBS: gibbs, COLLAPSED: collapsed_factors, HMC: flight}[sampler]})
 
 
 def sweep_rows(x, start, loadings, offset, gram, odds, kind, sampler, travel, limit, seed, iteration, chain,
