@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.analysis.export import check_target, run_attributes
+from factorflow.data.covariates import numbers_of
 from factorflow.errors import ExportWarning
 from factorflow.extras import require
 from factorflow.posterior.labels import group_labels, sample_metadata
+from factorflow.posterior.smooth import group_correlation, interpolate, smoothness, warped
 from factorflow.posterior.variance import variance_explained
 from factorflow.storage.location import Location
 from factorflow.storage.publish import new_file
@@ -29,6 +31,9 @@ __all__ = ["export_mofa"]
 SINGLE_GROUP = "group1"
 """MOFA's name of the group when there are no groups."""
 
+GRID = {1: 100, 2: 30}
+"""By number of columns, points of each at which courses are written."""
+
 
 def export_mofa(
     posterior: StoredPosterior,
@@ -40,10 +45,12 @@ def export_mofa(
     """Write a model file in the layout of mofapy2 0.7, which mofax (and MOFA2) read.
 
     Gaussian data are written with our intercepts subtracted, as MOFA's are centred; missing entries as NaN.
-    Samples without groups are in ``group1``. Names of groups and columns that HDF5 cannot have, such as those
-    with "/", are changed, which a warning says (`ExportWarning`). Of the data mofax 0.3.7 reads one view at
-    a time, ``get_data(views="rna")``: with several, of files by mofapy2 too, it looks for the features of
-    each view at positions counted over all views, and raises IndexError.
+    Samples without groups are in ``group1``. Of smooth scores the columns, their clocks, length scales,
+    correlations of groups and courses are written as those of MEFISTO. Names of groups and columns that
+    HDF5 cannot have, such as those with "/", are changed, which a warning says (`ExportWarning`). Of the
+    data mofax 0.3.7 reads one view at a time, ``get_data(views="rna")``: with several, of files by
+    mofapy2 too, it looks for the features of each view at positions counted over all views, and raises
+    IndexError.
 
     Parameters
     ----------
@@ -85,6 +92,8 @@ def export_mofa(
         if posterior.has("variance_explained") or posterior.kind == "variational":
             _write_variance_explained(file, posterior, groups)
         _write_options(file, posterior)
+        if posterior.meta.places is not None and not posterior.meta.places.levels:
+            _write_smooth(file, posterior, groups)
         for view in posterior.views:
             intercept = posterior.intercept(view).values
             for group in groups.keys:
@@ -218,6 +227,57 @@ def _write_options(file: Any, posterior: StoredPosterior) -> None:
     file.create_dataset("training_stats/time", data=seconds)
     file.create_dataset("training_stats/number_factors", data=np.full(n, len(posterior.factors), float))
     file.attrs["factorflow"] = json.dumps(run_attributes(posterior))
+
+
+def _write_smooth(file: Any, posterior: StoredPosterior, groups: Groups) -> None:
+    """Write what smooth scores are functions of, and what was learned, where MEFISTO has it."""
+    import h5py
+
+    places, metadata = posterior.meta.places, sample_metadata(posterior)
+    assert places is not None
+    columns = np.column_stack([numbers_of(name, metadata[name].to_numpy()) for name in places.columns])
+    text = h5py.string_dtype(encoding="utf-8")
+    file.create_dataset("covariates/covariates", data=np.array(places.columns, dtype=text))
+    is_warped = posterior.has("warp")
+    clocks = warped(posterior, None).values[:, None] if is_warped else columns
+    for g, group in enumerate(groups.keys):
+        file.create_dataset(f"cov_samples/{group}", data=columns[groups.codes == g])
+        file.create_dataset(f"cov_samples_transformed/{group}", data=clocks[groups.codes == g])
+    options = {"scale_cov": False, "warping": is_warped, "model_groups": len(places.groups) > 1}
+    for name, value in options.items():
+        file.create_dataset(f"smooth_opts/{name}", data=np.asarray(str(value)).astype("S"))
+    file["smooth_opts/model_groups"].attrs["names"] = np.array(list(options), dtype="S")
+    found = smoothness(posterior)
+    lengths = found[[f"length_scale_{label}" for label in places.labels]].to_numpy()
+    stats = file["training_stats"]
+    stats.create_dataset("length_scales", data=lengths[:, 0] if places.n_covariates == 1 else lengths)
+    stats.create_dataset("scales", data=found["smooth"].to_numpy())
+    stats.create_dataset("Kg", data=_group_kernel(posterior, groups))
+    if posterior.kind == "variational" and len(places) in GRID:
+        _write_courses(file, posterior, groups)
+
+
+def _group_kernel(posterior: StoredPosterior, groups: Groups) -> NDArray[np.float64]:
+    """Return the correlation of the courses of groups by factor, (K, G, G); 1 where there is one course."""
+    places, n = posterior.meta.places, len(groups.names)
+    found = np.ones((len(posterior.factors), n, n))
+    if places is not None and places.groups:
+        known = group_correlation(posterior).sel(group=groups.names, other_group=groups.names).values
+        found = np.where(np.isnan(known), np.eye(n), known)
+    return found
+
+
+def _write_courses(file: Any, posterior: StoredPosterior, groups: Groups) -> None:
+    """Write mean and variance of the courses of each group on a grid of places."""
+    places = posterior.meta.places
+    assert places is not None
+    axes = [np.linspace(*ends, GRID[len(places)]) for ends in zip(places.low, places.high, strict=True)]
+    grid = np.stack([axis.ravel() for axis in np.meshgrid(*axes, indexing="ij")], axis=1)
+    file.create_dataset("Z_predictions/new_values", data=grid)
+    for name, group in zip(groups.names, groups.keys, strict=True):
+        courses = interpolate(posterior, grid, name if places.groups else None, None, 0.9)
+        file.create_dataset(f"Z_predictions/{group}/mean", data=courses["f_mean"].values)
+        file.create_dataset(f"Z_predictions/{group}/variance", data=courses["f_sd"].values ** 2)
 
 
 def _write_data(file: Any, posterior: StoredPosterior, view: str, sample_groups: Groups) -> None:
