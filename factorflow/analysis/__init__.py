@@ -9,6 +9,7 @@ from factorflow.lazy_imports import names_of, on_first_use
 if TYPE_CHECKING:
     from factorflow.analysis.anomalies import find_anomalies
     from factorflow.analysis.association import associate, factor_correlation
+    from factorflow.analysis.consensus_programs import consensus
     from factorflow.analysis.enrichment import enrich
     from factorflow.analysis.export import annotate_anndata, annotate_mudata, export_tables
     from factorflow.analysis.matching import Matching, match_factors
@@ -19,6 +20,7 @@ __all__ = [
     "annotate_anndata",
     "annotate_mudata",
     "associate",
+    "consensus",
     "enrich",
     "export_mofa",
     "export_tables",
@@ -37,6 +39,7 @@ __getattr__ = on_first_use(
         "find_anomalies": "factorflow.analysis.anomalies",
         **dict.fromkeys(_FACTORS, "factorflow.analysis.association"),
         **dict.fromkeys(("Matching", "match_factors"), "factorflow.analysis.matching"),
+        "consensus": "factorflow.analysis.consensus_programs",
         "enrich": "factorflow.analysis.enrichment",
         "read_gmt": "factorflow.data.gmt",
         **dict.fromkeys(_FILES, "factorflow.analysis.export"),

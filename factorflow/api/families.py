@@ -11,7 +11,7 @@ from factorflow.analysis.methods import AnalysisMethods
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.engine.executors.launch import executor_options
 from factorflow.errors import InputError
-from factorflow.posterior import covariates, feature_sets, prediction, sequences, smooth, summary
+from factorflow.posterior import consensus, covariates, feature_sets, prediction, sequences, smooth, summary
 from factorflow.settings import ResumeOptions, parse_config
 
 if TYPE_CHECKING:
@@ -94,6 +94,29 @@ class FamilyMethods(AnalysisMethods):
             expected = "one with size factors"
             raise InputError("model", "one without size factors", expected, remedy, size_factors="total")
         return self.variable("size_factors").sel(view=name, drop=True)
+
+    def consensus(self, threshold: float = 0.5) -> xr.Dataset:
+        """Return the programs that the starts of a fit agree on (`models.PoissonFactors`, ``n_starts``).
+
+        Parameters
+        ----------
+        threshold : float
+            Mean distance to the nearest programs of other starts, as vectors of length 1, above which a
+            program is left out.
+
+        Returns
+        -------
+        Dataset
+            ``loadings_<view>`` (consensus_factor, feature_<view>), medians that sum to 1; ``stability``
+            (consensus_factor), mean silhouettes; ``label`` (start, factor), the number of the consensus
+            program from 1 on, 0 of those left out; ``distance`` (start, factor). Attribute ``share_kept``.
+
+        Raises
+        ------
+        InputError
+            When the fit had one start, or the family none.
+        """
+        return consensus.consensus_of_starts(self, threshold)
 
     def adjusted(
         self,

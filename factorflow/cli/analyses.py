@@ -1,4 +1,4 @@
-"""The commands associate, enrich, match, anomalies, diagnostics and interpolate."""
+"""The commands associate, enrich, match, consensus, anomalies, diagnostics and interpolate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Out = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands that analyse a posterior."""
-    for function in (associate, enrich, match, anomalies, diagnostics, interpolate):
+    for function in (associate, enrich, match, consensus, anomalies, diagnostics, interpolate):
         command(app)(function)
 
 
@@ -114,6 +114,34 @@ def match(
     stability = {str(name): float(value) for name, value in found.stability.items()}
     text = f"{shown.text}\n\nstability of the factors of {posteriors[0]}\n{render(stability, '  ')}"
     return DisplayedResult({**shown.data, "stability": stability}, text)
+
+
+def consensus(
+    posterior: Posterior,
+    threshold: Annotated[
+        float, typer.Option(help="Distance to the nearest programs of other starts: others are left out.")
+    ] = 0.5,
+    out: Out = None,
+    overwrite: Overwrite = False,
+) -> DisplayedResult:
+    """Show the programs that the starts of a fit agree on, and how stable each is."""
+    import pandas as pd
+
+    from factorflow import open_posterior
+
+    found = open_posterior(posterior).consensus(threshold)
+    names = found["consensus_factor"].values
+    table = pd.DataFrame({"stability": found["stability"].values}, pd.Index(names, name="program"))
+    table["n"] = [int((found["label"] == k + 1).sum()) for k in range(len(names))]
+    for name in [str(n) for n in found.data_vars if str(n).startswith("loadings_")]:
+        view = name.removeprefix("loadings_")
+        order = found[name].values.argsort(axis=1)[:, ::-1][:, :5]
+        labels = found[f"feature_{view}"].values
+        table[view] = [", ".join(labels[row].astype(str)) for row in order]
+    shown = _write_table(table.reset_index(), out, overwrite)
+    share = found.attrs["share_kept"]
+    text = f"{shown.text}\n\nshare of the programs of all starts that is kept: {share:.2f}"
+    return DisplayedResult({**shown.data, "share_kept": share}, text)
 
 
 def anomalies(

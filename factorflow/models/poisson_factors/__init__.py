@@ -58,6 +58,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -67,6 +68,7 @@ from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Array, Block, Info, Meta, Model, Stage, Step, Sweep, Variable
 from factorflow.models.poisson_factors import results
 from factorflow.models.poisson_factors.cells import Prepared, prepare, update_cells
+from factorflow.models.poisson_factors.consensus import start_from_consensus
 from factorflow.models.poisson_factors.programs import update_programs
 from factorflow.models.poisson_factors.settings import Settings, ViewSettings, by_view
 from factorflow.models.poisson_factors.start import CountSweep, choose, empty_globals
@@ -76,6 +78,9 @@ from factorflow.models.size_factors import METHODS
 from factorflow.models.views import refuse_inputs
 
 __all__ = ["PoissonFactors", "PoissonFactorsModel"]
+
+CONSENSUS_SETTLING = 20
+"""Iterations at most with shapes of 1, for programs that begin with a consensus."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,7 @@ class PoissonFactorsModel(Model[Globals, Local]):
     """Poisson factors of a dataset of a given shape."""
 
     settings: Settings
+    consensus: bool
     settling_iter: int
     start_iter: int
     max_iter: int
@@ -128,6 +134,9 @@ class PoissonFactorsModel(Model[Globals, Local]):
         stages.append(Stage("settling", settle, self.settling_iter, tol=self.tol))
         if s.n_starts > 1:
             stages.append(Stage("starts", learn, self.start_iter))
+        if self.consensus:
+            agreed = partial(start_from_consensus, s, n)
+            stages.append(Stage("consensus", settle, CONSENSUS_SETTLING, tol=self.tol, enter=agreed))
         stages.append(Stage("programs", learn, self.max_iter, tol=self.tol, enter=choose))
         return tuple(stages)
 
@@ -180,6 +189,9 @@ class PoissonFactors(ModelConfig):
         description="Column of the metadata whose levels multiply the rate of each feature by a number.",
     )
     n_starts: int = Field(default=1, ge=1, description="Starts that are tried; the highest bound goes on.")
+    consensus: bool = Field(
+        default=False, description="Whether the last stage begins with what the starts agree on."
+    )
     settling_iter: int = Field(
         default=60, ge=1, description="Iterations at most in which shapes are 1: programs settle."
     )
@@ -210,7 +222,13 @@ class PoissonFactors(ModelConfig):
         return {
             "default": Example(cls(**small), "poisson_factors", {**data, "views": {"a": 7}}),
             "several": Example(
-                cls(**small, n_starts=2, batch="batch", size_factors={"a": "median", "b": "total"}),
+                cls(
+                    **small,
+                    n_starts=2,
+                    consensus=True,
+                    batch="batch",
+                    size_factors={"a": "median", "b": "total"},
+                ),
                 "poisson_factors",
                 {**data, "views": {"a": 7, "b": 5}, "batches": 2},
             ),
@@ -225,6 +243,9 @@ class PoissonFactors(ModelConfig):
             When the views are not of counts, or an option names what is not there.
         """
         refuse_inputs(meta, "PoissonFactors")
+        if self.consensus and self.n_starts < 2:
+            remedy = "Ask for several, for example {n_starts}."
+            raise InputError("consensus", True, "False where there is one start", remedy, n_starts=20)
         if other := [view.name for view in meta.value_views if view.kind.name != "poisson"]:
             remedy = "Leave the others out, or write them with {likelihoods}."
             expected = "views of counts"
@@ -245,4 +266,4 @@ class PoissonFactors(ModelConfig):
             tuple(views), self.n_factors, self.batch, meta.covariates, self.n_starts, self.drop
         )
         lengths = self.settling_iter, self.start_iter, self.max_iter
-        return PoissonFactorsModel(meta, settings, *lengths, self.tol)
+        return PoissonFactorsModel(meta, settings, self.consensus, *lengths, self.tol)

@@ -1,0 +1,49 @@
+"""The last stage from what starts agree on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from factorflow.kernels.consensus import find_consensus
+from factorflow.models.poisson_factors.settings import Settings
+from factorflow.models.poisson_factors.start import choose, remember, start_programs
+from factorflow.models.poisson_factors.state import Globals
+
+__all__ = ["CONSENSUS", "start_from_consensus"]
+
+CONSENSUS = "consensus"
+"""Name of the start."""
+
+LEAST = 1e-9
+"""Share of a feature in a program at least."""
+
+
+def start_from_consensus(settings: Settings, n_rows: int, globals_: Globals) -> Globals:
+    """Return globals that begin with the consensus of all starts; their best where too few agree.
+
+    Parameters
+    ----------
+    settings : Settings
+        Choices.
+    n_rows : int
+        Rows (N).
+    globals_ : Globals
+        Of all starts.
+    """
+    known = remember(globals_)
+    data = known.data
+    assert data is not None
+    joined = np.concatenate([np.swapaxes(known.tried[view.name], 1, 2) for view in settings.views], axis=2)
+    found = find_consensus(joined / joined.sum(axis=2, keepdims=True), settings.n_factors)
+    if len(found.programs) < settings.n_factors:
+        return choose(globals_)
+    level = sum(
+        float((data.counts[view.name].sum(axis=0) / np.maximum(data.n_observed[view.name], 1.0)).sum())
+        for view in settings.views
+    )
+    means = np.maximum(found.programs, LEAST).T * level / settings.n_factors
+    edges = np.cumsum([0, *(view.n_features for view in settings.views)])
+    beta = {view.name: means[a:b] for view, a, b in zip(settings.views, edges, edges[1:], strict=False)}
+    return replace(known, programs={CONSENSUS: start_programs(settings, data, n_rows, beta)})

@@ -1,0 +1,64 @@
+"""What several starts agree on."""
+
+from __future__ import annotations
+
+import numpy as np
+from sklearn.metrics import silhouette_samples
+
+from factorflow.kernels.consensus import find_consensus
+
+S, K, D = 8, 5, 60
+
+
+def programs(seed: int = 0) -> np.ndarray:
+    found = np.random.default_rng(seed).gamma(0.2, 1.0, (K, D))
+    return found / found.sum(axis=1, keepdims=True)
+
+
+def test_copies_of_one_start_are_that_start() -> None:
+    """In any order of its programs."""
+    truth, rng = programs(), np.random.default_rng(1)
+    orders = [rng.permutation(K) for _ in range(S)]
+    found = find_consensus(np.stack([truth[order] for order in orders]), K)
+    assert (found.labels >= 0).all()
+    np.testing.assert_allclose(found.distance, 0.0, atol=1e-6)
+    np.testing.assert_allclose(found.stability, 1.0, atol=1e-6)
+    for s, order in enumerate(orders):
+        for k in range(K):
+            np.testing.assert_allclose(found.programs[found.labels[s, k]], truth[order[k]], atol=1e-12)
+
+
+def test_strays_are_left_out_and_noise_is_averaged() -> None:
+    truth, rng = programs(), np.random.default_rng(2)
+    noisy = truth * np.exp(0.3 * rng.standard_normal((S, K, D)))
+    noisy /= noisy.sum(axis=2, keepdims=True)
+    noisy[3, 2] = np.eye(D)[7]
+    found = find_consensus(noisy, K)
+    assert (found.labels == -1).sum() == 1
+    assert found.labels[3, 2] == -1
+    assert found.distance[3, 2] > 1.0
+    np.testing.assert_allclose(found.programs.sum(axis=1), 1.0)
+    each = [np.abs(noisy[:, k] - truth[k]).sum(axis=1).mean() for k in range(K)]
+    for k in range(K):
+        group = found.labels[0, k]
+        assert (np.delete(found.labels[:, k], 3) == group).all()
+        assert np.abs(found.programs[group] - truth[k]).sum() < 0.7 * each[k]
+
+
+def test_stability_is_the_mean_silhouette() -> None:
+    rng = np.random.default_rng(3)
+    noisy = programs() * np.exp(0.8 * rng.standard_normal((S, K, D)))
+    noisy /= noisy.sum(axis=2, keepdims=True)
+    found = find_consensus(noisy, K, threshold=2.0)
+    unit = noisy.reshape(-1, D) / np.linalg.norm(noisy.reshape(-1, D), axis=1, keepdims=True)
+    expected = silhouette_samples(unit, found.labels.ravel())
+    for group in range(K):
+        mine = found.labels.ravel() == group
+        np.testing.assert_allclose(found.stability[group], expected[mine].mean(), rtol=1e-9)
+    assert (np.diff(np.bincount(found.labels.ravel())) <= 0).all()
+
+
+def test_nothing_is_left() -> None:
+    found = find_consensus(np.eye(D)[:8].reshape(2, 4, D), 4)
+    assert found.programs.shape == (0, D)
+    assert (found.labels == -1).all()
