@@ -68,6 +68,7 @@ SECONDS = {
     "docs/watching.md": 17,
     "docs/ingest.md": 15,
     "docs/gallery.md": 15,
+    "docs/tutorial-multi-omics.md": 12,
 }
 """Seconds of processor time (Python 3.11, two busy cores), compilation included; the longest begin first."""
 
@@ -310,7 +311,7 @@ PREPARED: dict[str, Callable[[Path], dict[str, Any]]] = {
     "docs/models/sparse_gfa-covariates.md": cohort_with_batches,
     "docs/models/sparse_gfa-draws.md": study,
 }
-NEEDS = {"docs/tutorial-digits.md": "torch"}
+NEEDS = {"docs/tutorial-digits.md": "torch", "docs/tutorial-multi-omics.md": "statsmodels"}
 
 
 def to_run(page: str) -> list[Piece]:
