@@ -111,7 +111,7 @@ def name_wrong_arguments(function: F, name: str | None = None) -> F:
     @wraps(function)
     def call(*positional: Any, **named: Any) -> Any:
         try:
-            given = signature.bind(*positional, **named)
+            arguments = signature.bind(*positional, **named)
         except TypeError as error:
             raise _refused_call(called, signature, positional, named, str(error)) from None
         try:
@@ -120,7 +120,7 @@ def name_wrong_arguments(function: F, name: str | None = None) -> F:
         except (FactorflowError, Warning):
             raise
         except Exception as error:
-            for parameter, value in given.arguments.items():
+            for parameter, value in arguments.arguments.items():
                 wrong = _wrong(called, signature.parameters[parameter], value)
                 if wrong is not None:
                     raise wrong from error
@@ -144,23 +144,23 @@ def name_wrong_arguments_of_methods(cls: C) -> C:
 
 
 def _refused_call(
-    called: str, signature: inspect.Signature, positional: Any, named: Mapping[str, Any], why: str
+    called: str, signature: inspect.Signature, positional: Any, keywords: Mapping[str, Any], why: str
 ) -> InputError:
     """Return the error for unexpected or missing arguments."""
-    known = [p for p in signature.parameters.values() if p.name not in {"self", "cls"}]
-    unknown = sorted(set(named) - {parameter.name for parameter in known})
-    names = ", ".join(parameter.name for parameter in known)
+    parameters = [p for p in signature.parameters.values() if p.name not in {"self", "cls"}]
+    unknown = sorted(set(keywords) - {parameter.name for parameter in parameters})
+    names = ", ".join(parameter.name for parameter in parameters)
     if unknown:
         return InputError(
-            unknown[0], named[unknown[0]], f"an option of {called}: {names}", "Correct its name."
+            unknown[0], keywords[unknown[0]], f"an option of {called}: {names}", "Correct its name."
         )
     places = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     if len(positional) > len(places):
-        more = [p.name for p in known if p.kind is p.KEYWORD_ONLY]
+        more = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
         remedy = f"Give options by name: {more[0]}=..." if more else f"Its arguments are {names or 'none'}."
         at_most = ", ".join(p.name for p in places if p.name not in {"self", "cls"}) or "none"
-        shown = _format_value(positional[len(places)])
-        return InputError(f"arguments of {called}", shown, f"these without a name: {at_most}", remedy)
+        text = _format_value(positional[len(places)])
+        return InputError(f"arguments of {called}", text, f"these without a name: {at_most}", remedy)
     remedy = f"Its arguments are {names or 'none'}."
     return InputError(f"arguments of {called}", why, "each that has no default", remedy)
 
@@ -188,7 +188,7 @@ def _wrong(called: str, parameter: inspect.Parameter, value: Any) -> InputError 
 @cache
 def _tests(annotation: str) -> tuple[tuple[Callable[[Any], bool], str], ...]:
     """Return a test for each member of a union; none if any value passes."""
-    found = []
+    tests = []
     for part in _members(annotation, "|"):
         part = ALIASES.get(part, part)
         name, _, inside = part.partition("[")
@@ -196,12 +196,12 @@ def _tests(annotation: str) -> tuple[tuple[Callable[[Any], bool], str], ...]:
             from typing import Literal, get_args
 
             allowed = get_args(eval(part, {"Literal": Literal}))  # noqa: S307  text of this package's sources
-            found.append(_one_of(allowed))
+            tests.append(_one_of(allowed))
         elif name in TYPES:
-            found.append(_with_entries(name, _members(inside.removesuffix("]"), ",")))
+            tests.append(_with_entries(name, _members(inside.removesuffix("]"), ",")))
         else:
             return ()
-    return tuple(found)
+    return tuple(tests)
 
 
 def _with_entries(name: str, inside: list[str]) -> tuple[Callable[[Any], bool], str]:
@@ -212,17 +212,20 @@ def _with_entries(name: str, inside: list[str]) -> tuple[Callable[[Any], bool], 
         return test, words
 
     def passes(tests: tuple[tuple[Callable[[Any], bool], str], ...], value: Any) -> bool:
-        return any(known(value) for known, _ in tests)
+        return any(test(value) for test, _ in tests)
 
-    told = [" or ".join(dict.fromkeys(words for _, words in tests)) for tests in entries]
+    expectations = [" or ".join(dict.fromkeys(words for _, words in tests)) for tests in entries]
     if name in {"Mapping", "dict"}:
         keys, values = entries
 
         def passes_entries(value: Any) -> bool:
             return test(value) and all(passes(keys, k) and passes(values, v) for k, v in value.items())
 
-        return passes_entries, f"{words} of {told[0]} to {told[1]}"
-    return lambda value: test(value) and all(passes(entries[0], v) for v in value), f"{words} of {told[0]}"
+        return passes_entries, f"{words} of {expectations[0]} to {expectations[1]}"
+    return (
+        lambda value: test(value) and all(passes(entries[0], v) for v in value),
+        f"{words} of {expectations[0]}",
+    )
 
 
 def _one_of(allowed: tuple[Any, ...]) -> tuple[Callable[[Any], bool], str]:
@@ -249,9 +252,9 @@ def _usual_floating_point() -> AbstractContextManager[Any]:
     Numbers too small for float64, say, are no errors in what is computed here.
     """
     numpy = sys.modules.get("numpy")
-    asked = {} if numpy is None else {kind: how for kind, how in numpy.geterr().items() if how == "raise"}
-    usual = {kind: "ignore" if kind == "under" else "warn" for kind in asked}
-    return numpy.errstate(**usual) if numpy is not None and asked else nullcontext()
+    raising = {} if numpy is None else {kind: how for kind, how in numpy.geterr().items() if how == "raise"}
+    usual = {kind: "ignore" if kind == "under" else "warn" for kind in raising}
+    return numpy.errstate(**usual) if numpy is not None and raising else nullcontext()
 
 
 def _format_value(value: Any) -> str:

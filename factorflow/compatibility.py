@@ -47,9 +47,9 @@ def examine_folder(folder: str | os.PathLike[str]) -> list[Check]:
             if (check := _run(place)) is not None:
                 runs.append(check)
         elif not (place / METADATA).exists():
-            found = f"its {METADATA} is lost: nothing opens it"
+            problem = f"its {METADATA} is lost: nothing opens it"
             remedy = "Restore that file, or make the store anew (`overwrite`); else delete the folder."
-            lost.append(Check(f"store {place}", False, found, remedy))
+            lost.append(Check(f"store {place}", False, problem, remedy))
         elif (kind := _kind(place)) in stores:
             stores[kind].append(place)
     runs = runs or [Check("interrupted runs", True, "none")]
@@ -102,22 +102,26 @@ def _run(place: Path) -> Check | None:
         return _without_manifest(name, place)
     now = environment()
     try:
-        _, begun = read_manifest(place)
-        before = begun.identity.factorflow
+        _, manifest = read_manifest(place)
+        before = manifest.identity.factorflow
         if before != now["factorflow"]:
             remedy = (
                 f"End it with factorflow {before} (`factorflow resume`), or begin it anew with --overwrite."
             )
-            found = f"begun with factorflow {before}: {now['factorflow']} does not go on with it"
-            return Check(name, False, found, remedy)
-        configure(begun.identity.config)
-        if open_dataset(begun.dataset).fingerprint != begun.identity.fingerprint:
+            problem = f"begun with factorflow {before}: {now['factorflow']} does not go on with it"
+            return Check(name, False, problem, remedy)
+        configure(manifest.identity.config)
+        if open_dataset(manifest.dataset).fingerprint != manifest.identity.fingerprint:
             remedy = "Restore the dataset, or begin the run anew with --overwrite."
-            return Check(name, False, f"another dataset is at {begun.dataset}", remedy)
+            return Check(name, False, f"another dataset is at {manifest.dataset}", remedy)
     except InputError as error:
         return _failed_check(name, error)
-    known = begun.environment
-    changed = [f"{key} {known[key]} -> {now[key]}" for key in known if now.get(key, known[key]) != known[key]]
+    run_environment = manifest.environment
+    changed = [
+        f"{key} {run_environment[key]} -> {now[key]}"
+        for key in run_environment
+        if now.get(key, run_environment[key]) != run_environment[key]
+    ]
     return Check(name, True, "goes on" + (f"; last bits may differ: {', '.join(changed)}" if changed else ""))
 
 
@@ -134,8 +138,8 @@ def _without_manifest(name: str, place: Path) -> Check | None:
         return Check(name, True, "complete; its folder is left over, and deleted by `factorflow resume`")
     remedy = f"Begin it anew with --overwrite, which deletes {place}; or delete that yourself."
     if there := _checkpoints(place):
-        found = f"{MANIFEST} is lost: {there[-1]} cannot be resumed"
-        return Check(name, False, found, f"Restore {place / MANIFEST} from a backup. {remedy}")
+        problem = f"{MANIFEST} is lost: {there[-1]} cannot be resumed"
+        return Check(name, False, problem, f"Restore {place / MANIFEST} from a backup. {remedy}")
     return Check(name, False, "was ended before its first checkpoint: there is nothing to go on with", remedy)
 
 
@@ -166,12 +170,12 @@ def _posteriors(places: list[Path]) -> list[Check]:
             continue
         if record.identity.factorflow != now:
             others.add(record.identity.factorflow)
-    said = f"{pluralize(len(places) - len(wrong), 'posterior')} can be read"
+    summary = f"{pluralize(len(places) - len(wrong), 'posterior')} can be read"
     advice = ""
     if others:
-        said += f"; not made by {now}, but by {', '.join(sorted(others))}"
+        summary += f"; not made by {now}, but by {', '.join(sorted(others))}"
         advice = "`refresh`, and a fit with the same settings, make them anew with this version."
-    return [*wrong, Check("posteriors", True, said, advice)]
+    return [*wrong, Check("posteriors", True, summary, advice)]
 
 
 def _datasets(places: list[Path]) -> list[Check]:
@@ -183,8 +187,8 @@ def _datasets(places: list[Path]) -> list[Check]:
             open_dataset(place)
         except InputError as error:
             wrong.append(_failed_check(f"dataset {place}", error))
-    said = f"{pluralize(len(places) - len(wrong), 'dataset')} can be read"
-    return [*wrong, Check("datasets", True, said)]
+    summary = f"{pluralize(len(places) - len(wrong), 'dataset')} can be read"
+    return [*wrong, Check("datasets", True, summary)]
 
 
 def _failed_check(name: str, error: InputError) -> Check:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -52,8 +52,8 @@ class Column:
         if not self.levels:
             scaled = ((np.asarray(values, np.float64) - self.mean) / self.sd)[:, None]
             return np.where(np.isfinite(scaled), scaled, np.nan)
-        known = np.asarray(values, str)[:, None] == np.asarray(self.levels, str)
-        return np.where(known.any(axis=1, keepdims=True), known.astype(np.float64), np.nan)
+        matches = np.asarray(values, str)[:, None] == np.asarray(self.levels, str)
+        return np.where(matches.any(axis=1, keepdims=True), matches.astype(np.float64), np.nan)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Covariates:
     @property
     def labels(self) -> list[str]:
         """Their labels: ``age``, ``batch[A]``, ``age:sex[F]``."""
-        return [label for term in self.terms for label in self._joined(term, "labels")]
+        return [label for term in self.terms for label in self._interaction_names(term, "labels")]
 
     @property
     def units(self) -> NDArray[np.float64]:
@@ -114,7 +114,7 @@ class Covariates:
     def groups(self) -> NDArray[np.int64]:
         """The term that each number belongs to."""
         return np.repeat(
-            np.arange(len(self.terms)), [len(self._joined(term, "labels")) for term in self.terms]
+            np.arange(len(self.terms)), [len(self._interaction_names(term, "labels")) for term in self.terms]
         )
 
     @property
@@ -140,32 +140,11 @@ class Covariates:
         return np.asarray(np.nan_to_num(np.concatenate(parts, axis=1)))
 
     def _parts(self, term: Term, what: str) -> list[Any]:
-        known = {column.name: column for column in self.columns}
-        return [getattr(known[name], what) for name in term.columns]
+        columns = {column.name: column for column in self.columns}
+        return [getattr(columns[name], what) for name in term.columns]
 
-    def _joined(self, term: Term, what: str) -> list[str]:
+    def _interaction_names(self, term: Term, what: str) -> list[str]:
         first, *others = self._parts(term, what)
         for other in others:
             first = [f"{a}:{b}" for a in first for b in other]
         return list(first)
-
-    def as_record(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Covariates:
-        """Return the covariates that `as_record`, and JSON, made a record of.
-
-        Parameters
-        ----------
-        record : mapping of str to Any
-            A value for each field.
-
-        Returns
-        -------
-        Covariates
-        """
-        columns = (Column(**{**one, "levels": tuple(one["levels"])}) for one in record["columns"])
-        terms = (Term(tuple(one["columns"]), tuple(one["means"])) for one in record["terms"])
-        return cls(tuple(columns), tuple(terms), tuple(record["second"]))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 EXPOSURE, OFFSET, WEIGHT, WITHIN = "exposure", "offset", "weight", "within"
 """Names of the covariates that a table has for these roles."""
@@ -72,22 +70,3 @@ class TableDesign:
     n_merged: int = 0
     grid: bool = False
     level_exposures: tuple[tuple[str, tuple[float, ...]], ...] = ()
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> TableDesign:
-        """Return the design that ``dataclasses.asdict`` and JSON made a record of.
-
-        Parameters
-        ----------
-        record : mapping of str to Any
-            A value for each field.
-
-        Returns
-        -------
-        TableDesign
-        """
-        fields = dict(record)
-        for name in ("variables", "linear"):
-            fields[name] = tuple(fields[name])
-        fields["level_exposures"] = tuple((name, tuple(values)) for name, values in fields["level_exposures"])
-        return cls(**fields)

@@ -110,14 +110,14 @@ def _packages() -> list[Check]:
     return checks
 
 
-def _package(name: str, wanted: str, fits: Callable[..., bool]) -> Check:
-    remedy = f"python -m pip install '{name}{wanted}'"
+def _package(name: str, required: str, fits: Callable[..., bool]) -> Check:
+    remedy = f"python -m pip install '{name}{required}'"
     try:
-        found = version(name)
+        installed = version(name)
     except PackageNotFoundError:
         return Check(name, False, "not installed", remedy)
-    ok = fits(found, prereleases=True)
-    return Check(name, ok, found if ok else f"{found}, needed {wanted}", "" if ok else remedy)
+    ok = fits(installed, prereleases=True)
+    return Check(name, ok, installed if ok else f"{installed}, needed {required}", "" if ok else remedy)
 
 
 def _extras() -> list[Check]:
@@ -151,11 +151,11 @@ def _compiled_code() -> Check:
     from factorflow.kernels.scalar import normal
 
     try:
-        made: Any = njit(cache=True)(normal.fast_exp)
+        compiled: Any = njit(cache=True)(normal.fast_exp)
     except RuntimeError:
         remedy = "Set NUMBA_CACHE_DIR to a folder that can be written."
         return Check("compiled code", False, NO_PLACE, remedy)
-    return Check("compiled code", True, f"kept in {made._cache.cache_path}")
+    return Check("compiled code", True, f"kept in {compiled._cache.cache_path}")
 
 
 def _memory() -> Check:
@@ -215,23 +215,23 @@ def _prefect() -> Check:
     return Check("prefect server", True, address or "none set: flows start one of their own")
 
 
-def _cluster(asked: str | ClusterSetting, folder: Path, dataset: str | None) -> list[Check]:
+def _cluster(setting: str | ClusterSetting, folder: Path, dataset: str | None) -> list[Check]:
     """Compare the workers' environment with this one, as a run does before it starts, and look at each."""
     from factorflow.engine.executors.launch import open_executor
     from factorflow.errors import InputError
 
-    if asked in ("local", "threads"):
-        return [Check("cluster", True, f"{asked}: this process alone")]
+    if setting in ("local", "threads"):
+        return [Check("cluster", True, f"{setting}: this process alone")]
     try:
-        executor = cast("DaskExecutor", open_executor(asked))
+        executor = cast("DaskExecutor", open_executor(setting))
     except InputError as error:
         return [Check("cluster", False, str(error.value), f"Expected {error.expected}. {error.remedy}")]
     try:
         threads = len(executor.cut(1 << 20))
-        name = asked if isinstance(asked, str) else asked.class_name or "address"
+        name = setting if isinstance(setting, str) else setting.class_name or "address"
         where = name if name == executor.address else f"{name}, {executor.address}"
-        found = f"{where}: cut for {threads} worker threads, same versions; {executor.dashboard}"
-        return [Check("cluster", True, found), *_workers(executor, folder, dataset)]
+        summary = f"{where}: cut for {threads} worker threads, same versions; {executor.dashboard}"
+        return [Check("cluster", True, summary), *_workers(executor, folder, dataset)]
     finally:
         executor.close()
 
@@ -263,7 +263,7 @@ def _workers(executor: DaskExecutor, folder: Path, dataset: str | None) -> list[
 
 def memory_checks(facts: Mapping[str, WorkerInfo]) -> list[Check]:
     """Check threads, memory limits and pauses of workers by address."""
-    many = sorted(address for address, found in facts.items() if found.threads > 1)
+    many = sorted(address for address, info in facts.items() if info.threads > 1)
     threads = Check("worker threads", True, "one each")
     if many:
         advice = "Blocks are the unit of work: `dask worker --nthreads 1 --nworkers N` uses cores better."
@@ -280,44 +280,44 @@ def _limits(facts: Mapping[str, WorkerInfo]) -> Check:
     for where, workers in sorted(sharing.items()):
         if len(workers) > 1 and not all(w.memory_limit for w in workers):
             return Check("worker memory", False, f"{len(workers)} workers {where}, not all limited", remedy)
-        asked, there = sum(w.memory_limit for w in workers), workers[0].machine_memory
-        if asked > 1.02 * there:  # shares are rounded
-            found = f"limits of {asked / 1e9:.1f} GB together {where}, which has {there / 1e9:.1f} GB"
-            return Check("worker memory", False, found, remedy)
+        total, there = sum(w.memory_limit for w in workers), workers[0].machine_memory
+        if total > 1.02 * there:  # shares are rounded
+            summary = f"limits of {total / 1e9:.1f} GB together {where}, which has {there / 1e9:.1f} GB"
+            return Check("worker memory", False, summary, remedy)
     least = min(w.memory_limit or w.machine_memory for w in facts.values())
     return Check("worker memory", True, f"{least / 1e9:.1f} GB or more each")
 
 
 def _pauses(facts: Mapping[str, WorkerInfo]) -> Check:
     """Check for workers that may pause: freed memory that the allocator keeps counts as used."""
-    wrong = sorted(a for a, found in facts.items() if found.keeps_heap and found.pauses_at)
+    wrong = sorted(a for a, info in facts.items() if info.keeps_heap and info.pauses_at)
     if wrong:
         remedy = "Set DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=False where MALLOC_MMAP_MAX_=0 is set."
         return Check("worker pauses", False, f"kept memory would pause {_join_workers(wrong)}", remedy)
     shares = sorted({found.pauses_at for found in facts.values()})
-    said = ", ".join(f"at {100 * share:.0f} %" if share else "never" for share in shares)
-    return Check("worker pauses", True, said)
+    levels = ", ".join(f"at {100 * share:.0f} %" if share else "never" for share in shares)
+    return Check("worker pauses", True, levels)
 
 
 def check_shared_path(
-    name: str, shown: str, path: str, content: str, facts: Mapping[str, WorkerInfo]
+    name: str, path_shown: str, path: str, content: str, facts: Mapping[str, WorkerInfo]
 ) -> Check:
     """Check that all workers see the same content at a path.
 
     Parameters
     ----------
-    name, shown : str
+    name, path_shown : str
         What it is, and where, in words.
     path, content : str
         What the workers looked at, and what they were to see there.
     facts : mapping of str to WorkerInfo
         What they saw, by their addresses.
     """
-    blind = sorted(address for address, found in facts.items() if found.sees.get(path) != content)
+    blind = sorted(address for address, info in facts.items() if info.sees.get(path) != content)
     if not blind:
-        return Check(name, True, f"{shown}: all workers see it")
+        return Check(name, True, f"{path_shown}: all workers see it")
     remedy = "Put it on a file system that all of them mount, under the same path."
-    return Check(name, False, f"{shown}: not, or another one, on {_join_workers(blind)}", remedy)
+    return Check(name, False, f"{path_shown}: not, or another one, on {_join_workers(blind)}", remedy)
 
 
 def _join_workers(workers: Sequence[str], most: int = 3) -> str:

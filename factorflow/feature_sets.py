@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,9 +35,9 @@ class FeatureSets:
 
     def inside(self, view: str, number: int, n_features: int) -> NDArray[np.bool_]:
         """Return which features of a view are in a set."""
-        found = np.zeros(n_features, bool)
-        found[list(self.members[view][number])] = True
-        return found
+        is_member = np.zeros(n_features, bool)
+        is_member[list(self.members[view][number])] = True
+        return is_member
 
     def sizes(self, view: str) -> NDArray[np.int64]:
         """Return how many features of a view are in each set."""
@@ -46,25 +45,5 @@ class FeatureSets:
 
     def sums(self, view: str, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the sums of values (D, K) over the members of each set, (sets, K)."""
-        found = [values[list(members)].sum(axis=0) for members in self.members[view]]
-        return np.stack(found) if found else np.zeros((0, values.shape[1]))
-
-    def as_record(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> FeatureSets:
-        """Return the sets that `as_record`, and JSON, made a record of.
-
-        Parameters
-        ----------
-        record : mapping of str to Any
-            A value for each field.
-
-        Returns
-        -------
-        FeatureSets
-        """
-        members = {view: tuple(map(tuple, sets)) for view, sets in record["members"].items()}
-        return cls(tuple(record["names"]), members, record["digest"])
+        sums = [values[list(members)].sum(axis=0) for members in self.members[view]]
+        return np.stack(sums) if sums else np.zeros((0, values.shape[1]))

@@ -145,12 +145,12 @@ class Kind:
 
     def fill_missing(self, values: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the values of a block with 0 where they are missing, and 1.0 where they are not."""
-        seen = self.observed(values)
-        return np.where(seen, values, 0.0).astype(np.float64), seen.astype(np.float64)
+        observed = self.observed(values)
+        return np.where(observed, values, 0.0).astype(np.float64), observed.astype(np.float64)
 
     # On its way to disk and back
 
-    def stored(self, largest: float | None = None) -> np.dtype[Any]:
+    def storage_dtype(self, largest: float | None = None) -> np.dtype[Any]:
         """Return the type on disk, given the largest value (`by_size`) or code."""
         return np.dtype(self.dtype)
 
@@ -236,7 +236,7 @@ class _Poisson(Kind):
     masked = True
     by_size = True
 
-    def stored(self, largest: float | None = None) -> np.dtype[Any]:
+    def storage_dtype(self, largest: float | None = None) -> np.dtype[Any]:
         if largest is None:
             raise ValueError("the type on disk of counts needs the largest of them")
         return np.min_scalar_type(int(max(0.0, largest)))
@@ -263,7 +263,7 @@ class _Poisson(Kind):
 class _Categorical(Kind):
     coded = True
 
-    def stored(self, largest: float | None = None) -> np.dtype[Any]:
+    def storage_dtype(self, largest: float | None = None) -> np.dtype[Any]:
         if largest is None:
             raise ValueError("the type on disk of codes needs the largest of them")
         return next(t for t in map(np.dtype, ("int8", "int16", "int32")) if largest <= np.iinfo(t).max)
@@ -274,9 +274,9 @@ class _Categorical(Kind):
     def reindex(self, values: Any, ours: Any, theirs: Any, n_features: int) -> NDArray[Any]:
         """Return codes of the levels wanted; one that is not among them is missing."""
         size = max(int(values.max(initial=-1)), int(theirs.max(initial=-1))) + 2
-        known = np.full(size, self.missing, values.dtype)
-        known[theirs] = ours  # a missing code finds the last one
-        return np.asarray(known[values])
+        new_codes = np.full(size, self.missing, values.dtype)
+        new_codes[theirs] = ours  # a missing code finds the last one
+        return np.asarray(new_codes[values])
 
 
 def _range(survey: ValueSummary) -> tuple[float, float]:

@@ -38,18 +38,18 @@ def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
     return get
 
 
-def public(found: Any, package: str, name: str) -> Any:
+def public(value: Any, package: str, name: str) -> Any:
     """Return a public name; functions are wrapped to check arguments and close figures on failure."""
-    if not isinstance(found, FunctionType) or hasattr(found, "is_checked"):
-        return found
+    if not isinstance(value, FunctionType) or hasattr(value, "is_checked"):
+        return value
     key = package, name
-    if key not in _PUBLIC or _PUBLIC[key][0] is not found:
+    if key not in _PUBLIC or _PUBLIC[key][0] is not value:
         from factorflow.arguments import closing_figures, name_wrong_arguments
 
-        call = name_wrong_arguments(closing_figures(found), f"{package}.{name}")
+        call = name_wrong_arguments(closing_figures(value), f"{package}.{name}")
         call.__module__, call.__qualname__ = package, name  # where pickle finds it again
         call.__dict__["is_checked"] = True
-        _PUBLIC[key] = found, call
+        _PUBLIC[key] = value, call
     return _PUBLIC[key][1]
 
 

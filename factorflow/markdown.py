@@ -17,9 +17,9 @@ BEGINNINGS = re.compile(r"^(#+(?=\s|$)|[+-](?=[\s-]|$)|=+$|\d+(?=[.)](\s|$)))")
 def plain(text: Any) -> str:
     """Return text so that markdown shows it as it is, in one line."""
     line = " ".join(str(text).split())
-    line = re.sub("[&<>]", lambda found: HTML[found[0]], line)
-    line = MARKS.sub(lambda found: "\\" + found[0], line)
-    return BEGINNINGS.sub(lambda found: found[0] + "\\" if found[0].isdigit() else "\\" + found[0], line)
+    line = re.sub("[&<>]", lambda match: HTML[match[0]], line)
+    line = MARKS.sub(lambda match: "\\" + match[0], line)
+    return BEGINNINGS.sub(lambda match: match[0] + "\\" if match[0].isdigit() else "\\" + match[0], line)
 
 
 def code_block(text: str) -> str:

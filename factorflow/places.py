@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,24 +93,3 @@ class Places:
         if own:
             return np.asarray(own)[generator.integers(0, len(own), n_rows)]
         return generator.uniform(self.low, self.high, (n_rows, len(self)))
-
-    def as_record(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Places:
-        """Return the places that `as_record`, and JSON, made a record of.
-
-        Parameters
-        ----------
-        record : mapping of str to Any
-            A value for each field.
-
-        Returns
-        -------
-        Places
-        """
-        fields = {name: tuple(value) for name, value in record.items() if isinstance(value, list | tuple)}
-        fields["cells"] = tuple(tuple(cell) for cell in record["cells"])
-        return cls(**{**record, **fields})

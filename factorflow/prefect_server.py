@@ -41,8 +41,8 @@ def exempt_local_server() -> None:
     """Add this machine to NO_PROXY where a proxy is set: a flow asks its own server, not the proxy for it."""
     if getproxies():
         for name in ("no_proxy", "NO_PROXY"):
-            known = [part.strip() for part in os.environ.get(name, "").split(",") if part.strip()]
-            os.environ[name] = ",".join(dict.fromkeys([*known, *LOCAL]))
+            hosts = [part.strip() for part in os.environ.get(name, "").split(",") if part.strip()]
+            os.environ[name] = ",".join(dict.fromkeys([*hosts, *LOCAL]))
 
 
 def read_settings() -> Any:
@@ -57,9 +57,9 @@ def read_settings() -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             prefect = import_module("prefect.settings")
-            found = prefect.Settings()
+            settings = prefect.Settings()
             prefect.load_profiles()
-            return found
+            return settings
     except (ValueError, AttributeError, TypeError, KeyError) as error:
         *_, (frame, _) = walk_tb(error.__traceback__)
         if not str(frame.f_globals.get("__name__")).startswith(READERS):
@@ -79,11 +79,11 @@ def _unreadable(error: Exception) -> InputError:
             expected, remedy = f"a TOML file ({wrong})", "Correct it, or move it away."
             return InputError("settings of Prefect", str(path), expected, remedy)
     files = f"{profiles}, prefect.toml, pyproject.toml or .env"
-    for found in getattr(error, "errors", list)():
-        if not found["loc"] or found["type"] == "default_factory_not_called":  # what follows of another one
+    for detail in getattr(error, "errors", list)():
+        if not detail["loc"] or detail["type"] == "default_factory_not_called":  # what follows of another one
             continue
-        value, key = str(found["input"]), str(found["loc"][-1])
-        expected = str(found["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
+        value, key = str(detail["input"]), str(detail["loc"][-1])
+        expected = str(detail["msg"]).removeprefix("Input should be ").removeprefix("Value error, ")
         for name, text in os.environ.items():
             ours = name.startswith("PREFECT_") and name.endswith(f"_{key.upper()}")
             if ours and text.lower() == value.lower():
@@ -140,9 +140,9 @@ def check_prefect(
 
 
 def _check_socks() -> None:
-    found = {name: url for name, url in getproxies().items() if url.startswith("socks")}
-    if found and find_spec("socksio") is None:
-        name, url = next(iter(found.items()))
+    proxies = {name: url for name, url in getproxies().items() if url.startswith("socks")}
+    if proxies and find_spec("socksio") is None:
+        name, url = next(iter(proxies.items()))
         remedy = "Install it (`pip install socksio`), or unset the variable for flows."
         raise InputError(f"{name}_proxy", url, "socksio, by which Prefect speaks SOCKS", remedy)
 
@@ -195,10 +195,10 @@ def _check_home(folder: Path) -> None:
 
 def _path_of(database: str) -> Path | None:
     """Return the file of a database of SQLite; None of others."""
-    scheme, _, rest = database.partition(":///")
+    scheme, _, location = database.partition(":///")
     if scheme.startswith("sqlite"):
-        path = Path(unquote(rest.partition("?")[0]))
-        if not rest or rest.startswith(":memory:") or rest.startswith("file:"):
+        path = Path(unquote(location.partition("?")[0]))
+        if not location or location.startswith(":memory:") or location.startswith("file:"):
             return None
         if not path.parent.is_dir():
             expected = f"a file in a folder that exists (not {path.parent})"
@@ -206,21 +206,21 @@ def _path_of(database: str) -> Path | None:
         return path
     if not re.match(r"(sqlite|postgresql)\+\w+:", database):
         expected = "a URL such as sqlite+aiosqlite:////path/prefect.db or postgresql+asyncpg://host/name"
-        shown = database.partition("://")[0] + "://..." if "://" in database else database
-        raise InputError(DATABASE, shown, expected, "Correct it, or unset it.")
+        text = database.partition("://")[0] + "://..." if "://" in database else database
+        raise InputError(DATABASE, text, expected, "Correct it, or unset it.")
     return None
 
 
 def _check_postgres(database: str) -> None:
     """Log in, as Prefect's server would: where it cannot, a flow waits for it as long as it may."""
-    shown = re.sub("//[^@/]*@", "//...@", database)
+    text = re.sub("//[^@/]*@", "//...@", database)
     remedy = "Start the database, or correct the setting; unset it for an SQLite database."
     try:
         where = urlsplit(database)
         if where.hostname:
             socket.create_connection((where.hostname, where.port or 5432), ANSWER_SECONDS).close()
     except (OSError, ValueError) as error:
-        raise InputError(DATABASE, shown, f"a database that answers ({error})", remedy) from None
+        raise InputError(DATABASE, text, f"a database that answers ({error})", remedy) from None
     if not where.hostname or find_spec("asyncpg") is None:
         return
     asyncpg = import_module("asyncpg")
@@ -233,7 +233,7 @@ def _check_postgres(database: str) -> None:
         with ThreadPoolExecutor(1) as pool:  # asynchronous code may be running in this thread
             pool.submit(asyncio.run, log_in()).result()
     except asyncpg.PostgresError as error:
-        raise InputError(DATABASE, shown, f"a database that lets Prefect in ({error})", remedy) from None
+        raise InputError(DATABASE, text, f"a database that lets Prefect in ({error})", remedy) from None
     except (OSError, ValueError, asyncpg.InterfaceError):  # of TLS, say, of which the address knows more
         pass
 
@@ -244,11 +244,11 @@ def _check_database(path: Path) -> None:
     if spec is None or not spec.submodule_search_locations or not path.exists():
         return
     folder = Path(spec.submodule_search_locations[0], "server/database/_migrations/versions/sqlite")
-    known = {
-        found[1]
+    engines = {
+        match[1]
         for file in folder.glob("*.py")
         if (
-            found := re.search(
+            match := re.search(
                 r"^revision\b.*?[\"'](\w+)[\"']", file.read_text(encoding="utf-8"), re.MULTILINE
             )
         )
@@ -264,7 +264,7 @@ def _check_database(path: Path) -> None:
                 f"database {path}", "another", expected, "Move it, or choose another path."
             ) from None
         return
-    if row and known and (row[0] not in known or not whole):
+    if row and engines and (row[0] not in engines or not whole):
         remedy = "Install that version, set PREFECT_HOME to another folder, or move the file away."
         expected = "a whole database of the installed version of Prefect, or of one before it"
         value = f"one of another version, or a part of one (revision {row[0]})"

@@ -14,7 +14,7 @@ import numpy as np
 
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.data.aligned_dataset import AlignedDataset
-from factorflow.data.given import GivenTables, model_meta
+from factorflow.data.sample_tables import SampleTables, model_meta
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import check_device, environment
@@ -99,8 +99,8 @@ def fit(
     built = config.build(meta)
     _check_entries(built, data, data.features)
     for name, why in config.unused(meta).items():
-        if (given := getattr(config, name)) != type(config).model_fields[name].default:
-            text = OptionText(f"{{{name}}} does nothing here: {why}.", **{name: given})
+        if (value := getattr(config, name)) != type(config).model_fields[name].default:
+            text = OptionText(f"{{{name}}} does nothing here: {why}.", **{name: value})
             warn(text, UnusedWarning, stacklevel=3)
     if options.holdout_unit != "entry" and not options.holdout:
         text = OptionText("{holdout_unit} does nothing without {holdout}.", **options.model_dump())
@@ -108,20 +108,20 @@ def fit(
     start, origin = None, ("", "")
     if before is not None:
         start, origin = _start_of(before, data, config, built)
-    given = GivenTables.of(meta)
-    begun = RunRecord.begin(
+    tables = SampleTables.of(meta)
+    record = RunRecord.begin(
         str(data.path), data.fingerprint, config.model_dump(mode="json"), options, environment(), origin,
-        given.digest,
+        tables.digest,
         "" if meta.feature_sets is None else meta.feature_sets.digest,
     )  # fmt: skip
-    output = Output(out, begun, overwrite=overwrite, resume=resume)
+    output = Output(out, record, overwrite=overwrite, resume=resume)
     if output.is_complete:
         return output.path
 
     def make_plan(executor: Executor) -> tuple[Plan, DrawStore | None]:
-        return _plan(built, data, hidden, options, executor, output, warm=start, given=given)
+        return _plan(built, data, hidden, options, executor, output, warm=start, tables=tables)
 
-    return _execute(output, options, place, on_event, begun.identity.config["model"], make_plan)
+    return _execute(output, options, place, on_event, record.identity.config["model"], make_plan)
 
 
 def resume(
@@ -142,33 +142,33 @@ def resume(
         remedy = "Fit anew with {overwrite} for more: a run that has ended keeps no checkpoint."
         expected = f"an interrupted run: the one to {out} is complete"
         raise InputError("max_iter", options.max_iter, expected, remedy, overwrite=True)
-    begun = run.read_record()
-    if begun.status == "projected":
-        return _resume_projection(out, begun, options, place, on_event)
-    again = begun.run_options(options)
-    config, warm = begun.identity.config, begun.warm_from or None
-    return fit(begun.dataset, config, again, out=out, resume=True, warm=warm, place=place, on_event=on_event)
+    record = run.read_record()
+    if record.status == "projected":
+        return _resume_projection(out, record, options, place, on_event)
+    again = record.run_options(options)
+    config, warm = record.identity.config, record.warm_from or None
+    return fit(record.dataset, config, again, out=out, resume=True, warm=warm, place=place, on_event=on_event)
 
 
 def _resume_projection(
     out: Location,
-    begun: RunRecord,
+    record: RunRecord,
     options: ResumeOptions,
     place: Client | Cluster | Executor | None,
     on_event: OnEvent | None,
 ) -> xr.DataTree | Location:
     """Resume an interrupted projection on the fit that its record names."""
-    iterations = begun.options.max_iter
+    iterations = record.options.max_iter
     if options.max_iter is not None or iterations is None:
         expected = f"none: the projection to {out} has as many iterations as it began with"
         raise InputError("max_iter", options.max_iter, expected, "Leave it out.")
-    if not begun.warm_from:
+    if not record.warm_from:
         expected = "the projection on a stored posterior"
         remedy = "The fit was in memory: call its `project` with {resume}."
         raise InputError("resume", str(out), expected, remedy, resume=True)
-    fitted = StoredPosterior(open_tree(begun.warm_from), begun.warm_from)
+    fitted = StoredPosterior(open_tree(record.warm_from), record.warm_from)
     return project(
-        fitted, begun.dataset, iterations, options, out=out, resume=True, place=place, on_event=on_event
+        fitted, record.dataset, iterations, options, out=out, resume=True, place=place, on_event=on_event
     )
 
 
@@ -203,13 +203,13 @@ def project(
     aligned = AlignedDataset(
         data, fitted.meta, {v.name: _features(posterior, v, data) for v in fitted.meta.views}
     )
-    given = GivenTables.projected(fitted.meta, data, covariates)
-    known = fitted.meta
+    tables = SampleTables.projected(fitted.meta, data, covariates)
+    fitted_meta = fitted.meta
     meta = replace(
         aligned.meta,
-        covariates=known.covariates,
-        feature_sets=known.feature_sets,
-        places=known.places,
+        covariates=fitted_meta.covariates,
+        feature_sets=fitted_meta.feature_sets,
+        places=fitted_meta.places,
     )
     model = posterior.config.build_fitted(meta)
     _check_entries(model, aligned, aligned.features.__getitem__)
@@ -220,15 +220,15 @@ def project(
     config = posterior.record.identity.config
     origin = (posterior.path or "", stored.digest(model.n_chains, fixed.draws[-1]))
     noted = whole.model_copy(update={"max_iter": iterations})
-    begun = RunRecord.begin(
-        str(data.path), data.fingerprint, config, noted, environment(), origin, given.digest
+    record = RunRecord.begin(
+        str(data.path), data.fingerprint, config, noted, environment(), origin, tables.digest
     )
-    output = Output(out, begun.ended("projected", "", 0), overwrite=overwrite, resume=resume)
+    output = Output(out, record.ended("projected", "", 0), overwrite=overwrite, resume=resume)
     if output.is_complete:
         return output.path
 
     def make_plan(executor: Executor) -> tuple[Plan, DrawStore | None]:
-        return _plan(model, aligned, None, whole, executor, output, fixed, given=given)
+        return _plan(model, aligned, None, whole, executor, output, fixed, tables=tables)
 
     return _execute(output, options, place, on_event, config["model"], make_plan)
 
@@ -262,8 +262,8 @@ def _check_entries(
             continue
         for of_all in data.moments(view.name, "min", "max").values():
             for feature in np.flatnonzero(density.excludes(of_all)):
-                named = f"view {view.name}, feature {features(view.name)[feature]}, with an entry"
-                density.check_entry(named, float(of_all[feature]))
+                description = f"view {view.name}, feature {features(view.name)[feature]}, with an entry"
+                density.check_entry(description, float(of_all[feature]))
 
 
 def _features(posterior: StoredPosterior, view: ViewMeta, data: Dataset) -> Any:
@@ -271,10 +271,10 @@ def _features(posterior: StoredPosterior, view: ViewMeta, data: Dataset) -> Any:
 
     The one column of a response may have none in the posterior, and the dataset of the fit may have grown.
     """
-    found = posterior.own_features(view.name)
-    if found is None and view.n_features == 1 and view.name in data.views:
-        found = data.features(view.name)
-    return posterior.features(view.name) if found is None or len(found) != view.n_features else found
+    features = posterior.own_features(view.name)
+    if features is None and view.n_features == 1 and view.name in data.views:
+        features = data.features(view.name)
+    return posterior.features(view.name) if features is None or len(features) != view.n_features else features
 
 
 def _real_location(path: str | os.PathLike[str] | RemotePath) -> Location:
@@ -287,8 +287,8 @@ def _start_of(
 ) -> tuple[Warm, tuple[str, str]]:
     """Return the start that an earlier fit gives, its path, and the digest of its globals."""
     model.warm_stages()  # raises where the model starts anew only
-    found = warm_start(posterior, data, config)
-    return found, (posterior.path or "", found.stored.digest(model.n_chains, found.number))
+    start = warm_start(posterior, data, config)
+    return start, (posterior.path or "", start.stored.digest(model.n_chains, start.number))
 
 
 def _open_fit(posterior: StoredPosterior | str | os.PathLike[str]) -> StoredPosterior:
@@ -324,29 +324,29 @@ def _plan(
     output: Output,
     fixed: FixedGlobals | None = None,
     warm: Warm | None = None,
-    given: GivenTables | None = None,
+    tables: SampleTables | None = None,
 ) -> tuple[Plan, DrawStore | None]:
     """Return the plan of the run if it fits into memory; make the directory of the run."""
     meta, n_chains = model.meta, model.n_chains
-    drawn = any(stage.keep for stage in model.stages())
+    has_draws = any(stage.keep for stage in model.stages())
     footprint, limit = measure(model, fitting=fixed is None), executor.memory_bytes
     n_groups = len(executor.cut(meta.n_blocks))
     footprint, room = fit_into_memory(model, footprint, n_groups, executor)
     cache = kept_bytes(meta, footprint, room)
     views = tuple(view.name for view in meta.views)
-    given = given or GivenTables()
-    source = Source(data, views, hidden, cache, room - cache, options.device, given, meta.sparse_rows)
+    tables = tables or SampleTables()
+    source = Source(data, views, hidden, cache, room - cache, options.device, tables, meta.sparse_rows)
     plan = Plan(model, source, options.seed, options.max_iter, fixed=fixed, warm=warm)
     spill = must_spill(model.stages(), meta, footprint, n_groups, n_chains, limit)
     local_spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)
-    output.open(needed=drawn or spill or local_spill or not isinstance(executor, LocalExecutor))
+    output.open(needed=has_draws or spill or local_spill or not isinstance(executor, LocalExecutor))
     # A folder for a result in memory is a temporary one: it is there for runs on one machine.
     executor.check_paths(str(data.path), *([] if output.shown_path is None else [str(output.folder)]))
     plan = replace(
         plan,
-        draws_path=output.store if drawn else None,
-        kept_path=output.kept if spill else None,
-        local_path=output.kept if local_spill else None,
+        draws_path=output.store if has_draws else None,
+        kept_path=output.statistics_path if spill else None,
+        local_path=output.statistics_path if local_spill else None,
     )
     return plan, DrawStore(plan.draws_path, draw_chunk(footprint.globals_)) if plan.draws_path else None
 
@@ -383,12 +383,12 @@ def _run(loop: Loop, output: Output) -> xr.DataTree | Location:
     loop.on_event(started)
     interrupt = loop.run()
     with loop.error_context("while its result was written"):
-        found = publish(loop, output)
+        result = publish(loop, output)
     output.deliver()
     loop.on_event(RunFinished(loop.reason, loop.counted, loop.seconds, output.shown_path))
     if interrupt is not None:
         raise interrupt
-    return found
+    return result
 
 
 def _ignore(event: Event) -> None:

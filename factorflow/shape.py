@@ -265,7 +265,7 @@ class Meta:
     def row_bytes(self) -> int:
         """Bytes of a row of a block: entries of all views, and the codes that travel along."""
         codes = CODE_BYTES * (bool(self.groups) + 2 * bool(self.n_sequences))
-        codes += 8 * sum(len(given) for given in (self.covariates, self.places) if given)
+        codes += 8 * sum(len(columns) for columns in (self.covariates, self.places) if columns)
         aux = sum(np.dtype(AUX_DTYPES[v.aux]).itemsize * v.n_features for v in self.views if v.aux)
         return codes + aux + sum(map(self._row_bytes, self.views))
 

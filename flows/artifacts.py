@@ -75,7 +75,7 @@ class Label:
     def __str__(self) -> str:
         return f"{self.dataset}, {self.run}"
 
-    def shown(self) -> str:
+    def as_markdown(self) -> str:
         """Return the label as markdown."""
         return plain(self)
 
@@ -133,9 +133,9 @@ class RunWatcher:
         if event.dashboard is not None:
             print(f"Dask dashboard: {event.dashboard}", flush=True)
             self._dashboard = event.dashboard
-            self._link(f"While {self._label.shown()} is running.", "running")
+            self._link(f"While {self._label.as_markdown()} is running.", "running")
         created: Any = create_progress_artifact(
-            0.0, key=self._label.key("progress"), description=f"Iterations: {self._label.shown()}"
+            0.0, key=self._label.key("progress"), description=f"Iterations: {self._label.as_markdown()}"
         )
         self._artifact = created
 
@@ -154,7 +154,9 @@ class RunWatcher:
             return
         self._shown = now
         update_progress_artifact(
-            self._artifact, 100.0 * min(1.0, iteration / self._max_iter), f"{self._label.shown()}: {text}"
+            self._artifact,
+            100.0 * min(1.0, iteration / self._max_iter),
+            f"{self._label.as_markdown()}: {text}",
         )
 
 
@@ -163,7 +165,7 @@ def publish_objective(posterior: Posterior, label: Label) -> None:
     from factorflow.report import plot_trace
 
     picture = _picture(_draw_svg(plot_trace, posterior))
-    publish_picture(picture, label.key("objective"), f"Objective: {label.shown()}")
+    publish_picture(picture, label.key("objective"), f"Objective: {label.as_markdown()}")
 
 
 def publish_picture(address: str, key: str, description: str) -> None:
@@ -184,7 +186,7 @@ def publish_factors(factors: Sequence[Mapping[str, Any]], label: Label) -> None:
             f"top of {view}": plain(", ".join(top)) for view, top in factor.get("top_features", {}).items()
         }
         rows.append(row)
-    description = f"Variance explained (%) and top features: {label.shown()}"
+    description = f"Variance explained (%) and top features: {label.as_markdown()}"
     create_table_artifact(rows, key=label.key("factors"), description=description)
 
 
@@ -202,13 +204,13 @@ def publish_report(posterior: Posterior, path: Location | None, label: Label) ->
     label : Label
         What the artifact is named by.
     """
-    text = [f"# {label.shown()}", code_block(repr(posterior))]
+    text = [f"# {label.as_markdown()}", code_block(repr(posterior))]
     for title, figure in _figures(posterior):
         text += [f"## {title}", f"![{title}]({_picture(figure)})"]
     if path is not None:
         where = "" if isinstance(path, RemotePath) else " on the disk of the worker"
         text.append(f"The whole report, one HTML file{where}: {plain(path)}")
-    description = f"Results: {label.shown()}"
+    description = f"Results: {label.as_markdown()}"
     create_markdown_artifact("\n\n".join(text), key=label.key("report"), description=description)
 
 
@@ -216,10 +218,10 @@ def _figures(posterior: Posterior) -> list[tuple[str, Figure]]:
     """Return the figures of a posterior that say most in little room."""
     from factorflow.report import plot_trace, plot_variance_explained
 
-    wanted: list[tuple[str, Callable[..., Any]]] = [("Objective", plot_trace)]
+    figures: list[tuple[str, Callable[..., Any]]] = [("Objective", plot_trace)]
     if posterior.has("variance_explained") and posterior.factors:
-        wanted.insert(0, ("Variance explained", plot_variance_explained))
-    return [(title, _draw_svg(plot, posterior)) for title, plot in wanted]
+        figures.insert(0, ("Variance explained", plot_variance_explained))
+    return [(title, _draw_svg(plot, posterior)) for title, plot in figures]
 
 
 def _draw_svg(plot: Callable[..., Any], posterior: Posterior) -> Figure:

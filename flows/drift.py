@@ -115,40 +115,40 @@ def alerts(comparison: Mapping[str, Any], rule: RefreshOptions) -> list[str]:
     rule : RefreshOptions
         The limits.
     """
-    found = []
+    messages = []
     for row in comparison.get("factors", ()):
         if row["share"] < LEAST:
             continue
         if row["before"] is None:
-            found.append(f"{row['factor']} is new.")
+            messages.append(f"{row['factor']} is new.")
         elif row["factor"] is None:
-            found.append(f"{row['before']} is gone.")
+            messages.append(f"{row['before']} is gone.")
         elif 1.0 - abs(row["correlation"]) > rule.drift_loadings:
-            found.append(f"The loadings of {row['factor']} drifted: correlation {row['correlation']:.3f}.")
+            messages.append(f"The loadings of {row['factor']} drifted: correlation {row['correlation']:.3f}.")
         elif row["correlation"] < 0.0:
-            found.append(f"{row['factor']} has turned its sign.")
+            messages.append(f"{row['factor']} has turned its sign.")
     for row in comparison.get("scores", ()):
         if row["change"] < -rule.drift_score:
-            found.append(
+            messages.append(
                 f"The held-out log-likelihood of {row['view']} fell by {-row['change']:.3g} an entry."
             )
     if rows := comparison.get("rows"):
         before, after = rows["before"], rows["after"]
         if before - after > rule.drift_rows * before:
             share = 100 * (before - after) / before
-            found.append(f"{share:.3g} % of the rows went: {before} before, {after} now.")
+            messages.append(f"{share:.3g} % of the rows went: {before} before, {after} now.")
     for row in comparison.get("data", ()):
         if row["missing_after"] - row["missing_before"] > rule.drift_missing:
-            found.append(
+            messages.append(
                 f"{100 * row['missing_after']:.3g} % of the entries of {row['view']} are missing, "
                 f"{100 * row['missing_before']:.3g} % before."
             )
         if row["shift"] is not None and row["shift"] > rule.drift_means:
-            found.append(
+            messages.append(
                 f"The mean of {row['feature']} of {row['view']} moved by {row['shift']:.3g} "
                 "standard deviations."
             )
-    return found
+    return messages
 
 
 def _shares(posterior: StoredPosterior) -> dict[str, float]:
@@ -172,9 +172,9 @@ def _largest_shift(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple
         return None, None
     spread = np.sqrt(np.asarray(before["variance"])[ours])
     moved = np.abs(np.asarray(after["mean"])[theirs] - np.asarray(before["mean"])[ours])
-    known = np.isfinite(moved) & (spread > 0)
-    if not known.any():
+    comparable = np.isfinite(moved) & (spread > 0)
+    if not comparable.any():
         return None, None
-    shift = np.where(known, moved / np.where(spread > 0, spread, 1.0), -1.0)
+    shift = np.where(comparable, moved / np.where(spread > 0, spread, 1.0), -1.0)
     largest = int(shift.argmax())
     return round(float(shift[largest]), 6), str(names[largest])

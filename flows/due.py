@@ -58,14 +58,14 @@ class Due:
     reason: str
 
 
-def due(last: Last | None, asked: RunRecord, n_rows: int, rule: RefreshOptions, now: datetime) -> Due:
+def due(last: Last | None, requested: RunRecord, n_rows: int, rule: RefreshOptions, now: datetime) -> Due:
     """Decide what a recurring run does.
 
     Parameters
     ----------
     last : Last or None
         What there is; None: nothing yet.
-    asked : RunRecord
+    requested : RunRecord
         The run that would be made anew.
     n_rows : int
         Rows of the data.
@@ -76,11 +76,11 @@ def due(last: Last | None, asked: RunRecord, n_rows: int, rule: RefreshOptions, 
     """
     if last is None:
         return Due("fit", "There is no complete fit yet.")
-    data = {name: getattr(asked.identity, name) for name in ("fingerprint", "covariates")}
+    data = {name: getattr(requested.identity, name) for name in ("fingerprint", "covariates")}
     before = last.record.identity.model_copy(update={**data, "warm_start": ""})
-    if other := sorted(before.differences(asked.identity)):
+    if other := sorted(before.differences(requested.identity)):
         return Due("fit", f"Other settings than those of the last fit: {', '.join(other)}.")
-    if not last.record.model_copy(update={"identity": before}).answers(asked):
+    if not last.record.model_copy(update={"identity": before}).answers(requested):
         return Due("fit", "Another budget of iterations than that of the last fit.")
     if not last.fingerprint:
         return Due("fit", "The latest posterior is gone, or cannot be read.")
@@ -126,14 +126,14 @@ def _sets_digest(dataset: Dataset, config: ModelConfig) -> str:
 
 def _digest_of_columns(dataset: Dataset, config: ModelConfig, last: Last | None) -> str:
     from factorflow.api import open_posterior
-    from factorflow.data.given import GivenTables, model_meta
+    from factorflow.data.sample_tables import SampleTables, model_meta
 
     like = None if last is None else open_posterior(last.path).meta
     try:
         meta = model_meta(dataset, config, like=like)
     except InputError:  # columns that are no longer there, or are of another kind
         meta = model_meta(dataset, config)
-    return GivenTables.of(meta).digest
+    return SampleTables.of(meta).digest
 
 
 def last_fit(history: History, folder: Folder) -> Last | None:
@@ -148,17 +148,17 @@ def last_fit(history: History, folder: Folder) -> Last | None:
     for entry in reversed(entries):
         record = read_run(history.path(entry)) if entry.kind == "fit" else None
         if record is not None and record.status == "complete":
-            made = datetime.fromisoformat(entry.made)
-            return Last(record, history.path(entry), entry.n_rows, made, fingerprint, covariates)
+            fitted_at = datetime.fromisoformat(entry.made)
+            return Last(record, history.path(entry), entry.n_rows, fitted_at, fingerprint, covariates)
     record = read_run(folder.posterior)
     if record is None or record.status != "complete" or entries:
         return None
     from factorflow.api import open_posterior
 
-    made = modified_at(folder.posterior)
+    fitted_at = modified_at(folder.posterior)
     rows = open_posterior(folder.posterior).meta.n_rows
     its = record.identity
-    return Last(record, folder.posterior, rows, made, its.fingerprint, its.covariates)
+    return Last(record, folder.posterior, rows, fitted_at, its.fingerprint, its.covariates)
 
 
 def n_latest_rows(history: History, last: Last | None) -> int:
@@ -192,7 +192,7 @@ def other_features(last: Last, dataset: Dataset, model: ModelConfig | Mapping[st
     Views whose features differ, and "covariates" where columns of them are of another kind.
     """
     from factorflow.api import open_posterior
-    from factorflow.data.given import model_meta
+    from factorflow.data.sample_tables import model_meta
     from factorflow.models import configure
 
     fitted = open_posterior(last.path)

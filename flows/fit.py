@@ -93,8 +93,8 @@ def main(
     overwrite: options.Overwrite = False,
 ) -> DisplayedResult:
     """Ingest if needed, fit, summarise and report, as a Prefect flow."""
-    with server_named():
-        found = fit(
+    with naming_server():
+        result = fit(
             source=str(source),
             out=str(out),
             model=configure(model.values()),
@@ -102,19 +102,24 @@ def main(
             source_options=source_options,
             overwrite=overwrite,
         )
-    return without_findings(found)  # they are in the log of the flow
+    return without_findings(result)  # they are in the log of the flow
 
 
 def check_server() -> None:
     """Refuse settings of Prefect that no flow could run with, of the environment or of a profile."""
-    known = PREFECT_API_URL, PREFECT_API_AUTH_STRING, PREFECT_HOME, PREFECT_API_DATABASE_CONNECTION_URL
-    values = (getattr(setting.value(), "get_secret_value", setting.value)() for setting in known)
-    given = (None if value is None else str(value) for value in values)
-    check_prefect(*given, starts_server=PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value())
+    server_settings = (
+        PREFECT_API_URL,
+        PREFECT_API_AUTH_STRING,
+        PREFECT_HOME,
+        PREFECT_API_DATABASE_CONNECTION_URL,
+    )
+    values = (getattr(setting.value(), "get_secret_value", setting.value)() for setting in server_settings)
+    texts = (None if value is None else str(value) for value in values)
+    check_prefect(*texts, starts_server=PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value())
 
 
 @contextmanager
-def server_named() -> Iterator[None]:
+def naming_server() -> Iterator[None]:
     """Say of a Prefect server that does not answer, or cannot be started, which setting is wrong."""
     check_server()
     try:

@@ -101,7 +101,7 @@ class History:
             with claim(self.folder / "refresh", "out"):
                 yield
             return
-        made, file = not self.folder.exists(), self.folder / ".refresh"
+        is_new, file = not self.folder.exists(), self.folder / ".refresh"
         with disk_errors(self.folder, "out"):
             make_directory(self.folder)
             lock = Lock(file, self.folder, "out")
@@ -111,7 +111,7 @@ class History:
             with suppress(OSError):
                 file.unlink()
             lock.close()
-            if made:
+            if is_new:
                 with suppress(OSError):  # there is something in it
                     os.rmdir(self.folder)
 
@@ -123,17 +123,17 @@ class History:
         InputError
             For a record that cannot be read.
         """
-        found = []
+        entries = []
         for path in self.folder.glob("*.json"):
             if not path.stem.isdigit():
                 continue
             try:
-                found.append(_read_entry(path))
+                entries.append(_read_entry(path))
             except (OSError, ValueError, TypeError) as error:
                 text = " ".join(str(error).split())
                 expected, remedy = f"the record of a posterior ({text})", "Restore it, or remove the file."
                 raise InputError("history", str(path), expected, remedy) from error
-        return sorted(found, key=lambda entry: entry.number)
+        return sorted(entries, key=lambda entry: entry.number)
 
     def path(self, entry: Entry) -> Location:
         """Return where the posterior of an entry is."""
@@ -176,20 +176,20 @@ class History:
         InputError
             If they cannot be read.
         """
-        found: dict[str, dict[str, Any]] = {}
+        moments: dict[str, dict[str, Any]] = {}
         path = self.path(entry).with_suffix(".npz")
         try:
             with np.load(BytesIO(path.read_bytes()), allow_pickle=False) as arrays:
                 for key in arrays.files:
                     view, _, name = key.rpartition("/")
-                    found.setdefault(view, {})[name] = arrays[key]
+                    moments.setdefault(view, {})[name] = arrays[key]
         except FileNotFoundError:
             return None
         except (OSError, ValueError, EOFError, AttributeError, BadZipFile, zlib.error) as error:
             expected = f"moments of the data of {entry.name} ({error})"
             remedy = "Restore it, or remove the file: then the data are not compared."
             raise InputError("history", str(path), expected, remedy) from error
-        return found
+        return moments
 
     def prune(self, keep: int) -> list[str]:
         """Remove all but the last ``keep`` posteriors and the last fit; return the names of those removed.
@@ -232,14 +232,14 @@ def _read_entry(path: Location) -> Entry:
 
 def moments_of(dataset: Dataset) -> Moments:
     """Return the moments of the views of values of a dataset."""
-    found: dict[str, dict[str, Any]] = {}
+    moments: dict[str, dict[str, Any]] = {}
     for name, view in dataset.views.items():
         if not view.kind.is_values:
             continue
         stored = dataset.moments(name)
-        found[name] = {what: stored[what] for what in ("n_observed", "mean", "variance")}
-        found[name] |= {"feature": np.asarray(dataset.features(name), str), "n_rows": dataset.n_rows}
-    return found
+        moments[name] = {what: stored[what] for what in ("n_observed", "mean", "variance")}
+        moments[name] |= {"feature": np.asarray(dataset.features(name), str), "n_rows": dataset.n_rows}
+    return moments
 
 
 def _pack_moments(dataset: Dataset) -> dict[str, Any]:

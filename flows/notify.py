@@ -35,11 +35,11 @@ def automations(text: str, block: str) -> list[AutomationCore]:
     block : str
         Identifier of the block.
     """
-    found: list[dict[str, Any]] = read_yaml(text)
-    for automation in found:
+    documents: list[dict[str, Any]] = read_yaml(text)
+    for automation in documents:
         for action in automation["actions"]:
             action["block_document_id"] = block
-    return [AutomationCore.model_validate(automation) for automation in found]
+    return [AutomationCore.model_validate(automation) for automation in documents]
 
 
 def notify(text: str, url: str) -> list[str]:
@@ -68,14 +68,14 @@ def notify(text: str, url: str) -> list[str]:
     saved: Any = SlackWebhook(url=SecretStr(url)).save(
         BLOCK, overwrite=True
     )  # a block for every such address
-    made = automations(text, str(saved))
+    created = automations(text, str(saved))
     with get_client(sync_client=True) as client:
         there = {one.name: one.id for one in client.read_automations()}
-        for automation in made:
+        for automation in created:
             if automation.name in there:
                 client.delete_automation(there[automation.name])
             client.create_automation(automation)
-    return [automation.name for automation in made]
+    return [automation.name for automation in created]
 
 
 if __name__ == "__main__":

@@ -106,12 +106,12 @@ class Families(FormField):
         """Return the schema of the form."""
         schemas = handler(core_schema)["discriminator"]["mapping"]
         names = sorted(schemas, key=lambda name: (name != default_family(), name))
-        rest: dict[str, Any] = {"properties": {"model": {"enum": names}}}
+        conditions: dict[str, Any] = {"properties": {"model": {"enum": names}}}
         for name in reversed(names):
             is_it = {"properties": {"model": {"const": name}}}
-            rest = {"if": is_it, "then": {"$ref": schemas[name]}, "else": rest}
+            conditions = {"if": is_it, "then": {"$ref": schemas[name]}, "else": conditions}
         form = super().__get_pydantic_json_schema__(core_schema, handler)
-        return {**form, "anyOf": [*form["anyOf"], {"title": "as JSON", "type": "object"}], **rest}
+        return {**form, "anyOf": [*form["anyOf"], {"title": "as JSON", "type": "object"}], **conditions}
 
 
 def _worded(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
@@ -119,8 +119,8 @@ def _worded(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
     try:
         return check(value)
     except ValidationError as error:
-        for found in error.errors():
-            if isinstance(cause := found.get("ctx", {}).get("error"), InputError):
+        for detail in error.errors():
+            if isinstance(cause := detail.get("ctx", {}).get("error"), InputError):
                 words = {"message": str(cause), "error": cause}
                 raise PydanticCustomError("input", "{message}", words) from None
         raise

@@ -102,7 +102,7 @@ class RefreshResult:
         """Return it as plain values."""
         did = {"project": ["projected"], "fit": ["fitted"], "nothing": []}[self.due.action]
         did += [] if self.accepted else ["not accepted"]
-        found: dict[str, Any] = {
+        description: dict[str, Any] = {
             "done": ", ".join(["ingested"] * self.ingested + did) or "nothing to do",
             **({"ingest": self.folder.ingested()} if self.ingested and self.folder.ingested() else {}),
             "reason": self.due.reason,
@@ -112,9 +112,9 @@ class RefreshResult:
             "findings": self.folder.findings(),
         }
         if self.entry is not None:
-            found |= {"began_with": self.entry.start, "note": self.entry.note}
-            found |= {"comparison": dict(self.entry.comparison), "alerts": list(self.alerts)}
-        return found
+            description |= {"began_with": self.entry.start, "note": self.entry.note}
+            description |= {"comparison": dict(self.entry.comparison), "alerts": list(self.alerts)}
+        return description
 
 
 def refresh(
@@ -218,16 +218,16 @@ def run_steps(
             note=note,
         )
         comparison = _compare_runs(history, last, entry, dataset, place, moments)
-        found = alerts(comparison, rule)
-        entry = replace(entry, comparison=comparison | {"alerts": found} if comparison else {})
+        messages = alerts(comparison, rule)
+        entry = replace(entry, comparison=comparison | {"alerts": messages} if comparison else {})
         if comparison and accept is not None and not _is_accepted(accept, entry.comparison, place):
-            return RefreshResult(place, ingested, decided, entry, tuple(found), accepted=False)
+            return RefreshResult(place, ingested, decided, entry, tuple(messages), accepted=False)
         if entry.kind == "fit":
             steps.summarise(place)
             steps.publish(place)
         history.add(entry, dataset)
         history.prune(rule.keep)
-        return RefreshResult(place, ingested, decided, entry, tuple(found))
+        return RefreshResult(place, ingested, decided, entry, tuple(messages))
 
 
 def _decide(
@@ -238,8 +238,8 @@ def _decide(
     rule: RefreshOptions,
 ) -> Due:
     """Return what is due; rows of other features cannot be projected."""
-    asked = run_asked_for(dataset, model, options, last)
-    decided = due(last, asked, dataset.n_rows, rule, datetime.now(UTC))
+    requested = run_asked_for(dataset, model, options, last)
+    decided = due(last, requested, dataset.n_rows, rule, datetime.now(UTC))
     if last is not None and decided.action == "project" and (names := other_features(last, dataset, model)):
         return Due("fit", f"Other features than those of the last fit: {', '.join(names)}.")
     return decided
@@ -333,11 +333,11 @@ def _compare_runs(
     if last is None and not entries:
         return {}
     before_it = history.path(entries[-1]) if last is None else last.path
-    found: dict[str, Any] = {"with": before_it.name, "factors": [], "scores": [], "data": []}
-    found["rows"] = {"before": n_latest_rows(history, last), "after": dataset.n_rows}
+    report: dict[str, Any] = {"with": before_it.name, "factors": [], "scores": [], "data": []}
+    report["rows"] = {"before": n_latest_rows(history, last), "after": dataset.n_rows}
     if entry.kind == "fit" and last is not None:
         before, after = open_posterior(last.path), open_posterior(place.posterior)
-        found |= {"factors": compare_factors(before, after), "scores": compare_scores(before, after)}
+        report |= {"factors": compare_factors(before, after), "scores": compare_scores(before, after)}
     if moments is not None:
-        found["data"] = compare_data(moments, moments_of(dataset))
-    return found
+        report["data"] = compare_data(moments, moments_of(dataset))
+    return report

@@ -77,8 +77,8 @@ def refresh(
     folder, label = Folder.at(out), Label.of(source, out)
 
     def ingest(place: Folder, check: Check) -> tuple[str, bool]:
-        found: tuple[str, bool] = tasks.ingest(source, place, source_options, check)
-        return found
+        ingested: tuple[str, bool] = tasks.ingest(source, place, source_options, check)
+        return ingested
 
     steps = Steps(
         ingest=ingest,
@@ -88,16 +88,16 @@ def refresh(
         publish=lambda place: tasks.publish(place, label),
     )
     with _exclusive_folder(folder):
-        found = run_steps(folder, model, run, rule, steps)
-    outcome = found.describe()
+        result = run_steps(folder, model, run, rule, steps)
+    outcome = result.describe()
     tasks.log_findings(outcome["findings"])
-    print(f"{out}: {outcome['done']}. {outcome.get('ingest', '')} {found.due.reason}")
-    for alert in found.alerts:
+    print(f"{out}: {outcome['done']}. {outcome.get('ingest', '')} {result.due.reason}")
+    for alert in result.alerts:
         print(alert)
-    if found.entry is not None and found.entry.comparison:
-        description = f"What changed: {label.shown()}"
-        create_markdown_artifact(_page(found, label), key=label.key("changes"), description=description)
-    _emit_event(found, label)
+    if result.entry is not None and result.entry.comparison:
+        description = f"What changed: {label.as_markdown()}"
+        create_markdown_artifact(_page(result, label), key=label.key("changes"), description=description)
+    _emit_event(result, label)
     return outcome
 
 
@@ -120,26 +120,26 @@ def limit_of(folder: Folder) -> str:
     return f"factorflow-refresh-{hashlib.sha256(str(folder.path).encode()).hexdigest()[:12]}"
 
 
-def _emit_event(found: RefreshResult, label: Label) -> None:
+def _emit_event(result: RefreshResult, label: Label) -> None:
     """Emit the event."""
     kinds = {"nothing": "unchanged", "project": "projected", "fit": "fitted"}
-    what = "drifted" if found.alerts else kinds[found.due.action]
+    what = "drifted" if result.alerts else kinds[result.due.action]
     resource = {
         "prefect.resource.id": f"factorflow.results.{label.key('results')}",
         "prefect.resource.name": str(label),
-        "factorflow.folder": str(found.folder.path),
+        "factorflow.folder": str(result.folder.path),
         "factorflow.dataset": label.dataset,
     }
-    emit_event(f"factorflow.refresh.{what}", resource, payload=found.describe())
+    emit_event(f"factorflow.refresh.{what}", resource, payload=result.describe())
 
 
-def _page(found: RefreshResult, label: Label) -> str:
+def _page(result: RefreshResult, label: Label) -> str:
     """Return what changed as markdown."""
-    assert found.entry is not None
-    comparison = found.entry.comparison
-    text = [f"# {label.shown()}: {Path(found.folder.name).stem}", plain(found.due.reason)]
-    text.append(plain(found.entry.note))
-    listed = "\n".join(f"- {plain(alert)}" for alert in found.alerts)
+    assert result.entry is not None
+    comparison = result.entry.comparison
+    text = [f"# {label.as_markdown()}: {Path(result.folder.name).stem}", plain(result.due.reason)]
+    text.append(plain(result.entry.note))
+    listed = "\n".join(f"- {plain(alert)}" for alert in result.alerts)
     text.append(listed or "Nothing drifted beyond the limits.")
     sections = (
         (f"Factors beside those of {plain(comparison['with'])}", comparison["factors"][:SHOWN]),

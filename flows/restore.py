@@ -26,46 +26,46 @@ KINDS = ("cron", "interval", "rrule")
 
 def read_deployments(text: str, executor: str) -> dict[str, dict[str, Any]]:
     """Return the deployments of a file by name: parameters and schedules, those by their slugs."""
-    found = {}
+    deployments = {}
     for deployment in read_yaml(text.replace(EXECUTOR, executor))["deployments"]:
         module, _, function = str(deployment["entrypoint"]).replace(":", ".").rpartition(".")
-        found[f"{function}/{deployment['name']}"] = {
+        deployments[f"{function}/{deployment['name']}"] = {
             "parameters": deployment.get("parameters", {}),
             "schedules": {one["slug"]: one for one in deployment.get("schedules", [])},
         }
-    return found
+    return deployments
 
 
-def differences(name: str, wanted: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+def differences(name: str, declared: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
     """Return a line for each difference between a deployment as it is declared, and as the server has it.
 
     Parameters
     ----------
     name : str
         Of the deployment, ``refresh/nightly``.
-    wanted : mapping
+    declared : mapping
         As `read_deployments` returns it.
     there : mapping
         As the API of Prefect returns it.
     """
     lines = [f"{name} was paused"] if there["paused"] else []
-    for key in sorted({*wanted["parameters"], *there["parameters"]}):
-        before, after = (known["parameters"].get(key, "left out") for known in (there, wanted))
+    for key in sorted({*declared["parameters"], *there["parameters"]}):
+        before, after = (deployment["parameters"].get(key, "left out") for deployment in (there, declared))
         if before != after:
             lines.append(f"{name}: {key} was {before}, is {after}")
     for schedule in there["schedules"]:
         slug, when = schedule["slug"], _when(schedule["schedule"])
-        if slug not in wanted["schedules"]:
+        if slug not in declared["schedules"]:
             lines.append(f"{name}: schedule {slug or 'without a slug'} ({when}) is not declared: deleted")
             continue
-        ours = wanted["schedules"][slug]
+        ours = declared["schedules"][slug]
         if when != _when(ours):
             lines.append(f"{name}: schedule {slug} was {when}, is {_when(ours)}")
         if schedule["active"] != ours.get("active", True):
             state = "on" if schedule["active"] else "off"
             lines.append(f"{name}: schedule {slug} was {state}, is {'off' if state == 'on' else 'on'}")
-    gone = wanted["schedules"].keys() - {schedule["slug"] for schedule in there["schedules"]}
-    return [*lines, *(f"{name}: schedule {slug} was not there" for slug in sorted(gone))]
+    removed = declared["schedules"].keys() - {schedule["slug"] for schedule in there["schedules"]}
+    return [*lines, *(f"{name}: schedule {slug} was not there" for slug in sorted(removed))]
 
 
 def _when(schedule: Mapping[str, Any]) -> str:
@@ -79,15 +79,15 @@ def main(file: str) -> None:
     """Print differences from a file, and delete schedules that it does not declare."""
     text = Path(file).read_text(encoding="utf-8")
     with get_client(sync_client=True) as client:
-        for name, wanted in read_deployments(text, os.environ.get("FACTORFLOW_EXECUTOR", "dask")).items():
+        for name, declared in read_deployments(text, os.environ.get("FACTORFLOW_EXECUTOR", "dask")).items():
             try:
                 deployment = client.read_deployment_by_name(name)
             except ObjectNotFound:
                 continue
-            for line in differences(name, wanted, deployment.model_dump(mode="json")):
+            for line in differences(name, declared, deployment.model_dump(mode="json")):
                 print(line)
             for schedule in deployment.schedules:
-                if schedule.slug not in wanted["schedules"]:
+                if schedule.slug not in declared["schedules"]:
                     client.delete_deployment_schedule(deployment.id, schedule.id)
 
 

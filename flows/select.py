@@ -103,11 +103,13 @@ def trial_run(dataset: str, trial: Trial, out: str, run: RunOptions, label: Labe
 
 
 @task(cache_policy=NO_CACHE, retries=2, retry_delay_seconds=10, retry_condition_fn=tasks.worth_retrying)
-def fit_best(dataset: str, found: Selection, out: str, run: RunOptions, seed: int, label: Label) -> Selection:
+def fit_best(
+    dataset: str, selection: Selection, out: str, run: RunOptions, seed: int, label: Label
+) -> Selection:
     """Fit the best model to everything."""
     watcher = RunWatcher(label)
     try:
-        return refit(dataset, found, out, run, seed=seed, on_event=watcher)
+        return refit(dataset, selection, out, run, seed=seed, on_event=watcher)
     finally:
         watcher.close()
 
@@ -164,10 +166,10 @@ def select(
     check_trials(open_dataset(dataset), trials)
     place = str(folder.path / "trials")
     labels = [Label(label.dataset, f"{label.run}/{trial.name}") for trial in trials]
-    named = zip(trials, labels, strict=True)
+    labelled = zip(trials, labels, strict=True)
     with shared_cluster(run, parallel) as shared:
         stop = Stop()
-        calls = [(dataset, trial, place, shared, its_label, stop) for trial, its_label in named]
+        calls = [(dataset, trial, place, shared, its_label, stop) for trial, its_label in labelled]
         selection = choose(
             [trial_run(*call) for call in calls] if parallel == 1 else _run_all(calls, parallel, stop)
         )
@@ -177,9 +179,9 @@ def select(
                 its_label = Label(label.dataset, f"{label.run}/best")
                 selection = fit_best(dataset, selection, best, alone, seeds[0], its_label)
     rows = [dict(row) for row in selection.table]
-    shown = [{name: plain(v) if isinstance(v, str) else v for name, v in row.items()} for row in rows]
-    description = f"Held-out log-likelihood by combination: {label.shown()}"
-    create_table_artifact(shown, key=label.key("selection"), description=description)
+    escaped = [{name: plain(v) if isinstance(v, str) else v for name, v in row.items()} for row in rows]
+    description = f"Held-out log-likelihood by combination: {label.as_markdown()}"
+    create_table_artifact(escaped, key=label.key("selection"), description=description)
     figure = picture_of(publish(selection, folder.path))
     publish_picture(figure, label.key("selection-figure"), description)
     chosen = open_posterior(selection.posterior or rows[0]["posterior"])

@@ -29,7 +29,7 @@ from factorflow.cli.output import command
 from factorflow.cli.output import serve as run_commands
 from factorflow.errors import InputError
 from factorflow.settings.clusters import seconds_of
-from flows.fit import check_server, server_named
+from flows.fit import check_server, naming_server
 from flows.submission import CheckedFlow
 
 LEAST_SECONDS = 60
@@ -72,10 +72,10 @@ def deployments(
     if not name or "/" in name or "%" in name:
         raise InputError("name", name, "a name without / and %", "Choose another one.")
     if flow is None:
-        given = dict.fromkeys(parameters, "param")
+        options = dict.fromkeys(parameters, "param")
         if schedule is not None:
-            given[schedule.cron or str(schedule.interval)] = "cron" if schedule.cron else "every"
-        for value, option in given.items():
+            options[schedule.cron or str(schedule.interval)] = "cron" if schedule.cron else "every"
+        for value, option in options.items():
             expected = f"a flow: {', '.join(ServableFlow)}"
             raise InputError(option, value, expected, "Name one, before the options.")
         return [_deployment(each, {}, None, name) for each in ServableFlow]
@@ -172,7 +172,7 @@ def _deployment(
     flow: CheckedFlow[..., Any] = getattr(import_module(f"flows.{which}"), which)
     flow.check(parameters, whole=schedule is not None)
     one = ConcurrencyLimitConfig(limit=1, collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
-    made = flow.to_deployment(
+    deployment = flow.to_deployment(
         name,
         parameters=dict(parameters),
         schedule=schedule,
@@ -181,8 +181,8 @@ def _deployment(
         tags=["factorflow"],
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
-    assert isinstance(made, RunnerDeployment)
-    return made
+    assert isinstance(deployment, RunnerDeployment)
+    return deployment
 
 
 def check_running_server() -> None:
@@ -237,7 +237,7 @@ def main(
         print(f"next runs: {', '.join(next_runs(schedule))}", flush=True)
     # Prefect's answer to SIGTERM; what it asks for is done.
     warnings.filterwarnings("ignore", "coroutine 'Runner.astop' was never awaited", RuntimeWarning)
-    with server_named():
+    with naming_server():
         serve_deployments(*served, limit=limit, print_starting_message=False)
     return {"served": names}
 

@@ -57,17 +57,19 @@ class CheckedFlow(Flow[P, R]):
         InputError
             Naming the parameter, or the option in it.
         """
-        known = inspect.signature(self.fn).parameters
-        for name in parameters.keys() - known.keys():
-            raise InputError("param", name, f"a parameter of {self.name}: {', '.join(known)}", "Correct it.")
-        missing = [name for name, p in known.items() if p.default is p.empty and name not in parameters]
+        declared = inspect.signature(self.fn).parameters
+        for name in parameters.keys() - declared.keys():
+            raise InputError(
+                "param", name, f"a parameter of {self.name}: {', '.join(declared)}", "Correct it."
+            )
+        missing = [name for name, p in declared.items() if p.default is p.empty and name not in parameters]
         if whole and missing:
             expected, remedy = f"{', '.join(missing)} too", [f"--param {n}=..." for n in missing]
             raise InputError(
                 "param", ", ".join(parameters) or "nothing", expected, f"Add {' '.join(remedy)}."
             )
         hints = get_type_hints(self.fn, include_extras=True)
-        typed = {name: p.default for name, p in known.items() if p.default is not p.empty}
+        typed = {name: p.default for name, p in declared.items() if p.default is not p.empty}
         for name, value in parameters.items():
             try:
                 typed[name] = TypeAdapter(hints[name]).validate_python(value)

@@ -18,7 +18,7 @@ from prefect.exceptions import ObjectNotFound
 from factorflow.cli.options import assignments, value_of
 from factorflow.cli.output import command, serve
 from factorflow.errors import InputError
-from flows.fit import server_named
+from flows.fit import naming_server
 from flows.serve import ServableFlow, check_running_server
 from flows.submission import CheckedFlow
 
@@ -66,7 +66,7 @@ def main(
     """Submit a run of a deployment to a Prefect server; wrong parameters are refused before it is made."""
     values = {name: value_of(text) for name, text in assignments("param", param or []).items()}
     check_running_server()
-    with server_named():
+    with naming_server():
         run = submit(deployment, values)
     return {"submitted": deployment, "run": run.name, "id": str(run.id)}
 

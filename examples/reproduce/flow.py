@@ -84,11 +84,11 @@ def reproduce(
     label = Label.of(what, out)
     for name, result in found.items():
         create_table_artifact(
-            _rows(result), key=label.key(name), description=f"Scores on {name}: {label.shown()}"
+            _rows(result), key=label.key(name), description=f"Scores on {name}: {label.as_markdown()}"
         )
     for figure in sorted(Path(out).glob(f"{what}-*.png")):
         shown = figure.stem.removeprefix(f"{what}-")
-        publish_picture(picture_of(figure), label.key(f"figure-{shown}"), f"{shown}: {label.shown()}")
+        publish_picture(picture_of(figure), label.key(f"figure-{shown}"), f"{shown}: {label.as_markdown()}")
     return found
 
 

@@ -61,13 +61,13 @@ def find_anomalies(posterior: StoredPosterior, view: str | None = None, n: int =
     parts: list[pd.DataFrame] = []
     for number in range(dataset.n_blocks):
         start = number * dataset.block_rows
-        y, seen = kind.fill_missing(dataset.block(number, [view]).data[view])
+        y, observed = kind.fill_missing(dataset.block(number, [view]).data[view])
         rows = np.arange(start, start + len(y))
         mean, sd = predictor(rows)
-        p = np.where(seen > 0, two_sided(*predictor.tails(rows, y)), np.inf)
+        p = np.where(observed > 0, two_sided(*predictor.tails(rows, y)), np.inf)
         row, column = np.unravel_index(np.argsort(p, axis=None, kind="stable")[:n], p.shape)
-        kept = seen[row, column] > 0
-        row, column = row[kept], column[kept]
+        has_value = observed[row, column] > 0
+        row, column = row[has_value], column[has_value]
         part = {"row": start + row, "feature": features[column], "value": y[row, column]}
         part |= {"mean": mean[row, column], "sd": sd[row, column], "p_value": p[row, column]}
         parts = [pd.concat([*parts, pd.DataFrame(part)]).nsmallest(n, "p_value", keep="first")]

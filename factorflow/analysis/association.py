@@ -124,11 +124,11 @@ def associate(
     >>> factorflow.analysis.associate(posterior, metadata=dose)["column"].tolist()
     ['dose', 'dose', 'dose']
     """
-    found = run_tests(posterior, columns, metadata, adjust=adjust, blocks=blocks, survival=survival)
-    if left_out := found.attrs["not_tested"]:
+    results = run_tests(posterior, columns, metadata, adjust=adjust, blocks=blocks, survival=survival)
+    if left_out := results.attrs["not_tested"]:
         what = f"neither numbers or dates that vary nor categories with {MIN_GROUP} samples each"
         warnings.warn(f"columns not tested: {join_names(left_out)}: {what}", stacklevel=3)
-    return found
+    return results
 
 
 def run_tests(
@@ -147,7 +147,7 @@ def run_tests(
     scores = posterior.scores().values  # refuses families without
     columns = [columns] if isinstance(columns, str) else columns
     adjust = [adjust] if isinstance(adjust, str) else list(adjust or ())
-    table, known = _tables(posterior, metadata)
+    table, usable = _tables(posterior, metadata)
     if not len(table.columns):
         raise _nothing_to_test()
     times = list(survival or ())
@@ -161,9 +161,9 @@ def run_tests(
         chosen = False
     else:
         chosen = True
-    used = known[
+    used = usable[
         [
-            _found(known, name, what)
+            _check_column(usable, name, what)
             for what, names in (
                 ("columns", columns),
                 ("adjust", adjust),
@@ -191,10 +191,10 @@ def run_tests(
         for k, factor in enumerate(posterior.factors):
             rows.append({"factor": factor, "column": str(name), **test(scores[:, k])})
     if survival is not None and posterior.factors:
-        found = cox_regression(scores, used[times[0]], used[times[1]], adjustment)
+        regression = cox_regression(scores, used[times[0]], used[times[1]], adjustment)
         rows += [
             {"factor": factor, "column": times[0], **row}
-            for factor, row in zip(posterior.factors, found, strict=True)
+            for factor, row in zip(posterior.factors, regression, strict=True)
         ]
     if not posterior.factors:
         result = pd.DataFrame([], columns=[*_FOUND, "q_value"])
@@ -222,16 +222,16 @@ def _tables(posterior: StoredPosterior, metadata: Any) -> tuple[pd.DataFrame, pd
         expected = "a DataFrame or Series by sample name"
         remedy = "pandas.DataFrame(columns, index=posterior.obs_names)."
         raise InputError("metadata", type(metadata).__name__, expected, remedy)
-    given = _by_sample(posterior, metadata)
-    rest = own.set_axis(given.index)
-    return given, pd.concat([given, rest[[name for name in rest if name not in given]]], axis=1)
+    indexed = _by_sample(posterior, metadata)
+    others = own.set_axis(indexed.index)
+    return indexed, pd.concat([indexed, others[[name for name in others if name not in indexed]]], axis=1)
 
 
-def _found(table: pd.DataFrame, name: Any, parameter: str) -> Any:
+def _check_column(table: pd.DataFrame, name: Any, parameter: str) -> Any:
     """Return the name of a column that there is."""
     if name not in table:
-        known = ", ".join(map(str, table.columns))
-        raise InputError(parameter, name, f"some of {known}", "Choose among them.")
+        available = ", ".join(map(str, table.columns))
+        raise InputError(parameter, name, f"some of {available}", "Choose among them.")
     return name
 
 
@@ -256,8 +256,8 @@ def _by_sample(posterior: StoredPosterior, metadata: pd.DataFrame) -> pd.DataFra
         raise InputError("metadata", str(index[index.duplicated()][0]), "every sample once", remedy)
     names = pd.Index(posterior.obs_names)
     if not index.isin(names).any():
-        found = f"rows such as {index[0]}" if len(index) else "no rows"
-        raise InputError("metadata", found, f"names of samples, such as {names[0]}", remedy)
+        actual = f"rows such as {index[0]}" if len(index) else "no rows"
+        raise InputError("metadata", actual, f"names of samples, such as {names[0]}", remedy)
     return metadata.set_axis(index).reindex(names)
 
 

@@ -37,18 +37,18 @@ def test_of(values: NDArray[Any]) -> Any:
     from scipy.stats import kruskal, spearmanr
 
     if values.dtype.kind in "iuf" and not is_code(values):
-        seen = np.isfinite(values.astype(float))
-        if seen.sum() < MIN_GROUP or np.ptp(values[seen]) == 0:
+        observed = np.isfinite(values.astype(float))
+        if observed.sum() < MIN_GROUP or np.ptp(values[observed]) == 0:
             return None
 
         def by_rank(scores: NDArray[Any]) -> dict[str, Any]:
-            found = spearmanr(scores[seen], values[seen])
+            correlation = spearmanr(scores[observed], values[observed])
             return {
                 "test": "spearman",
-                "n": int(seen.sum()),
-                "statistic": float(found.statistic),
-                "effect": float(found.statistic),
-                "p_value": float(found.pvalue),
+                "n": int(observed.sum()),
+                "statistic": float(correlation.statistic),
+                "effect": float(correlation.statistic),
+                "p_value": float(correlation.pvalue),
             }
 
         return by_rank
@@ -61,13 +61,13 @@ def test_of(values: NDArray[Any]) -> Any:
     def by_category(scores: NDArray[Any]) -> dict[str, Any]:
         groups = [scores[text == level] for level in usable]
         n = sum(len(group) for group in groups)
-        found = kruskal(*groups)
+        kruskal_wallis = kruskal(*groups)
         return {
             "test": "kruskal-wallis",
             "n": n,
-            "statistic": float(found.statistic),
-            "effect": float(found.statistic) / (n - 1),
-            "p_value": float(found.pvalue),
+            "statistic": float(kruskal_wallis.statistic),
+            "effect": float(kruskal_wallis.statistic) / (n - 1),
+            "p_value": float(kruskal_wallis.pvalue),
         }
 
     return by_category
@@ -102,19 +102,19 @@ def _read_times(column: pd.Series[Any]) -> pd.Series[Any]:
     """Return a column of text as dates or durations if every entry is one."""
     import pandas as pd
 
-    known = column.astype(object)
-    known = known[known.notna() & (known != "")]
-    texts = [value for value in known if isinstance(value, str)]
-    dates = [value for value in known if isinstance(value, datetime.date)]
-    if len(known) > max(len(texts), len(dates)) or not len(known):
+    as_objects = column.astype(object)
+    as_objects = as_objects[as_objects.notna() & (as_objects != "")]
+    texts = [value for value in as_objects if isinstance(value, str)]
+    dates = [value for value in as_objects if isinstance(value, datetime.date)]
+    if len(as_objects) > max(len(texts), len(dates)) or not len(as_objects):
         return column
     try:
         if dates:
-            return pd.to_datetime(known, utc=True).reindex(column.index)
+            return pd.to_datetime(as_objects, utc=True).reindex(column.index)
         if all(DATE.fullmatch(text) for text in texts):
-            return pd.to_datetime(known, format="ISO8601", utc=True).reindex(column.index)
+            return pd.to_datetime(as_objects, format="ISO8601", utc=True).reindex(column.index)
         if all(DURATION.fullmatch(text) for text in texts):
-            return pd.to_timedelta(known).reindex(column.index)
+            return pd.to_timedelta(as_objects).reindex(column.index)
     except ValueError:  # 2020-13-01
         pass
     return column
@@ -122,10 +122,10 @@ def _read_times(column: pd.Series[Any]) -> pd.Series[Any]:
 
 def is_code(values: NDArray[Any]) -> bool:
     """Return whether numbers look like codes of a few categories, with samples enough for tests."""
-    seen = values[np.isfinite(values.astype(float))]
-    n_levels = len(np.unique(seen))
-    few = n_levels <= FEW_LEVELS and n_levels * MIN_GROUP <= len(seen)
-    return few and bool((seen == np.round(seen)).all())
+    observed = values[np.isfinite(values.astype(float))]
+    n_levels = len(np.unique(observed))
+    few = n_levels <= FEW_LEVELS and n_levels * MIN_GROUP <= len(observed)
+    return few and bool((observed == np.round(observed)).all())
 
 
 @dataclass(frozen=True)
@@ -152,44 +152,44 @@ class Adjustment:
         import pandas as pd
         from scipy.stats import rankdata
 
-        known, parts = np.ones(len(table), bool), [np.empty((len(table), 0))]
+        complete, parts = np.ones(len(table), bool), [np.empty((len(table), 0))]
         for name in adjust:
             values = as_numbers(table[name])
-            seen = _observed(values)
+            observed = _observed(values)
             if values.dtype.kind in "iuf" and not is_code(values):
                 part = np.zeros((len(values), 1))
-                part[seen, 0] = rankdata(values[seen])
+                part[observed, 0] = rankdata(values[observed])
             else:
-                part = _indicators(values, seen)
-            known &= seen
+                part = _indicators(values, observed)
+            complete &= observed
             parts.append(part)
         codes = None
         if blocks is not None:
             codes = np.asarray(pd.factorize(table[blocks])[0], np.int64)
-            known &= codes >= 0
-        if known.sum() <= MIN_GROUP:
+            complete &= codes >= 0
+        if complete.sum() <= MIN_GROUP:
             expected = f"more than {MIN_GROUP} samples with a value in all of them"
-            raise InputError("adjust, blocks", f"{known.sum()} samples", expected, "Leave one out.")
-        return cls(known, np.hstack(parts), codes)
+            raise InputError("adjust, blocks", f"{complete.sum()} samples", expected, "Leave one out.")
+        return cls(complete, np.hstack(parts), codes)
 
     def test_of(self, values: NDArray[Any]) -> Any:
         """Return the test that suits a column, a function of scores; None when no test does."""
         from scipy.stats import f, rankdata
         from scipy.stats import t as student
 
-        seen = _observed(values) & self.known
+        observed = _observed(values) & self.known
         is_number = values.dtype.kind in "iuf" and not is_code(values)
         if is_number:
-            own = rankdata(values[seen])[:, None]
+            own = rankdata(values[observed])[:, None]
         else:
             if test_of(values) is None:
                 return None
-            levels, counts = np.unique([str(value) for value in values[seen]], return_counts=True)
+            levels, counts = np.unique([str(value) for value in values[observed]], return_counts=True)
             usable = set(levels[counts >= MIN_GROUP])
-            seen &= np.array([str(value) in usable for value in values.tolist()])
-            own = _indicators(values[seen], np.ones(int(seen.sum()), bool))
-        basis, n_taken = self._basis(seen)
-        left = self._without(own, basis, seen)
+            observed &= np.array([str(value) in usable for value in values.tolist()])
+            own = _indicators(values[observed], np.ones(int(observed.sum()), bool))
+        basis, n_taken = self._basis(observed)
+        left = self._without(own, basis, observed)
         scale = np.maximum((own - own.mean(0)) ** 2, 0).sum()
         rank = int((np.linalg.svd(left, compute_uv=False) ** 2 > ROUNDING * max(scale, 1.0)).sum())
         n_free = len(left) - n_taken - rank
@@ -197,11 +197,11 @@ class Adjustment:
             return None
 
         def compare(scores: NDArray[Any]) -> dict[str, Any]:
-            ranks = self._without(rankdata(scores[seen])[:, None], basis, seen)[:, 0]
+            ranks = self._without(rankdata(scores[observed])[:, None], basis, observed)[:, 0]
             whole = float(ranks @ ranks)
             fitted = left @ np.linalg.lstsq(left, ranks, rcond=None)[0]
             share = min(float(fitted @ ranks) / whole, 1.0) if whole > 0 else 0.0
-            found = {"n": int(seen.sum())}
+            result = {"n": int(observed.sum())}
             with np.errstate(divide="ignore"):
                 ratio = float(np.divide(share / rank, (1.0 - share) / n_free))
             if is_number:
@@ -210,14 +210,14 @@ class Adjustment:
                 p_value = float(2.0 * student.sf(abs(statistic), n_free))
                 return {
                     "test": "partial spearman",
-                    **found,
+                    **result,
                     "statistic": statistic,
                     "effect": effect,
                     "p_value": p_value,
                 }
             return {
                 "test": "rank ancova",
-                **found,
+                **result,
                 "statistic": ratio,
                 "effect": share,
                 "p_value": float(f.sf(ratio, rank, n_free)),
@@ -225,17 +225,17 @@ class Adjustment:
 
         return compare
 
-    def _basis(self, seen: NDArray[np.bool_]) -> tuple[NDArray[np.float64], int]:
+    def _basis(self, observed: NDArray[np.bool_]) -> tuple[NDArray[np.float64], int]:
         """Return an orthonormal basis of the design less the means of blocks, and the degrees of both."""
-        centered = _center(self.design[seen], None if self.blocks is None else self.blocks[seen])
+        centered = _center(self.design[observed], None if self.blocks is None else self.blocks[observed])
         left, size, _ = np.linalg.svd(centered, full_matrices=False)
-        kept = size > 1e-9 * max(float(size.max(initial=0.0)), 1e-300)
-        n_means = 1 if self.blocks is None else len(np.unique(self.blocks[seen]))
-        return left[:, kept], n_means + int(kept.sum())
+        independent = size > 1e-9 * max(float(size.max(initial=0.0)), 1e-300)
+        n_means = 1 if self.blocks is None else len(np.unique(self.blocks[observed]))
+        return left[:, independent], n_means + int(independent.sum())
 
-    def _without(self, values: NDArray[Any], basis: Any, seen: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _without(self, values: NDArray[Any], basis: Any, observed: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Return what the adjustment leaves of columns."""
-        centered = _center(values, None if self.blocks is None else self.blocks[seen])
+        centered = _center(values, None if self.blocks is None else self.blocks[observed])
         return np.asarray(centered - basis @ (basis.T @ centered))
 
 
@@ -249,10 +249,12 @@ def _center(values: NDArray[Any], blocks: NDArray[np.int64] | None) -> NDArray[n
     return np.asarray(values - (sums / np.bincount(codes)[:, None])[codes])
 
 
-def _indicators(values: NDArray[Any], seen: NDArray[np.bool_]) -> NDArray[np.float64]:
+def _indicators(values: NDArray[Any], observed: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return a column of zeros and ones for each level but the first; 0 where there is none."""
-    text = np.array([str(value) if there else "" for value, there in zip(values.tolist(), seen, strict=True)])
-    levels = np.unique(text[seen])
+    text = np.array(
+        [str(value) if there else "" for value, there in zip(values.tolist(), observed, strict=True)]
+    )
+    levels = np.unique(text[observed])
     return np.asarray(text[:, None] == levels[None, 1:], np.float64)
 
 

@@ -112,14 +112,14 @@ def enrich(
     for number, (name, row) in enumerate(inside.items()) if chosen else ():
         mask = row != 0
         values = _counted(loadings * np.where(mask, row, 1)[:, None], sign)
-        known = None if correlation is None else correlation[number]
-        if known is None:
+        mean_correlation = None if correlation is None else correlation[number]
+        if mean_correlation is None:
             statistic, p_value = _compare(values[mask], values[~mask], test)
         else:
-            statistic, p_value = _compare_correlated(values, mask, test, known)
+            statistic, p_value = _compare_correlated(values, mask, test, mean_correlation)
         rows += [
             {"factor": factor, "set": name, "size": int(mask.sum()), "statistic": s, "p_value": p}
-            | ({} if known is None else {"correlation": known[k]})
+            | ({} if mean_correlation is None else {"correlation": mean_correlation[k]})
             for k, (factor, s, p) in enumerate(zip(chosen, statistic, p_value, strict=True))
         ]
     columns = ["factor", "set", "size", "statistic", "p_value", *["correlation"] * correlation_adjusted]
@@ -149,8 +149,8 @@ def _directions(sets: Any, names: NDArray[Any]) -> tuple[dict[str, NDArray[np.in
     for name, group in members.items():
         if isinstance(group, str) or not isinstance(group, Iterable):
             raise InputError(f"sets[{name!r}]", group, "the names of its features, a list", "Correct it.")
-    found = {str(name): np.isin(names, list(group)).astype(np.int8) for name, group in members.items()}
-    return found, len(members)
+    directions = {str(name): np.isin(names, list(group)).astype(np.int8) for name, group in members.items()}
+    return directions, len(members)
 
 
 def _of_network(table: pd.DataFrame, names: NDArray[Any]) -> tuple[dict[str, NDArray[np.int8]], int]:
@@ -167,12 +167,12 @@ def _of_network(table: pd.DataFrame, names: NDArray[Any]) -> tuple[dict[str, NDA
         raise InputError("sets", f"{edge['source']}, {edge['target']} twice", expected, remedy)
     weight = table["weight"].to_numpy(float) if "weight" in table else np.ones(len(table))
     place = pd.Index(names.astype(str)).get_indexer(table["target"].astype(str))
-    found: dict[str, NDArray[np.int8]] = {}
+    directions: dict[str, NDArray[np.int8]] = {}
     for name, rows in table.groupby("source", sort=False, observed=True).indices.items():
-        found[str(name)] = np.zeros(len(names), np.int8)
+        directions[str(name)] = np.zeros(len(names), np.int8)
         rows = rows[place[rows] >= 0]
-        found[str(name)][place[rows]] = np.sign(weight[rows])
-    return found, len(found)
+        directions[str(name)][place[rows]] = np.sign(weight[rows])
+    return directions, len(directions)
 
 
 def _counted(loadings: NDArray[Any], sign: str) -> NDArray[Any]:
@@ -214,8 +214,8 @@ def mean_correlations(
     squares = np.zeros((len(directions), aligned.shape[1]))
     same = bool((aligned == 1.0).all())
     for number in range(dataset.n_blocks):
-        y, seen = dataset.views[view].kind.fill_missing(dataset.block(number, [view]).data[view])
-        standard = np.where(seen, (y - mean) * scale, 0.0)
+        y, observed = dataset.views[view].kind.fill_missing(dataset.block(number, [view]).data[view])
+        standard = np.where(observed, (y - mean) * scale, 0.0)
         for k in range(1 if same else aligned.shape[1]):
             squares[:, k] += ((members @ (standard * aligned[:, k]).T) ** 2).sum(axis=1)
     if same:
@@ -232,21 +232,21 @@ def _compare_correlated(
     from scipy.stats import t as student
 
     n, m = len(mask), int(mask.sum())
-    rest = n - m
+    n_outside = n - m
     if test == "rank":
         ranks = rankdata(values, axis=0)
         statistic = ranks[mask].sum(axis=0) - m * (m + 1) / 2
-        angle = np.arcsin(1.0) * m * rest + np.arcsin(0.5) * m * rest * (rest - 1)
-        angle = angle + np.arcsin(correlation / 2.0) * m * (m - 1) * rest * (rest - 1)
-        angle = angle + np.arcsin((correlation + 1.0) / 2.0) * m * (m - 1) * rest
+        angle = np.arcsin(1.0) * m * n_outside + np.arcsin(0.5) * m * n_outside * (n_outside - 1)
+        angle = angle + np.arcsin(correlation / 2.0) * m * (m - 1) * n_outside * (n_outside - 1)
+        angle = angle + np.arcsin((correlation + 1.0) / 2.0) * m * (m - 1) * n_outside
         ties = [np.unique(column, return_counts=True)[1].astype(float) for column in ranks.T]
         tied = np.array([(t**3 - t).sum() / (n**3 - n) for t in ties])
         variance = angle / (2.0 * np.pi) * (1.0 - tied)
-        z = (statistic - 0.5 - m * rest / 2.0) / np.sqrt(np.where(variance > 0, variance, np.inf))
+        z = (statistic - 0.5 - m * n_outside / 2.0) / np.sqrt(np.where(variance > 0, variance, np.inf))
         return statistic, np.where(variance > 0, norm.sf(z), 1.0)
     difference = values[mask].mean(axis=0) - values[~mask].mean(axis=0)
-    spread = m * values[mask].var(axis=0) + rest * values[~mask].var(axis=0)
-    variance = spread / (n - 2) * ((1.0 + (m - 1) * correlation) / m + 1.0 / rest)
+    spread = m * values[mask].var(axis=0) + n_outside * values[~mask].var(axis=0)
+    variance = spread / (n - 2) * ((1.0 + (m - 1) * correlation) / m + 1.0 / n_outside)
     statistic = np.where(variance > 0, difference / np.sqrt(np.where(variance > 0, variance, 1.0)), 0.0)
     return statistic, np.where(variance > 0, student.sf(statistic, n - 2), 1.0)
 
@@ -256,11 +256,11 @@ def _compare(inside: Any, outside: Any, test: str) -> tuple[Any, Any]:
     from scipy.stats import mannwhitneyu, ttest_ind
 
     flat = np.ptp(np.concatenate([inside, outside]), axis=0) == 0
-    found: Any
+    test_result: Any
     if test == "rank":
-        found = mannwhitneyu(inside, outside, alternative="greater", method="asymptotic")
+        test_result = mannwhitneyu(inside, outside, alternative="greater", method="asymptotic")
     else:
         with np.errstate(invalid="ignore", divide="ignore"):
-            found = ttest_ind(inside, outside, equal_var=False, alternative="greater")
-    p_value = np.where(flat | ~np.isfinite(found.pvalue), 1.0, found.pvalue)
-    return np.asarray(found.statistic, float), p_value
+            test_result = ttest_ind(inside, outside, equal_var=False, alternative="greater")
+    p_value = np.where(flat | ~np.isfinite(test_result.pvalue), 1.0, test_result.pvalue)
+    return np.asarray(test_result.statistic, float), p_value

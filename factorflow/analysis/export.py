@@ -168,8 +168,8 @@ def export_tables(
                 table: Any = posterior.variable(f"{kind}_{view}").to_pandas()
                 tables[f"{kind}_{view}"] = table.to_frame(kind) if isinstance(table, pd.Series) else table
         if posterior.has(f"coefficients_{view}"):  # a unit of the column
-            found = coefficients(posterior, view, total=False)["mean"]
-            tables[f"coefficients_{view}"] = found.transpose(f"feature_{view}", "covariate").to_pandas()
+            weights = coefficients(posterior, view, total=False)["mean"]
+            tables[f"coefficients_{view}"] = weights.transpose(f"feature_{view}", "covariate").to_pandas()
     if posterior.has("variance_explained"):
         tables["variance_explained"] = (
             variance_explained(posterior)["variance_explained"].transpose("factor", "view").to_pandas()

@@ -82,10 +82,10 @@ def match_factors(
 
     if len(posteriors) < 2:
         raise InputError("posteriors", len(posteriors), "at least two", "Fit with several seeds.")
-    for given in posteriors:
-        if not hasattr(given, "factors"):
+    for posterior in posteriors:
+        if not hasattr(posterior, "factors"):
             remedy = "Open a path with factorflow.open_posterior."
-            raise InputError("posteriors", type(given).__name__, "posteriors", remedy)
+            raise InputError("posteriors", type(posterior).__name__, "posteriors", remedy)
     if by not in ("scores", "loadings"):
         raise InputError("by", by, '"scores" or "loadings"', "Use scores for the same samples.")
     if isinstance(reference, bool) or reference not in range(len(posteriors)):
@@ -99,9 +99,9 @@ def match_factors(
         _check_names(first, other, by)
         correlation = _correlation(_profile(first, by), _profile(other, by))
         ours, theirs = linear_sum_assignment(np.abs(correlation), maximize=True)
-        found = dict(zip(ours.tolist(), theirs.tolist(), strict=True))
+        partners = dict(zip(ours.tolist(), theirs.tolist(), strict=True))
         for k, factor in enumerate(first.factors):
-            j = found.get(k)
+            j = partners.get(k)
             rows.append(
                 {
                     "run": run,
@@ -154,8 +154,8 @@ def _profile(posterior: StoredPosterior, by: str) -> pd.DataFrame:
         index = [f"{view}/{name}" for name in posterior.features(view)]
         loadings = posterior.loadings(view)
         if "factor" not in loadings.dims:
-            found, expected = f"loadings by {', '.join(map(str, loadings.dims))}", "loadings by factor"
-            raise InputError("posteriors", found, expected, "Identities and attributes are not matched.")
+            actual, expected = f"loadings by {', '.join(map(str, loadings.dims))}", "loadings by factor"
+            raise InputError("posteriors", actual, expected, "Identities and attributes are not matched.")
         values = loadings.values
         scale = (
             np.sqrt(np.sum(values**2) / max(1, values.size)) or 1.0

@@ -300,8 +300,8 @@ def _write_data(file: Any, posterior: StoredPosterior, view: str, sample_groups:
     filled = np.zeros(len(groups), int)
     for number in range(dataset.n_blocks):
         block = dataset.block(number, [view])
-        seen = dataset.views[view].kind.observed(block.data[view])
-        values = np.where(seen, block.data[view], np.nan).astype(np.float64)
+        observed = dataset.views[view].kind.observed(block.data[view])
+        values = np.where(observed, block.data[view], np.nan).astype(np.float64)
         mine = codes[block.start : block.start + block.n_rows]
         for g in range(len(groups)):
             part = values[mine == g] - centre

@@ -45,20 +45,20 @@ def cox_regression(
     time, event = as_numbers(times), _as_events(events)
     if time.dtype.kind != "f" or (time[np.isfinite(time)] < 0).any():
         raise InputError("survival", str(times.name), "a column of times, 0 or more", "Name another.")
-    seen = np.isfinite(time) & np.isfinite(event)
-    seen &= True if adjustment is None else adjustment.known
-    if event[seen].sum() < MIN_EVENTS:
-        found = f"{int(event[seen].sum())} events in {events.name}"
-        raise InputError("survival", found, f"at least {MIN_EVENTS}", "Name the column of events second.")
-    design = np.empty((int(seen.sum()), 0)) if adjustment is None else adjustment.design[seen]
+    observed = np.isfinite(time) & np.isfinite(event)
+    observed &= True if adjustment is None else adjustment.known
+    if event[observed].sum() < MIN_EVENTS:
+        actual = f"{int(event[observed].sum())} events in {events.name}"
+        raise InputError("survival", actual, f"at least {MIN_EVENTS}", "Name the column of events second.")
+    design = np.empty((int(observed.sum()), 0)) if adjustment is None else adjustment.design[observed]
     design = _scaled(design)
-    strata = None if adjustment is None or adjustment.blocks is None else adjustment.blocks[seen]
+    strata = None if adjustment is None or adjustment.blocks is None else adjustment.blocks[observed]
     rows = []
-    for score in scores[seen].T:
-        row = {"test": "cox", "n": int(seen.sum()), "statistic": np.nan, "effect": np.nan, "p_value": 1.0}
+    for score in scores[observed].T:
+        row = {"test": "cox", "n": int(observed.sum()), "statistic": np.nan, "effect": np.nan, "p_value": 1.0}
         if np.ptp(score) > 0:
             columns = np.column_stack([_scaled(score[:, None]), design])
-            model = PHReg(time[seen], columns, status=event[seen], strata=strata, ties="efron")
+            model = PHReg(time[observed], columns, status=event[observed], strata=strata, ties="efron")
             fit = model.fit(disp=0)
             row |= {
                 "statistic": float(fit.tvalues[0]),
@@ -78,11 +78,11 @@ def _scaled(values: NDArray[Any]) -> NDArray[np.float64]:
 def _as_events(column: pd.Series[Any]) -> NDArray[np.float64]:
     """Return 1 where an event was seen, 0 where not, NaN where that is missing."""
     names = {"true": 1.0, "false": 0.0, "1": 1.0, "0": 0.0, "1.0": 1.0, "0.0": 0.0}
-    found = np.full(len(column), np.nan)
+    events = np.full(len(column), np.nan)
     for i, (value, there) in enumerate(zip(column.tolist(), column.notna(), strict=True)):
         if there and value != "":
             if str(value).lower() not in names:
                 expected = "a column of truth values, or of 1 where the event was seen and 0 where not"
                 raise InputError("survival", f"{column.name}: {value!r}", expected, "Name another.")
-            found[i] = names[str(value).lower()]
-    return found
+            events[i] = names[str(value).lower()]
+    return events

@@ -412,8 +412,8 @@ class FamilyMethods(AnalysisMethods):
         place, where = executor_options(executor)
         options = parse_config(ResumeOptions, {"workers": workers} | where)
         tree: Any = run.project(self, dataset, 1, options, place=place, scored=(n_draws, n_repeats))
-        found: xr.Dataset = tree[self.main_group].to_dataset(inherit=False)
-        return found[["log_likelihood", "log_likelihood_error"]]
+        stored: xr.Dataset = tree[self.main_group].to_dataset(inherit=False)
+        return stored[["log_likelihood", "log_likelihood_error"]]
 
     def generate(self, n_samples: int, seed: int = 0) -> dict[str, xr.DataArray]:
         """Return new samples of the model, by view; of models that can.

@@ -39,7 +39,7 @@ def split_options(
     data: Any,
     model: ModelConfig | Mapping[str, Any] | None,
     options: Mapping[str, Any],
-    known: tuple[str, ...],
+    option_names: tuple[str, ...],
 ) -> tuple[ModelConfig | Mapping[str, Any], dict[str, Any]]:
     """Return the model of a fit, and the options of `write_dataset`.
 
@@ -51,7 +51,7 @@ def split_options(
         As for `fit`; left out, the default model takes the options that are not those of `write_dataset`.
     options : mapping
         Keywords of `fit` besides its own.
-    known : tuple of str
+    option_names : tuple of str
         Its own.
 
     Raises
@@ -60,24 +60,24 @@ def split_options(
         For an option that does not exist, or that does nothing here.
     """
     stored, default = is_stored(data), registered_models()[default_family()]
-    written = tuple(name for name in inspect.signature(write_dataset).parameters if name not in OWN)
+    of_datasets = tuple(name for name in inspect.signature(write_dataset).parameters if name not in OWN)
     modelled = tuple(name for name in default.model_fields if name != "model")
     of_data: dict[str, Any] = {}
     of_model: dict[str, Any] = {}
     for name, value in options.items():
-        if name in written and not stored:
+        if name in of_datasets and not stored:
             of_data[name] = value
         elif name in modelled and model is None:
             of_model[name] = value
         elif name in modelled:
             remedy = f"Give it to the model: models.{default.__name__}({name}=...)."
             raise InputError(name, value, "left out beside {model}", remedy, model=...)
-        elif name in written:
+        elif name in of_datasets:
             expected = "left out: the dataset is written already"
             remedy = f"Write it again: write_dataset(path, views, {name}=...)."
             raise InputError(name, value, expected, remedy)
         else:
-            raise OptionError(name, value, None, "factorflow.fit", (*known, *written, *modelled))
+            raise OptionError(name, value, None, "factorflow.fit", (*option_names, *of_datasets, *modelled))
     return default(**of_model) if model is None else model, of_data
 
 

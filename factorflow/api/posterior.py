@@ -220,7 +220,7 @@ class Posterior(PredictionMethods):
         options = {"workers": workers, "memory_limit": memory_limit} | where
         parse_config(ProjectOptions, {"iterations": iterations, **options})
         with watching(progress, on_event, "preparing the projection") as watch:
-            found = run.project(
+            projection = run.project(
                 self,
                 dataset,
                 iterations,
@@ -232,7 +232,7 @@ class Posterior(PredictionMethods):
                 on_event=watch,
                 covariates=covariates,
             )
-        return log_findings(as_posterior(found))
+        return log_findings(as_posterior(projection))
 
     def sample(self, n_draws: int = 100, seed: int = 0) -> Posterior:
         """Return this posterior with draws from its variational distribution.
@@ -402,9 +402,9 @@ class Posterior(PredictionMethods):
         return summary.as_html(self, self.findings)
 
 
-def as_posterior(found: xr.DataTree | Path | RemotePath) -> Posterior:
+def as_posterior(source: xr.DataTree | Path | RemotePath) -> Posterior:
     """Return the result of a run, a tree in memory or the store at a path, as a posterior."""
-    return open_posterior(found) if isinstance(found, os.PathLike | RemotePath) else Posterior(found)
+    return open_posterior(source) if isinstance(source, os.PathLike | RemotePath) else Posterior(source)
 
 
 def write_card(posterior: Posterior) -> Posterior:

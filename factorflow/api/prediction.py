@@ -153,8 +153,8 @@ class PredictionMethods(VarianceMethods):
         >>> tree["log_likelihood/rna"].dims
         ('chain', 'draw', 'entry_rna')
         """
-        known = [view.name for view in self.meta.value_views]
-        chosen = known if log_likelihood is True else log_likelihood or []
+        view_names = [view.name for view in self.meta.value_views]
+        chosen = view_names if log_likelihood is True else log_likelihood or []
         chosen = [chosen] if isinstance(chosen, str) else list(chosen)
         views = [self.check_explained(view) for view in chosen]
         return arviz_tree(self, views, rows_of(self, start, stop, None), samples=samples)

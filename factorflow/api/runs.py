@@ -107,15 +107,15 @@ def fit(
     >>> factorflow.fit({"rna": rna}, n_factors=2, max_iter=10).factors
     ['Factor1', 'Factor2']
     """
-    given = {name: value for name, value in locals().items() if name in RunOptions.model_fields}
-    del given["executor"]
+    options_of_run = {name: value for name, value in locals().items() if name in RunOptions.model_fields}
+    del options_of_run["executor"]
     place, where = executor_options(executor)
-    settings = parse_config(RunOptions, given | where)
+    settings = parse_config(RunOptions, options_of_run | where)
     model, of_data = split_options(data, model, options, _OWN)
-    shown = on_event is None if progress is None else progress
+    show_progress = on_event is None if progress is None else progress
     with watching(progress, on_event, preparation_text(executor)) as watch:
-        found = run.fit(
-            as_dataset(data, of_data, say if shown else partial(LOGGER.info, "%s")),
+        tree = run.fit(
+            as_dataset(data, of_data, say if show_progress else partial(LOGGER.info, "%s")),
             model,
             settings,
             out=out,
@@ -125,7 +125,7 @@ def fit(
             place=place,
             on_event=watch,
         )
-    return write_card(log_findings(as_posterior(found)))
+    return write_card(log_findings(as_posterior(tree)))
 
 
 def preparation_text(executor: Place) -> str:

@@ -45,8 +45,8 @@ for command in MOVED:
     )
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from factorflow import __version__
 
         print(f"factorflow {__version__}")

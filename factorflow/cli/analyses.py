@@ -58,14 +58,14 @@ def associate(
     from factorflow.data.ingest.metadata import read_metadata
 
     table = None if metadata is None else read_metadata(metadata, "metadata")
-    found = open_posterior(posterior).associate(
+    results = open_posterior(posterior).associate(
         columns or None,
         table,
         adjust=adjust or None,
         blocks=blocks,
         survival=times,  # type: ignore[arg-type]  # their number is checked there
     )
-    return _write_table(found, out, overwrite)
+    return _write_table(results, out, overwrite)
 
 
 def enrich(
@@ -88,10 +88,10 @@ def enrich(
     """Test feature sets among the large loadings of each factor; p-values are corrected."""
     from factorflow import open_posterior
 
-    found = open_posterior(posterior).enrich(
+    results = open_posterior(posterior).enrich(
         view, sets, sign=sign, test=test, min_size=min_size, correlation_adjusted=correlation_adjusted
     )
-    return _write_table(found, out, overwrite)
+    return _write_table(results, out, overwrite)
 
 
 def match(
@@ -109,11 +109,11 @@ def match(
     from factorflow import open_posterior
     from factorflow.analysis import match_factors
 
-    found = match_factors([open_posterior(path) for path in posteriors], by)
-    shown = _write_table(found.table, out, overwrite)
-    stability = {str(name): float(value) for name, value in found.stability.items()}
-    text = f"{shown.text}\n\nstability of the factors of {posteriors[0]}\n{render(stability, '  ')}"
-    return DisplayedResult({**shown.data, "stability": stability}, text)
+    matches = match_factors([open_posterior(path) for path in posteriors], by)
+    written_table = _write_table(matches.table, out, overwrite)
+    stability = {str(name): float(value) for name, value in matches.stability.items()}
+    text = f"{written_table.text}\n\nstability of the factors of {posteriors[0]}\n{render(stability, '  ')}"
+    return DisplayedResult({**written_table.data, "stability": stability}, text)
 
 
 def consensus(
@@ -191,13 +191,13 @@ def interpolate(
     opened, target = open_posterior(posterior), output_location(out)
     _check_out(target, overwrite)
     places = read_metadata(at, "at", TableFormat(index_col=False))
-    found = opened.interpolate(places, groups or None, view, interval)
-    table = found.to_dataframe()
-    keys = [name for name in found.coords if name not in table.index.names]
+    curves = opened.interpolate(places, groups or None, view, interval)
+    table = curves.to_dataframe()
+    keys = [name for name in curves.coords if name not in table.index.names]
     table = table.reset_index(level=1)
     values = [name for name in table.columns if name not in keys]
     _save(table[[*keys, *values]], target)
-    return {"written": str(out), "n_points": found.sizes["point"], "n_rows": len(table)}
+    return {"written": str(out), "n_points": curves.sizes["point"], "n_rows": len(table)}
 
 
 def _write_table(table: pd.DataFrame, out: Path | None, overwrite: bool) -> DisplayedResult:

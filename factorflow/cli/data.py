@@ -125,8 +125,8 @@ def simulate(
     if out is None:
         raise InputError("out", "nothing", "a path", "Give --out, or --settings to list what can be set.")
     options = suited | {name: value_of(text) for name, text in assignments("set", settings or []).items()}
-    made = make(kind, out, seed=seed, overwrite=overwrite, **options)
-    return DisplayedResult(made.describe(), repr(made))
+    dataset = make(kind, out, seed=seed, overwrite=overwrite, **options)
+    return DisplayedResult(dataset.describe(), repr(dataset))
 
 
 def _simulator_of(kind: str) -> tuple[str, dict[str, Any]]:
@@ -149,9 +149,9 @@ def _settings_of(kind: str, more: dict[str, Any]) -> DisplayedResult:
 
     simulator, suited = find_simulator(kind)
     suited = suited | more
-    about, _, rest = (getdoc(simulator) or "").partition("Parameters\n----------\n")
+    about, _, parameter_section = (getdoc(simulator) or "").partition("Parameters\n----------\n")
     noise = list(signature(simulator).parameters)[1]  # handed over by `simulate`, not set
-    settings = re.sub(rf"(?m)^{noise} : .*\n(    .*\n)*", "", rest.partition("\n\n")[0])
+    settings = re.sub(rf"(?m)^{noise} : .*\n(    .*\n)*", "", parameter_section.partition("\n\n")[0])
     lines = [about.rstrip(), "", settings]
     if suited:
         lines += ["", "Set already: " + ", ".join(f"{name}={value}" for name, value in suited.items())]

@@ -48,10 +48,10 @@ def plot(
     if target.suffix.lower() not in FORMATS:
         raise InputError("out", str(out), "a name that ends in .png, .svg or .pdf", "Rename it.")
     check_free(target, overwrite)
-    given = {key: _value(text) for key, text in assignments("set", settings or ()).items()}
-    if "ax" in given:
+    arguments = {key: _value(text) for key, text in assignments("set", settings or ()).items()}
+    if "ax" in arguments:
         raise InputError("set", "ax", "an argument that can be written", "Leave it out.")
-    figure = getattr(opened.plot, name)(**given).figure
+    figure = getattr(opened.plot, name)(**arguments).figure
     with new_file(target, "out") as file:
         figure.savefig(file, format=target.suffix[1:].lower(), dpi=dpi)
     return {"figure": str(out)}

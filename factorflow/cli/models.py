@@ -29,16 +29,16 @@ def models(
     """List the families of models, or the options of one: values, default, description."""
     from factorflow.models.registry import registered_models
 
-    known = registered_models()
+    families = registered_models()
     if name is None:
-        rows = {family: (kind.__doc__ or "").split("\n\n")[0] for family, kind in known.items()}
+        rows = {family: (kind.__doc__ or "").split("\n\n")[0] for family, kind in families.items()}
         width = max(map(len, rows))
         lines = [f"{family:<{width}}  {text}" for family, text in rows.items()]
         lines += ["", "`factorflow models NAME` lists the options of one."]
         return DisplayedResult({"models": rows}, "\n".join(lines))
-    if name not in known:
-        raise InputError("NAME", name, f"one of {', '.join(known)}", "Choose one of these names.")
-    kind = known[name]
+    if name not in families:
+        raise InputError("NAME", name, f"one of {', '.join(families)}", "Choose one of these names.")
+    kind = families[name]
     options, about = describe(kind), (kind.__doc__ or "").split("\n\n")[0]
     data = {"model": name, "class": kind.of, "description": about, "options": options}
     lines = [f"{name}: {about}", f"In a shell --model {name} --set OPTION=VALUE; in Python {kind.of}.", ""]

@@ -65,9 +65,9 @@ class ModelOptions(Options):
             values = self.values()
         except InputError:
             return wording
-        written = {**wording.written, **dict.fromkeys(names_set(self.set), "--set")}
+        flags = {**wording.written, **dict.fromkeys(names_set(self.set), "--set")}
         file = None if self.config is None else str(self.config)
-        return replace(wording, model=values, file=file, written=written)
+        return replace(wording, model=values, file=file, written=flags)
 
     def values(self) -> dict[str, Any]:
         """Return the options: those of the file, overruled by those of the command line.
@@ -84,18 +84,18 @@ class ModelOptions(Options):
         return options if "model" in options else {"model": default_family(), **options}
 
 
-def from_config(given: Mapping[str, Any]) -> dict[str, Any]:
+def from_config(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the run options of the model's options file that the command line does not give.
 
     Parameters
     ----------
-    given : mapping
+    arguments : mapping
         What was typed, by name.
     """
-    if given.get("config") is None or given.get(PLACE, "") is not None:
+    if arguments.get("config") is None or arguments.get(PLACE, "") is not None:
         return {}
-    found = _read_options(given["config"])
-    return {PLACE: found[PLACE]} if PLACE in found else {}
+    config_values = _read_options(arguments["config"])
+    return {PLACE: config_values[PLACE]} if PLACE in config_values else {}
 
 
 def assignments(parameter: str, texts: Sequence[str]) -> dict[str, str]:
@@ -106,15 +106,15 @@ def assignments(parameter: str, texts: Sequence[str]) -> dict[str, str]:
     InputError
         For a text without an equals sign, or a name given twice.
     """
-    found: dict[str, str] = {}
+    values_by_name: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise InputError(parameter, text, "NAME=VALUE", "Put an equals sign between the two.")
-        if name in found:
+        if name in values_by_name:
             raise InputError(parameter, text, f"one value for {name}", "Leave the other one out.")
-        found[name] = value
-    return found
+        values_by_name[name] = value
+    return values_by_name
 
 
 def names_set(texts: Sequence[str] | None) -> frozenset[str]:
@@ -180,10 +180,10 @@ def _complete_assignment(ctx: typer.Context, incomplete: str) -> list[str]:
 
     family = registered_models().get(ctx.params.get("model") or default_family())
     name, equals, value = incomplete.partition("=")
-    known = {option["option"]: option for option in describe(family)} if family else {}
+    options = {option["option"]: option for option in describe(family)} if family else {}
     if not equals:
-        return [f"{option}=" for option in known if option.startswith(name)]
-    choices = known.get(name, {}).get("values", "").split(" or ")
+        return [f"{option}=" for option in options if option.startswith(name)]
+    choices = options.get(name, {}).get("values", "").split(" or ")
     return [f"{name}={choice}" for choice in choices if " " not in choice and choice.startswith(value)]
 
 

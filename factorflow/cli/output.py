@@ -94,8 +94,8 @@ def describe_posterior(
 def without_findings(data: Mapping[str, Any]) -> DisplayedResult:
     """Return a result whose text omits findings, which are printed separately, and empty entries."""
     empty: tuple[Any, ...] = (None, "", [], {})
-    shown = {name: value for name, value in data.items() if name != "findings" and value not in empty}
-    return DisplayedResult(data, render(shown))
+    remaining = {name: value for name, value in data.items() if name != "findings" and value not in empty}
+    return DisplayedResult(data, render(remaining))
 
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as JSON.")]
@@ -112,10 +112,10 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
 
     def decorate(function: Callable[..., Result]) -> Callable[..., None]:
         hints = get_type_hints(function, include_extras=True)
-        given = inspect.signature(function).parameters.values()
-        groups = {p.name: hints[p.name] for p in given if has_group(hints[p.name])}
+        own_parameters = inspect.signature(function).parameters.values()
+        groups = {p.name: hints[p.name] for p in own_parameters if has_group(hints[p.name])}
         by_name: dict[str, inspect.Parameter] = {}
-        for parameter in given:
+        for parameter in own_parameters:
             if parameter.name in groups:
                 for option in options_of(parameter, groups[parameter.name]):
                     by_name.setdefault(option.name, option)  # one flag, where a run and a source have it
@@ -145,14 +145,16 @@ def command(app: typer.Typer) -> Callable[[Callable[..., Result]], Callable[...,
                     result = function(*args, **kwargs)
             except BaseException as error:
                 raise typer.Exit(_report(error, json_output, debug, wording)) from None
-            shown = result if isinstance(result, DisplayedResult) else DisplayedResult(result, render(result))
-            wording = wording if shown.model is None else replace(wording, model=shown.model)
-            for finding in shown.findings:
+            displayed = (
+                result if isinstance(result, DisplayedResult) else DisplayedResult(result, render(result))
+            )
+            wording = wording if displayed.model is None else replace(wording, model=displayed.model)
+            for finding in displayed.findings:
                 parts = wording.text(finding["message"]), wording.text(finding["remedy"])
                 print("warning:", *parts, file=sys.stderr)
-            text = shown.text(wording.text) if callable(shown.text) else shown.text
-            _print_result(as_json(shown.data, wording.text) if json_output else text)
-            if shown.data.get("ok") is False:
+            text = displayed.text(wording.text) if callable(displayed.text) else displayed.text
+            _print_result(as_json(displayed.data, wording.text) if json_output else text)
+            if displayed.data.get("ok") is False:
                 raise typer.Exit(FAILED)
 
         extra = [
@@ -187,10 +189,10 @@ def _print_result(text: str) -> None:
         raise typer.Exit(FAILED) from None
 
 
-def _assigned_names(given: Mapping[str, Any]) -> dict[str, str]:
+def _assigned_names(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Return the names that were given values behind a flag, ``--set NAME=VALUE``, each with the flag."""
     flags = {"settings": "--set", "grid": "--grid"}
-    texts = {flag: given.get(key) for key, flag in flags.items()}
+    texts = {flag: arguments.get(key) for key, flag in flags.items()}
     return {name: flag for flag, each in texts.items() if isinstance(each, list) for name in names_set(each)}
 
 
@@ -258,13 +260,15 @@ IN_PYTHON = {
 
 def _flags_of(parameter: inspect.Parameter) -> dict[str, Flag]:
     """Return how a parameter is typed, by its names in Python."""
-    said = next((m for m in getattr(parameter.annotation, "__metadata__", ()) if hasattr(m, "help")), None)
+    option_info = next(
+        (m for m in getattr(parameter.annotation, "__metadata__", ()) if hasattr(m, "help")), None
+    )
     names = [parameter.name, *IN_PYTHON.get(parameter.name, ())]
-    if isinstance(said, typer.models.ArgumentInfo):
-        word = str(said.metavar or parameter.name.upper()).split()[0].rstrip(".")
+    if isinstance(option_info, typer.models.ArgumentInfo):
+        word = str(option_info.metavar or parameter.name.upper()).split()[0].rstrip(".")
         return dict.fromkeys(names, Flag(word))
-    given = (getattr(said, "default", None), *(getattr(said, "param_decls", None) or ()))
-    declared = [text for text in given if isinstance(text, str) and text.startswith("--")]
+    declarations = (getattr(option_info, "default", None), *(getattr(option_info, "param_decls", None) or ()))
+    declared = [text for text in declarations if isinstance(text, str) and text.startswith("--")]
     name = declared[0].partition("/")[0] if declared else "--" + parameter.name.replace("_", "-")
     flag = Flag(name, is_switch=bool in (parameter.annotation, *get_args(parameter.annotation)))
     return dict.fromkeys(names, flag)

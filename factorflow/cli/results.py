@@ -110,8 +110,10 @@ def project(
         raise InputError(
             "covariates", str(covariates), "one of the two options", "Leave out --no-covariates."
         )
-    given = False if no_covariates else covariates
-    projected = factorflow.project(opened, dataset, out=out, covariates=given, **options.arguments())
+    covariate_source = False if no_covariates else covariates
+    projected = factorflow.project(
+        opened, dataset, out=out, covariates=covariate_source, **options.arguments()
+    )
     findings = [asdict(finding) for finding in projected.findings]
     return report_findings(
         {"posterior": str(out), "n_samples": len(projected.obs_names), "findings": findings},
@@ -258,8 +260,8 @@ def _prediction(path: Location) -> None:
     """Check that a path is a prediction: a Zarr group of values, not a dataset or posterior."""
     try:
         attributes = json.loads((path / "zarr.json").read_text(encoding="utf-8"))["attributes"]
-        known = "schema" not in attributes and (path / "mean" / "zarr.json").exists()
+        is_prediction = "schema" not in attributes and (path / "mean" / "zarr.json").exists()
     except (OSError, ValueError, KeyError, TypeError):
-        known = False
-    if not known:
+        is_prediction = False
+    if not is_prediction:
         raise InputError("out", str(path), "a prediction to overwrite", "Choose another path, or remove it.")

@@ -102,9 +102,9 @@ class Wording:
         """Return an option with a value as it is typed, in the file of the model if it is one."""
         owner, _, name = name.rpartition(".")
         if name in self._model_options() and (owner or name in self.model or name not in self.flags):
-            shown = plain("..." if value is ... else value)
+            value_text = plain("..." if value is ... else value)
             in_file = self.file is not None and name not in self.written
-            return f"`{name}: {shown}`" if in_file else shlex.join(["--set", f"{name}={shown}"])
+            return f"`{name}: {value_text}`" if in_file else shlex.join(["--set", f"{name}={value_text}"])
         flag = self.flags.get(name) or self.others.get(name)
         return python_option(name, value) if flag is None else flag.with_value(value)
 

@@ -45,9 +45,9 @@ class AlignedDataset:
     @cached_property
     def fingerprint(self) -> str:
         """Of the dataset, and of what is taken from it: blocks that are kept are those of one model."""
-        names = {view: [str(name) for name in found] for view, found in self.features.items()}
-        taken = json.dumps([names, self.fitted.groups]).encode()
-        return f"{self.dataset.fingerprint} for {hashlib.sha256(taken).hexdigest()}"
+        names = {view: [str(name) for name in feature_names] for view, feature_names in self.features.items()}
+        description = json.dumps([names, self.fitted.groups]).encode()
+        return f"{self.dataset.fingerprint} for {hashlib.sha256(description).hexdigest()}"
 
     @property
     def path(self) -> Any:
@@ -82,14 +82,14 @@ class AlignedDataset:
     def moments(self, view: str, *names: str) -> dict[str, Any]:
         """Return moments of the features of the model, as `Dataset.moments`; of absent ones NaN, or 0."""
         ours, theirs = self._where.get(view, ((), ()))
-        found = {}
-        given = self.dataset.moments(view, *names) if view in self._where else {}
-        for name in given or names:
+        moments = {}
+        stored = self.dataset.moments(view, *names) if view in self._where else {}
+        for name in stored or names:
             absent = 0 if name == "n_observed" else np.nan
-            found[name] = np.full(self.views[view].n_features, absent, dtype=np.asarray(absent).dtype)
-            if name in given:
-                found[name][ours] = given[name][theirs]
-        return found
+            moments[name] = np.full(self.views[view].n_features, absent, dtype=np.asarray(absent).dtype)
+            if name in stored:
+                moments[name][ours] = stored[name][theirs]
+        return moments
 
     @property
     def meta(self) -> Meta:
@@ -120,10 +120,10 @@ class AlignedDataset:
                 )
             of_new = self.dataset.views[view.name].aux if view.name in shared else view.aux
             if of_new != view.aux and "trials" in (of_new, view.aux):
-                found = "numbers of trials" if of_new else "no numbers of trials"
+                difference = "numbers of trials" if of_new else "no numbers of trials"
                 raise InputError(
                     f"view {view.name}",
-                    found,
+                    difference,
                     "as in the fitted model",
                     "Write the new samples alike: trials.",
                 )
@@ -145,8 +145,8 @@ class AlignedDataset:
         As `Dataset.read`, but nothing is held out.
         """
         chosen = [view for view in self.fitted.views if views is None or view.name in views]
-        known = [view.name for view in chosen if view.name in self._where]
-        block, _ = self.dataset.read(number, known or self._shared_views[:1], sparse=sparse)
+        views_there = [view.name for view in chosen if view.name in self._where]
+        block, _ = self.dataset.read(number, views_there or self._shared_views[:1], sparse=sparse)
         columns = dict(block.columns)
         if "group" in columns:
             columns["group"] = self._groups[columns["group"]]
@@ -189,13 +189,13 @@ class AlignedDataset:
     @cached_property
     def _where(self) -> dict[str, tuple[Any, Any]]:
         """Of each view there is, the positions of the features both have: fitted, and new."""
-        found = {}
+        positions = {}
         for view in self._shared_views:
             _, ours, theirs = np.intersect1d(
                 self.features[view], self.dataset.features(view), return_indices=True
             )
-            found[view] = ours, theirs
-        return found
+            positions[view] = ours, theirs
+        return positions
 
     def _check_features(self) -> None:
         """Refuse samples of which nothing was measured that the model knows: they have the prior's scores."""

@@ -83,18 +83,20 @@ def read_columns(
     dataset: Any, columns: Sequence[Column], start: int = 0, stop: int | None = None
 ) -> dict[str, NDArray[Any]]:
     """Return columns of the sample metadata as `Covariates.encode` takes them."""
-    found = dataset.obs_columns([column.name for column in columns], start, stop)
-    return {column.name: _as_coded(column, found[column.name]) for column in columns}
+    stored = dataset.obs_columns([column.name for column in columns], start, stop)
+    return {column.name: _as_coded(column, stored[column.name]) for column in columns}
 
 
-def code_covariates(dataset: Dataset, given: str | Sequence[str], option: str = "covariates") -> Covariates:
+def code_covariates(
+    dataset: Dataset, specification: str | Sequence[str], option: str = "covariates"
+) -> Covariates:
     """Return how columns of the sample metadata are coded for a fit.
 
     Parameters
     ----------
     dataset : Dataset
         The samples.
-    given : str or sequence of str
+    specification : str or sequence of str
         Names of columns, or a formula: ``~ age + batch + age:sex``; ``C(batch)`` are categories even if they
         are numbers.
     option : str
@@ -109,19 +111,21 @@ def code_covariates(dataset: Dataset, given: str | Sequence[str], option: str = 
     InputError
         When there is no such column, one does not vary, or has too many levels.
     """
-    terms, forced = _terms(given, option)
+    terms, forced = _terms(specification, option)
     columns = {}
     for name in dict.fromkeys(column for term in terms for column in term):
         columns[name] = _coded_column(dataset, name, option, categories=name in forced)
-    found = Covariates(tuple(columns.values()), tuple(map(Term, terms)))
-    total, products = np.zeros(len(found)), np.zeros((len(found), len(found)))
-    for part in _parts(dataset, found):
+    covariates = Covariates(tuple(columns.values()), tuple(map(Term, terms)))
+    total, products = np.zeros(len(covariates)), np.zeros((len(covariates), len(covariates)))
+    for part in _parts(dataset, covariates):
         total += part.sum(axis=0)
-    means = np.split(total / dataset.n_rows, np.flatnonzero(np.diff(found.groups)) + 1)
-    found = replace(found, terms=tuple(Term(t, tuple(m.tolist())) for t, m in zip(terms, means, strict=True)))
-    for part in _parts(dataset, found):
+    means = np.split(total / dataset.n_rows, np.flatnonzero(np.diff(covariates.groups)) + 1)
+    covariates = replace(
+        covariates, terms=tuple(Term(t, tuple(m.tolist())) for t, m in zip(terms, means, strict=True))
+    )
+    for part in _parts(dataset, covariates):
         products += part.T @ part
-    return replace(found, second=tuple(pack(products / dataset.n_rows).tolist()))
+    return replace(covariates, second=tuple(pack(products / dataset.n_rows).tolist()))
 
 
 def with_digests(covariates: Covariates, dataset: Dataset) -> Covariates:
@@ -138,7 +142,7 @@ def _parts(dataset: Dataset, covariates: Covariates) -> Iterator[NDArray[np.floa
 
 
 def projected_covariates(
-    covariates: Covariates | None, dataset: Dataset, given: Any = None
+    covariates: Covariates | None, dataset: Dataset, source: Any = None
 ) -> CovariateTable | None:
     """Return what new samples are given.
 
@@ -148,7 +152,7 @@ def projected_covariates(
         Those of the fit.
     dataset : Dataset
         New samples.
-    given : DataFrame, path, False or None
+    source : DataFrame, path, False or None
         Their columns by sample name; None: those of the dataset's metadata; False, or columns that are not
         there: unknown.
 
@@ -160,17 +164,17 @@ def projected_covariates(
     if covariates is None:
         return None
     names = [column.name for column in covariates.columns]
-    if given is False:
+    if source is False:
         return CovariateTable(covariates, known=False)
-    if given is None:
-        known = set(names) <= set(dataset.column_names)
-        return CovariateTable(with_digests(covariates, dataset) if known else covariates, known=known)
-    rows = rows_by_sample(dataset, given, names)
+    if source is None:
+        has_all = set(names) <= set(dataset.column_names)
+        return CovariateTable(with_digests(covariates, dataset) if has_all else covariates, known=has_all)
+    rows = rows_by_sample(dataset, source, names)
     table = {c.name: _as_coded(c, rows[c.name].array) for c in covariates.columns}
     return CovariateTable(covariates, table)
 
 
-def rows_by_sample(dataset: Dataset, given: Any, names: Sequence[str]) -> Any:
+def rows_by_sample(dataset: Dataset, source: Any, names: Sequence[str]) -> Any:
     """Return the rows of a table, a frame or a file, in the order of the samples.
 
     Raises
@@ -178,40 +182,44 @@ def rows_by_sample(dataset: Dataset, given: Any, names: Sequence[str]) -> Any:
     InputError
         When it lacks a column or a sample, or has one twice.
     """
-    if isinstance(given, str | os.PathLike):
+    if isinstance(source, str | os.PathLike):
         from factorflow.data.ingest.metadata import read_metadata
 
-        given = read_metadata(Path(given), "covariates", samples=dataset.obs_names)
-    lacking = [name for name in names if name not in given.columns]
+        source = read_metadata(Path(source), "covariates", samples=dataset.obs_names)
+    lacking = [name for name in names if name not in source.columns]
     if lacking:
         raise InputError(
             "covariates", f"no column {lacking[0]}", f"columns {', '.join(names)}", "Add it, or use False."
         )
-    if given.index.has_duplicates:
-        twice = str(given.index[given.index.duplicated()][0])
+    if source.index.has_duplicates:
+        twice = str(source.index[source.index.duplicated()][0])
         raise InputError("covariates", f"two rows {twice}", "every sample once", "Leave one of them out.")
-    absent = [name for name in dataset.obs_names.tolist() if name not in given.index]
+    absent = [name for name in dataset.obs_names.tolist() if name not in source.index]
     if absent:
         raise InputError("covariates", f"no row {absent[0]}", "a row for each sample", "Index it by sample.")
-    return given.loc[dataset.obs_names.tolist()]
+    return source.loc[dataset.obs_names.tolist()]
 
 
 def _as_coded(column: Column, values: Any) -> NDArray[Any]:
     return labels_of(values) if column.levels else numbers_of(column.name, values)
 
 
-def _terms(given: str | Sequence[str], option: str) -> tuple[list[tuple[str, ...]], set[str]]:
+def _terms(specification: str | Sequence[str], option: str) -> tuple[list[tuple[str, ...]], set[str]]:
     """Return the columns of each term, and those that are categories whatever they hold."""
-    if isinstance(given, str) and "~" in given:
-        return _of_formula(given, option)
-    names = [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
+    if isinstance(specification, str) and "~" in specification:
+        return _of_formula(specification, option)
+    names = (
+        [name.strip() for name in specification.split(",")]
+        if isinstance(specification, str)
+        else list(specification)
+    )
     terms, forced = [], set()
     for name in filter(None, names):
         match = re.fullmatch(r"C\((.+)\)", name)
         terms.append((match[1] if match else name,))
         forced |= {match[1]} if match else set()
     if not terms:
-        raise InputError(option, given, "names of columns, or a formula", "Leave it out for none.")
+        raise InputError(option, specification, "names of columns, or a formula", "Leave it out for none.")
     return list(dict.fromkeys(terms)), forced
 
 
@@ -247,10 +255,10 @@ def _of_formula(formula: str, option: str) -> tuple[list[tuple[str, ...]], set[s
 
 
 def _coded_column(dataset: Dataset, name: str, option: str, *, categories: bool) -> Column:
-    known = list(dataset.column_names)
-    if name not in known:
-        near = get_close_matches(name, known, n=1)
-        expected = f"columns of the sample metadata: {', '.join(known) or 'there are none'}"
+    available = list(dataset.column_names)
+    if name not in available:
+        near = get_close_matches(name, available, n=1)
+        expected = f"columns of the sample metadata: {', '.join(available) or 'there are none'}"
         remedy = (
             f"Did you mean {near[0]}?" if near else "Write the dataset with {obs}, which has the columns."
         )
@@ -258,10 +266,10 @@ def _coded_column(dataset: Dataset, name: str, option: str, *, categories: bool)
     values = dataset.obs_columns([name])[name]
     numbers = None if categories else _numbers(values)
     if numbers is not None:
-        seen = numbers[np.isfinite(numbers)]
-        if not seen.size or not seen.std() > 0.0:
+        finite = numbers[np.isfinite(numbers)]
+        if not finite.size or not finite.std() > 0.0:
             raise InputError(option, name, "a column that differs between samples", "Leave it out.")
-        return Column(name, float(seen.mean()), float(seen.std()), digest=digest_column(numbers))
+        return Column(name, float(finite.mean()), float(finite.std()), digest=digest_column(numbers))
     labels = labels_of(values)
     levels = tuple(sorted(set(labels.tolist()) - {""}))
     if len(levels) < 2:
@@ -294,15 +302,15 @@ def _numbers(values: Any) -> NDArray[np.float64] | None:
 
 def numbers_of(name: str, values: Any) -> NDArray[np.float64]:
     """Return a column of the sample metadata as numbers."""
-    found = _numbers(values)
-    if found is None:
+    numbers = _numbers(values)
+    if numbers is None:
         raise InputError(
             f"column {name} of the sample metadata",
             str(values[0]) if len(values) else "text",
             "numbers, as when the model was fitted",
             "Correct the column, or leave it out: what is not known is integrated over.",
         )
-    return found
+    return numbers
 
 
 def labels_of(values: Any) -> NDArray[np.str_]:
@@ -310,5 +318,5 @@ def labels_of(values: Any) -> NDArray[np.str_]:
     import pandas as pd
 
     series = pd.Series(values)
-    text = [text_of(value) if seen else "" for value, seen in zip(series, series.notna(), strict=True)]
+    text = [text_of(value) if present else "" for value, present in zip(series, series.notna(), strict=True)]
     return np.asarray(text, dtype=str)

@@ -22,7 +22,7 @@ FEW = 0.1
 
 
 def match_feature_sets(
-    dataset: Dataset, views: Sequence[str], given: str | Mapping[str, Any], option: str = "feature_sets"
+    dataset: Dataset, views: Sequence[str], source: str | Mapping[str, Any], option: str = "feature_sets"
 ) -> FeatureSets:
     """Return feature sets by the numbers of their members among the features of some views.
 
@@ -32,7 +32,7 @@ def match_feature_sets(
         Whose features they are.
     views : sequence of str
         Views whose features may be members.
-    given : path or mapping
+    source : path or mapping
         A GMT file, members by set, or either of them by view.
     option : str
         Name of the parameter, for errors and warnings.
@@ -47,35 +47,39 @@ def match_feature_sets(
     InputError
         When a view is not among these, or none of its features is in a set.
     """
-    of_view = _by_view(given, views, option)
+    of_view = _by_view(source, views, option)
     names = list(dict.fromkeys(name for sets in of_view.values() for name in sets))
-    members, told = {}, []
+    members, unmatched = {}, []
     for view, sets in of_view.items():
         features = dataset.features(view)
         number = {str(name): i for i, name in enumerate(features)}
-        found = [sorted({number[m] for m in sets.get(name, ()) if m in number}) for name in names]
-        asked = {m for each in sets.values() for m in each}
-        known = sum(m in number for m in asked)
-        if known < FEW * len(asked):
-            told.append((view, known, len(asked), str(next(iter(features))), min(asked - set(number))))
-        members[view] = found
-    if not any(each for found in members.values() for each in found):
-        view, _, _, feature, member = told[0]
+        of_names = [sorted({number[m] for m in sets.get(name, ()) if m in number}) for name in names]
+        requested = {m for each in sets.values() for m in each}
+        n_matched = sum(m in number for m in requested)
+        if n_matched < FEW * len(requested):
+            unmatched.append(
+                (view, n_matched, len(requested), str(next(iter(features))), min(requested - set(number)))
+            )
+        members[view] = of_names
+    if not any(each for of_names in members.values() for each in of_names):
+        view, _, _, feature, member = unmatched[0]
         raise InputError(
             option,
             f"{pluralize(len(names), 'set')} without a feature of {' or '.join(of_view)}, such as {member!r}",
             f"members that are named as the features: {feature!r} of view {view}",
             "Take the same identifiers for both.",
         )
-    for view, known, n_asked, feature, member in told:
-        if known or len(of_view) == 1:
-            found_here = f"{known} of the {n_asked} members of the feature sets are features of view {view}"
+    for view, n_matched, n_asked, feature, member in unmatched:
+        if n_matched or len(of_view) == 1:
+            found_here = (
+                f"{n_matched} of the {n_asked} members of the feature sets are features of view {view}"
+            )
             text = f"{found_here}, which are named like {feature!r}; other members are like {member!r}."
             warn(text)
-    kept = [i for i in range(len(names)) if any(found[i] for found in members.values())]
+    non_empty = [i for i in range(len(names)) if any(of_names[i] for of_names in members.values())]
     return FeatureSets(
-        tuple(names[i] for i in kept),
-        {view: tuple(tuple(found[i]) for i in kept) for view, found in members.items()},
+        tuple(names[i] for i in non_empty),
+        {view: tuple(tuple(of_names[i]) for i in non_empty) for view, of_names in members.items()},
         digest_names(
             part
             for view, sets in of_view.items()
@@ -93,18 +97,18 @@ def _file(path: Any, option: str) -> dict[str, list[str]]:
         raise InputError(option, str(path), error.expected, error.remedy) from error
 
 
-def _by_view(given: Any, views: Sequence[str], option: str) -> dict[str, dict[str, list[str]]]:
+def _by_view(source: Any, views: Sequence[str], option: str) -> dict[str, dict[str, list[str]]]:
     """Return the members by set and view."""
-    if isinstance(given, str | os.PathLike):
-        sets = _file(given, option)
+    if isinstance(source, str | os.PathLike):
+        sets = _file(source, option)
         return {view: sets for view in views}
-    if given and all(isinstance(value, str | os.PathLike | Mapping) for value in given.values()):
-        unknown = [view for view in given if view not in views]
+    if source and all(isinstance(value, str | os.PathLike | Mapping) for value in source.values()):
+        unknown = [view for view in source if view not in views]
         if unknown:
             expected, remedy = f"views among {', '.join(views)}", "Correct the name, or give it {loadings}."
             raise InputError(option, unknown[0], expected, remedy, loadings="informed")
-        return {view: next(iter(_by_view(value, (view,), option).values())) for view, value in given.items()}
-    sets = {str(name): [str(member) for member in each] for name, each in given.items()}
+        return {view: next(iter(_by_view(value, (view,), option).values())) for view, value in source.items()}
+    sets = {str(name): [str(member) for member in each] for name, each in source.items()}
     if not sets or not all(sets.values()):
         empty = next((name for name, each in sets.items() if not each), "{}")
         raise InputError(option, empty, "members by set, of one or more", "Leave empty sets out.")

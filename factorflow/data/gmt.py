@@ -44,8 +44,8 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        name, *rest = line.rstrip("\r").split("\t")
-        members = [member for member in rest[1:] if member]
+        name, *fields = line.rstrip("\r").split("\t")
+        members = [member for member in fields[1:] if member]
         if not members or name in sets:
             what = "a new name" if name in sets else "name, description and members, separated by tabs"
             raise InputError(f"line {number} of {path}", line[:60], what, "Correct the file.")

@@ -116,17 +116,17 @@ class Holdout:
         if self.unit == "sequence" and not n_sequences:
             raise self._no_sequences_error()
         size = n_sequences if self.unit == "sequence" else n_rows
-        found: set[bool] = set()
+        outcomes: set[bool] = set()
         for start in range(0, size, PIECE):
-            found |= set(np.unique(self._hides(np.arange(start, min(start + PIECE, size)))).tolist())
-            if len(found) == 2:
+            outcomes |= set(np.unique(self._hides(np.arange(start, min(start + PIECE, size)))).tolist())
+            if len(outcomes) == 2:
                 return
         raise InputError(
             "holdout",
             self.fraction,
             f"a share that hides some of {size} {self.unit}s and leaves some",
-            f"With seed {self.seed} it {'hides all' if True in found else 'hides none'} of them: change the "
-            "share or the seed.",
+            f"With seed {self.seed} it {'hides all' if True in outcomes else 'hides none'} of them: change "
+            "the share or the seed.",
         )
 
     def hidden(

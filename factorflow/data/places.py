@@ -76,8 +76,8 @@ def read_places(
 
     A row of which one is missing is not known at all. Of a category the numbers of its levels.
     """
-    found = dataset.obs_columns(columns, start, stop)
-    numbers = np.column_stack([_coded(name, found[name], levels) for name in columns])
+    stored = dataset.obs_columns(columns, start, stop)
+    numbers = np.column_stack([_coded(name, stored[name], levels) for name in columns])
     return _whole(numbers)
 
 
@@ -139,14 +139,16 @@ def _whole(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(np.isnan(numbers).any(axis=1, keepdims=True), np.nan, numbers)
 
 
-def code_places(dataset: Dataset, given: str | Sequence[str | Sequence[str]], *, by_group: bool) -> Places:
+def code_places(
+    dataset: Dataset, specification: str | Sequence[str | Sequence[str]], *, by_group: bool
+) -> Places:
     """Return where the samples lie.
 
     Parameters
     ----------
     dataset : Dataset
         The samples.
-    given : str or sequence of str or of sequences of str
+    specification : str or sequence of str or of sequences of str
         Columns of the sample metadata; those of an inner sequence are one place: ``["time", ["x", "y"]]``.
     by_group : bool
         Whether groups of samples may have courses of their own.
@@ -160,34 +162,34 @@ def code_places(dataset: Dataset, given: str | Sequence[str | Sequence[str]], *,
     InputError
         When there is no such column, one is no number, is the same everywhere, or is known of few samples.
     """
-    columns, owner = _columns_of(given)
+    columns, owner = _columns_of(specification)
     _check_columns(dataset, columns, OPTION)
     places = read_places(dataset, columns)
-    seen = np.isfinite(places).all(axis=1)
+    complete = np.isfinite(places).all(axis=1)
     for name, values in zip(columns, places.T, strict=True):
-        if len(np.unique(values[seen])) < 3:
+        if len(np.unique(values[complete])) < 3:
             raise InputError(
                 OPTION,
-                f"{name}, of {len(np.unique(values[seen]))} distinct numbers",
+                f"{name}, of {len(np.unique(values[complete]))} distinct numbers",
                 "a column of at least 3 distinct numbers: time, place, dose",
                 "Leave it out, or use {covariates} for what differs between few kinds of samples.",
                 covariates=[name],
             )
     groups = tuple(dataset.groups) if by_group and len(dataset.groups) > 1 else ()
     codes = dataset.codes("group").astype(np.float64) if groups else np.zeros(dataset.n_rows)
-    cells = np.unique(np.column_stack([codes, places])[seen], axis=0)
+    cells = np.unique(np.column_stack([codes, places])[complete], axis=0)
     owners = np.asarray(owner)
-    nearest = tuple(_nearest(places[seen][:, owners == r]) for r in range(max(owner) + 1))
+    nearest = tuple(_nearest(places[complete][:, owners == r]) for r in range(max(owner) + 1))
     return Places(
         columns=tuple(columns),
         covariate=tuple(owner),
         digests=tuple(digest_column(values) for values in places.T),
-        low=tuple(places[seen].min(axis=0).tolist()),
-        high=tuple(places[seen].max(axis=0).tolist()),
+        low=tuple(places[complete].min(axis=0).tolist()),
+        high=tuple(places[complete].max(axis=0).tolist()),
         nearest=nearest,
         groups=groups,
         cells=tuple(map(tuple, cells.tolist())) if len(cells) <= MOST_CELLS else (),
-        n_known=int(seen.sum()),
+        n_known=int(complete.sum()),
     )
 
 
@@ -197,7 +199,7 @@ def places_with_digests(places: Places, dataset: Dataset) -> Places:
     return replace(places, digests=tuple(digest_column(column) for column in values.T))
 
 
-def projected_places(places: Places | None, dataset: Dataset, given: Any = None) -> PlaceTable | None:
+def projected_places(places: Places | None, dataset: Dataset, source: Any = None) -> PlaceTable | None:
     """Return where new samples lie.
 
     Parameters
@@ -206,36 +208,40 @@ def projected_places(places: Places | None, dataset: Dataset, given: Any = None)
         Those of the fit.
     dataset : Dataset
         New samples.
-    given : DataFrame, path, False or None
+    source : DataFrame, path, False or None
         As for `projected_covariates`.
     """
     if places is None:
         return None
-    if given is False:
+    if source is False:
         return PlaceTable(places, known=False)
-    if given is None:
-        known = set(places.columns) <= set(dataset.column_names)
-        return PlaceTable(places_with_digests(places, dataset) if known else places, known=known)
+    if source is None:
+        has_all = set(places.columns) <= set(dataset.column_names)
+        return PlaceTable(places_with_digests(places, dataset) if has_all else places, known=has_all)
     from factorflow.data.covariates import rows_by_sample
 
-    rows = rows_by_sample(dataset, given, list(places.columns))
+    rows = rows_by_sample(dataset, source, list(places.columns))
     table = {name: _coded(name, rows[name].array, places.levels) for name in places.columns}
     return PlaceTable(places, table)
 
 
 def _check_columns(dataset: Dataset, columns: Sequence[str], option: str) -> None:
-    known = list(dataset.column_names)
+    available = list(dataset.column_names)
     for name in columns:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            expected = f"columns of the sample metadata: {', '.join(known) or 'there are none'}"
+        if name not in available:
+            near = get_close_matches(name, available, n=1)
+            expected = f"columns of the sample metadata: {', '.join(available) or 'there are none'}"
             remedy = f"Did you mean {near[0]}?" if near else "Write the dataset with {obs}, which has them."
             raise InputError(option, name, expected, remedy, **({} if near else {"obs": ...}))
 
 
-def _columns_of(given: str | Sequence[str | Sequence[str]]) -> tuple[list[str], list[int]]:
+def _columns_of(specification: str | Sequence[str | Sequence[str]]) -> tuple[list[str], list[int]]:
     """Return the columns, and the covariate that each is a dimension of."""
-    parts = [name.strip() for name in given.split(",")] if isinstance(given, str) else list(given)
+    parts = (
+        [name.strip() for name in specification.split(",")]
+        if isinstance(specification, str)
+        else list(specification)
+    )
     columns: list[str] = []
     owner: list[int] = []
     for number, part in enumerate(parts):
@@ -244,7 +250,7 @@ def _columns_of(given: str | Sequence[str | Sequence[str]]) -> tuple[list[str], 
         owner += [number] * len(names)
     if not columns or len(set(columns)) < len(columns) or not all(columns):
         raise InputError(
-            OPTION, given, "names of columns, each once", "For example ['time'] or [['x', 'y']]."
+            OPTION, specification, "names of columns, each once", "For example ['time'] or [['x', 'y']]."
         )
     return columns, owner
 

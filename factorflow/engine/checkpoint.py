@@ -63,7 +63,7 @@ class Checkpoints:
         locals_: Sequence[Handle],
         state: Handle,
         trace: Any,
-        drawn: Mapping[str, Any] | None,
+        draws_written: Mapping[str, Any] | None,
     ) -> tuple[list[Handle], Handle, Path]:
         """Write the state; return handles of it, which load it if what led to it is to be forgotten."""
         number = _next_number(self.directory)
@@ -89,7 +89,7 @@ class Checkpoints:
                 "state": {"file": Path(path).name, "sha256": digest},
                 "groups": files,
                 "trace": {"file": TRACE, "sha256": trace_digest},
-                "drawn": drawn,
+                "drawn": draws_written,
             }
             sync_directory(folder)
             content = json.dumps({**manifest, SIGNATURE: signature(manifest)})
@@ -98,10 +98,10 @@ class Checkpoints:
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
         on_disk = self.directory / KEPT
-        referred = [path for _, _, kept in results for path in kept]
+        referred = [path for _, _, paths in results for path in paths]
         delete_unreferenced(on_disk, referred)
         if self._copy is not None:
-            self._copy(folder, referred, drawn=drawn is not None)
+            self._copy(folder, referred, drawn=draws_written is not None)
         if not executor.loses_results and not on_disk.exists():
             return list(locals_), state, folder
         return *self.load(executor, plan, groups, manifest), folder
@@ -114,26 +114,26 @@ class Checkpoints:
         InputError
             If there is none, or it is of another version or run.
         """
-        manifest, begun = read_manifest(self.directory)
-        self.check_same_run(begun)
+        manifest, record = read_manifest(self.directory)
+        self.check_same_run(record)
         return manifest
 
-    def differences(self, begun: RunRecord) -> dict[str, tuple[Any, Any]]:
+    def differences(self, record: RunRecord) -> dict[str, tuple[Any, Any]]:
         """Return what makes a run another one than this, by name: there and here."""
-        found: dict[str, tuple[Any, Any]] = {}
-        if (kind := _kind(begun)) != (asked := _kind(self.record)):
-            found["run"] = kind, asked
-        elif kind == "projection" and begun.options.max_iter != self.record.options.max_iter:
-            found["iterations"] = begun.options.max_iter, self.record.options.max_iter
-        return found | begun.identity.differences(self.record.identity)
+        differences: dict[str, tuple[Any, Any]] = {}
+        if (kind := _kind(record)) != (own_kind := _kind(self.record)):
+            differences["run"] = kind, own_kind
+        elif kind == "projection" and record.options.max_iter != self.record.options.max_iter:
+            differences["iterations"] = record.options.max_iter, self.record.options.max_iter
+        return differences | record.identity.differences(self.record.identity)
 
-    def check_same_run(self, begun: RunRecord) -> None:
+    def check_same_run(self, record: RunRecord) -> None:
         """Refuse the checkpoint of another run (InputError)."""
-        for name, (found, wanted) in self.differences(begun).items():
+        for name, (stored, requested) in self.differences(record).items():
             raise InputError(
                 "resume",
-                f"{self.directory} with {name} = {_short(found)}",
-                f"a checkpoint with {name} = {_short(wanted)}",
+                f"{self.directory} with {name} = {_short(stored)}",
+                f"a checkpoint with {name} = {_short(requested)}",
                 "Use the settings of the interrupted run, another {out}, or {overwrite}.",
                 out=...,
                 overwrite=True,
@@ -188,7 +188,7 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], RunRecord]:
         version, signed = manifest.get("checkpoint_version"), manifest.pop(SIGNATURE, None)
         if version == CHECKPOINT_VERSION and signature(manifest) != signed:
             raise ValueError("checksum mismatch")
-        begun = RunRecord.model_validate(manifest["run"]) if version == CHECKPOINT_VERSION else None
+        record = RunRecord.model_validate(manifest["run"]) if version == CHECKPOINT_VERSION else None
     except FileNotFoundError:
         raise InputError(
             "resume",
@@ -199,14 +199,14 @@ def read_manifest(directory: Path) -> tuple[dict[str, Any], RunRecord]:
         ) from None
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
         raise InputError("resume", str(path), f"an intact manifest ({error})", RUN_ANEW) from error
-    if begun is None:
+    if record is None:
         raise InputError(
             "resume",
             f"{path}, version {version}",
             f"checkpoint version {CHECKPOINT_VERSION}",
             "Resume with the version of factorflow that wrote it, or run anew.",
         )
-    return manifest, begun
+    return manifest, record
 
 
 @contextmanager
@@ -239,16 +239,16 @@ def save_state(state: State, path: str) -> tuple[str, str]:
 def load_group(plan: Plan, files: Sequence[tuple[str, str]], blocks: range) -> Group:
     """Read the local state of a group from the files that hold parts of it."""
     local: dict[int, Any] = {}
-    kept: dict[tuple[int, int], Any] = {}
+    states: dict[tuple[int, int], Any] = {}
     stage = -1
     for path, digest in files:
         here, there, stage = _undump(path, digest, plan)
         folder = Path(path).parent
         local.update({n: link_into(value, folder, make=False) for n, value in here if n in blocks})
-        kept.update(
+        states.update(
             {at: link_into(v, folder.parent / KEPT, make=False) for at, v in there if at[1] in blocks}
         )
-    return Group(local, kept, stage=stage)
+    return Group(local, states, stage=stage)
 
 
 def load_state(plan: Plan, path: str, digest: str) -> State:

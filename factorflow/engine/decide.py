@@ -40,10 +40,10 @@ def enter_stage(plan: Plan, state: State) -> State:
     """
     if state.entered or state.stage >= len(plan.stages):
         return state
-    found = _ENTERED.get(state)
-    if found is None:
-        found = _ENTERED[state] = _enter_stage(plan, state)
-    return found
+    cached = _ENTERED.get(state)
+    if cached is None:
+        cached = _ENTERED[state] = _enter_stage(plan, state)
+    return cached
 
 
 def _enter_stage(plan: Plan, state: State) -> State:
@@ -94,8 +94,8 @@ def decide(
     unsettled += state.unsettled
     if state.sweep + 1 < len(stage.sweeps) + _evaluates(plan, state):
         after = replace(state, globals_=globals_, sweep=state.sweep + 1, pending=infos, unsettled=unsettled)
-        return replace(after, record=_record(stage, after, infos, None, kept=False, done=False))
-    kept = _draws(stage, state)
+        return replace(after, record=_record(stage, after, infos, None, is_draw=False, done=False))
+    draws = _draws(stage, state)
     objective = float(np.mean([info.get("objective", np.nan) for info in infos]))
     reported = stage.evaluate is None or _evaluates(plan, state)
     gain, calm = _progress(stage, state, objective, infos) if reported else (None, state.calm)
@@ -106,14 +106,14 @@ def decide(
         sweep=0,
         tick=state.tick + 1,
         counted=state.counted + stage.counts,
-        draws=state.draws + kept,
+        draws=state.draws + draws,
         best=(objective if np.isfinite(objective) else None) if reported else state.best,
         calm=calm,
         pending=(),
         unsettled=0.0,
-        monitors=_watch(stage, state, infos) if kept else state.monitors,
+        monitors=_watch(stage, state, infos) if draws else state.monitors,
     )
-    record = _record(stage, after, infos, gain, kept=kept, done=True)
+    record = _record(stage, after, infos, gain, is_draw=draws, done=True)
     ended = _stop_reason(stage, after) or ("" if stage.closing else after.reason)
     if plan.fixed is not None and not stage.keep and not unsettled:
         ended = "converged"
@@ -221,8 +221,8 @@ def _next_stage(plan: Plan, state: State) -> State:
     index = state.stage + 1
     while index < len(plan.stages):
         stage = plan.stages[index]
-        wanted = stage.max_iter
-        if wanted and (stage.closing or not state.reason):
+        max_iter = stage.max_iter
+        if max_iter and (stage.closing or not state.reason):
             break
         index += 1
     blank = State(())
@@ -241,7 +241,7 @@ def _watch(stage: Stage[Any], state: State, infos: tuple[Info, ...]) -> tuple[An
 
 
 def _record(
-    stage: Stage[Any], state: State, infos: tuple[Info, ...], gain: float | None, *, kept: bool, done: bool
+    stage: Stage[Any], state: State, infos: tuple[Info, ...], gain: float | None, *, is_draw: bool, done: bool
 ) -> Record:
     return Record(
         stage=stage.name,
@@ -249,7 +249,7 @@ def _record(
         iteration_done=done,
         counted=state.counted,
         draws=state.draws,
-        kept=kept,
+        kept=is_draw,
         infos=infos,
         gain=gain,
         finished=False,

@@ -53,9 +53,9 @@ class FixedGlobals:
     def globals_(self, chain: int, iteration: int) -> Any:
         """Return the globals of one chain in an iteration."""
         draw = self.draws[min(iteration // self.iterations, len(self.draws) - 1)]
-        number, found = self._held.get(chain, (None, None))
+        number, cached = self._held.get(chain, (None, None))
         if number != draw:
-            found = self.stored.read(chain, draw)
-            if nbytes(found) <= HELD_BYTES:
-                self._held[chain] = draw, found
-        return found
+            cached = self.stored.read(chain, draw)
+            if nbytes(cached) <= HELD_BYTES:
+                self._held[chain] = draw, cached
+        return cached

@@ -84,10 +84,10 @@ class _CountingCache:
     def __init__(self) -> None:
         self.sizes: dict[Hashable, int] = {}
 
-    def once(self, name: Hashable, given: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        made = make()
-        self.sizes[name] = nbytes(made)
-        return made
+    def once(self, name: Hashable, arguments: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        value = make()
+        self.sizes[name] = nbytes(value)
+        return value
 
 
 def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
@@ -103,8 +103,8 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
         Whether a fit is to come: then what the model refuses (InputError) is raised. A projection may lack
         what only a fit reads, such as a file of scores to start from: it is then not measured.
     """
-    known = _identity(model)
-    if known not in _measured:
+    key = _identity(model)
+    if key not in _measured:
         try:
             with np.errstate(all="ignore"):
                 footprint = _bound_temporaries(model)
@@ -117,8 +117,8 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
             return Footprint(0, 0, 0)
         if len(_measured) >= MEASURED:
             _measured.clear()
-        _measured[known] = footprint
-    return _measured[known]
+        _measured[key] = footprint
+    return _measured[key]
 
 
 def trace_scratch(model: Model[Any, Any], footprint: Footprint) -> Footprint:
@@ -174,20 +174,20 @@ def _warn(reason: str) -> None:
 
 def _bound_temporaries(model: Model[Any, Any]) -> Footprint:
     """Return the memory of a model, with an upper bound for temporary arrays."""
-    found, meta = _try(model, ROWS), model.meta
-    n_factors = len(model.coords(found.last).get("factor", ()))
+    measured, meta = _try(model, ROWS), model.meta
+    n_factors = len(model.coords(measured.last).get("factor", ()))
     entries = sum(1 if view.kind.coded else view.n_features for view in meta.views)
-    local = -(-found.local // ROWS)
-    update = BOUND_UPDATE * (found.statistics + found.globals_)
+    local = -(-measured.local // ROWS)
+    update = BOUND_UPDATE * (measured.statistics + measured.globals_)
     axes = [n for stage in model.stages() for sweep in stage.all_sweeps for n in sweep.axes().values()]
     longest = max(axes, default=0)
     return Footprint(
         local_per_row=local,
-        statistics=found.statistics,
-        globals_=found.globals_,
-        scratch=BOUND * (found.statistics + found.globals_),
+        statistics=measured.statistics,
+        globals_=measured.globals_,
+        scratch=BOUND * (measured.statistics + measured.globals_),
         scratch_per_row=BOUND * (8 * (entries + n_factors**2) + local),
-        kept_per_row=sum(found.kept.sizes.values()) // ROWS,
+        kept_per_row=sum(measured.kept.sizes.values()) // ROWS,
         update=update,
         update_run=update * FEATURE_RUN // longest if longest > FEATURE_RUN else 0,
     )
@@ -213,8 +213,8 @@ class _Tracer:
     ) -> tuple[Any, Any]:
         """Map a block; its peak is that of a second time: the first compiles, for minutes if it is traced."""
         sweep.map(block, local, sweep.prepare(globals_), step)
-        given = sweep.prepare(globals_)  # anew: what it makes at its first use is made in every iteration
-        peak, result = _trace_peak(sweep.map, block, local, given, step)
+        prepared = sweep.prepare(globals_)  # anew: what it makes at its first use is made in every iteration
+        peak, result = _trace_peak(sweep.map, block, local, prepared, step)
         self.peak = max(self.peak, peak)
         return result[0], result[1]
 
@@ -281,8 +281,8 @@ def _try(
     Where that depends on the data, it is taken for `REPEATED` passes.
     """
     meta = model.meta
-    found = _Weights()
-    block = _made_up(meta, n_rows, found.kept)
+    weights = _Weights()
+    block = _made_up(meta, n_rows, weights.kept)
     globals_, local = freeze(model.init(Step(0))), None
     for stage in model.stages():
         if stage.enter is not None and stage.max_iter:
@@ -291,7 +291,7 @@ def _try(
             step = Step(0, 0, count, stage.name, count)
             for sweep in stage.all_sweeps:
                 new, stats = map(freeze, apply(sweep, block, local, globals_, step))
-                found.statistics = max(found.statistics, _gathered_bytes(stats, meta))
+                weights.statistics = max(weights.statistics, _gathered_bytes(stats, meta))
                 try:
                     after = freeze(
                         update(sweep, globals_, freeze(multiply(stats, meta.n_rows / n_rows)), step)
@@ -300,10 +300,10 @@ def _try(
                     after = globals_
                 if sweep is not stage.evaluate:
                     local, globals_ = new, after
-                found.local = max(found.local, nbytes(local))
-                found.globals_ = max(found.globals_, _gathered_bytes(globals_, meta))
-    found.last = globals_
-    return found
+                weights.local = max(weights.local, nbytes(local))
+                weights.globals_ = max(weights.globals_, _gathered_bytes(globals_, meta))
+    weights.last = globals_
+    return weights
 
 
 def _passes(stage: Stage[Any]) -> int:
@@ -364,9 +364,9 @@ def fit_into_memory(
     meta, limit, room = model.meta, executor.memory_bytes, executor.cache_bytes
     here = isinstance(executor, LocalExecutor)
     n_threads = 1 if here else executor.n_root_threads
-    kept = min(room, -(-meta.n_rows // n_groups) * (meta.row_bytes + footprint.kept_per_row))
+    cached = min(room, -(-meta.n_rows // n_groups) * (meta.row_bytes + footprint.kept_per_row))
     need = required_bytes(meta, footprint, n_groups, model.n_chains, limit, n_threads)
-    if need + (0 if here else kept) > limit:
+    if need + (0 if here else cached) > limit:
         footprint = trace_scratch(model, footprint)
         need = required_bytes(meta, footprint, n_groups, model.n_chains, limit, n_threads)
     check_memory(meta, footprint, n_groups, model.n_chains, limit, n_threads, executor.memory_note)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from factorflow.engine.executors.assignment import most_merged
+from factorflow.engine.executors.assignment import max_merged_nodes
 from factorflow.engine.plan import FEATURE_RUN
 from factorflow.engine.source import READ_AHEAD
 from factorflow.errors import InputError
@@ -90,7 +90,7 @@ def merge_bytes(
     meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, n_root_threads: int = 1
 ) -> int:
     """Return the bytes of a merge: the incoming statistics and their sums; at the root, the update too."""
-    nodes = n_chains * footprint.statistics * most_merged(meta.n_blocks, n_groups)
+    nodes = n_chains * footprint.statistics * max_merged_nodes(meta.n_blocks, n_groups)
     runs = sum(-(-view.n_features // FEATURE_RUN) for view in meta.views)
     more = min(n_root_threads, runs) - 1
     update = footprint.statistics + footprint.update + more * footprint.update_run

@@ -93,16 +93,16 @@ class _Writer:
         self._stage = ""
 
     def tell(self, event: Event) -> None:
-        given = asdict(event)
-        given.pop("run", None)
-        self._stage = given.pop("stage", self._stage)
-        self.write(_name(event), given)
+        fields = asdict(event)
+        fields.pop("run", None)
+        self._stage = fields.pop("stage", self._stage)
+        self.write(_name(event), fields)
 
-    def write(self, what: str, given: Mapping[str, Any]) -> None:
+    def write(self, what: str, record: Mapping[str, Any]) -> None:
         if self._file is None:
             return
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = {"time": time, "event": what, **self._common, "stage": self._stage or None, **given}
+        line = {"time": time, "event": what, **self._common, "stage": self._stage or None, **record}
         try:
             self._file.write(json.dumps(_plain(line), allow_nan=False) + "\n")
             self._file.flush()
@@ -198,22 +198,22 @@ class _Numbers:
         """Return the gauges that an event changes."""
         match event:
             case RunStarted():
-                begun = {"rows": event.n_rows, "blocks": event.n_blocks, "groups": event.n_groups}
+                sizes = {"rows": event.n_rows, "blocks": event.n_blocks, "groups": event.n_groups}
                 done = event.resumed_from or 0
-                return {**begun, "max_iterations": event.max_iter, "iterations": done, "finished": 0}
+                return {**sizes, "max_iterations": event.max_iter, "iterations": done, "finished": 0}
             case IterationDone():
-                found = {
+                numbers = {
                     "iterations": event.iteration,
                     "objective": event.objective,
                     "run_seconds": event.seconds,
                 }
                 if event.gain is not None:
-                    found["gain"] = event.gain
+                    numbers["gain"] = event.gain
                 if self._last is not None:
                     seconds, iteration = self._last
-                    found["iteration_seconds"] = (event.seconds - seconds) / (event.iteration - iteration)
+                    numbers["iteration_seconds"] = (event.seconds - seconds) / (event.iteration - iteration)
                 self._last = event.seconds, event.iteration
-                return found
+                return numbers
             case CheckpointWritten():
                 return {"checkpoint_iteration": event.iteration}
             case RunFinished():

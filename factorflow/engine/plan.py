@@ -83,8 +83,8 @@ class Plan:
             return {}
         kinds = {type(self.model), *(type(sweep) for stage in self.stages for sweep in stage.all_sweeps)}
         functions = [f for kind in kinds for f in vars(kind).values() if isinstance(f, FunctionType)]
-        found = {value for f in functions for value in f.__globals__.values() if is_dataclass(value)}
-        return {f"{c.__module__}:{c.__qualname__}": c for c in found if isinstance(c, type)}
+        dataclasses = {value for f in functions for value in f.__globals__.values() if is_dataclass(value)}
+        return {f"{c.__module__}:{c.__qualname__}": c for c in dataclasses if isinstance(c, type)}
 
     @property
     def may_resize(self) -> bool:
@@ -96,9 +96,9 @@ class Plan:
         shared = state.stage < len(self.stages) and self.stages[state.stage].shared
         return range(1 if shared else self.n_chains)
 
-    def of_all(self, state: State, found: Sequence[T]) -> tuple[T, ...]:
+    def of_all(self, state: State, parts: Sequence[T]) -> tuple[T, ...]:
         """Expand results for `chains` to all chains."""
-        return tuple(found) * (self.n_chains // len(self.chains(state)))
+        return tuple(parts) * (self.n_chains // len(self.chains(state)))
 
     def step(self, chain: int, state: State, scale: float = 1.0) -> Step:
         """Return the `Step` of the current iteration: its noise and position."""

@@ -63,11 +63,11 @@ def stage_words(name: str) -> str:
     name : str
         Of the stage.
     """
-    found = re.fullmatch(r"(best )?(.+?)(?: (\d+))?", name)
-    if found is None or found[2] not in WORDS:
+    match = re.fullmatch(r"(best )?(.+?)(?: (\d+))?", name)
+    if match is None or match[2] not in WORDS:
         return name
-    start = " (best start)" if found[1] else f" (start {found[3]})" if found[3] else ""
-    return f"{WORDS[found[2]]}{start}"
+    start = " (best start)" if match[1] else f" (start {match[3]})" if match[3] else ""
+    return f"{WORDS[match[2]]}{start}"
 
 
 @contextmanager
@@ -83,8 +83,8 @@ def watching(progress: bool | None, on_event: OnEvent | None, doing: str = "prep
     doing : str
         What is done before the run begins.
     """
-    shown = on_event is None if progress is None else progress
-    if not shown:
+    show_progress = on_event is None if progress is None else progress
+    if not show_progress:
         yield on_event or _ignore
         return
     with progress_bar(doing=doing) as bar:
@@ -118,11 +118,11 @@ def progress_bar(bar: bool | None = None, doing: str = "preparing") -> Iterator[
 
             yield listen
         return
-    drawn = _Bar(doing)
+    progress = _Bar(doing)
     try:
-        yield drawn
+        yield progress
     finally:
-        drawn.close()
+        progress.close()
 
 
 def _is_terminal() -> bool:
@@ -266,12 +266,12 @@ class Silence:
         self._thread.join()
 
     def _watch(self) -> None:
-        said = self._heard
-        while not self._ended.wait(max(said, self._heard) + LINE_SECONDS - time.monotonic()):
+        last_heard = self._heard
+        while not self._ended.wait(max(last_heard, self._heard) + LINE_SECONDS - time.monotonic()):
             now = time.monotonic()
-            if now - max(said, self._heard) < LINE_SECONDS:  # something was heard meanwhile
+            if now - max(last_heard, self._heard) < LINE_SECONDS:  # something was heard meanwhile
                 continue
-            said = now
+            last_heard = now
             if self._running:
                 self._say(f"{_minutes(now - self._heard)} since {self._last}")
 

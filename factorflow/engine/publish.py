@@ -90,7 +90,7 @@ def publish(loop: Loop, output: Output) -> xr.DataTree | Location:
     """Write the results of a run; return them or their location. Nothing large passes through the client."""
     partial = loop.reason in {"interrupted", "max_minutes"}
     status: Status = "projected" if loop.plan.fixed is not None else "partial" if partial else "complete"
-    path = output.begin_publishing(partial=partial, drawn=loop.draws is not None)
+    path = output.begin_publishing(partial=partial, has_draws=loop.draws is not None)
     if path is not None:
         create_rows(path, loop.plan.model, _coords_now(loop))
     if loop.draws is not None:
@@ -107,7 +107,7 @@ def publish(loop: Loop, output: Output) -> xr.DataTree | Location:
         scores.feed(part.scores)
         sums.feed(part.sums)
     there = [part.rows for part in parts if part.rows]
-    rows = {name: np.concatenate([found[name] for found in there], 1) for name in (there or [{}])[0]}
+    rows = {name: np.concatenate([arrays[name] for arrays in there], 1) for name in (there or [{}])[0]}
     run = output.record.ended(status, loop.reason, loop.counted)
     arguments = (plan, loop.state, rows, scores.total(), sums.total(), loop.trace.columns(), run, path)
     tree: xr.DataTree = result(submit("write_posterior", write_posterior, *arguments, group=0))
@@ -126,14 +126,14 @@ def publish_group(plan: Plan, group: range, result: Group, state: State, path: s
     table = {v.name: v for v in model.table if v.rows and not v.draws}
     tree, sums = Tree(), Tree()
     collected: dict[str, list[Any]] = {name: [] for name in table}
-    given = [model.prepare(globals_) for globals_ in state.globals_]
+    prepared = [model.prepare(globals_) for globals_ in state.globals_]
     for block, truth in plan.source.with_truth(group):
         local = load_spilled(result.local.get(block.number, (None,) * plan.n_chains), plan.classes)
-        chains = [model.rows(block, local[c], given[c], plan.step(c, state)) for c in range(plan.n_chains)]
+        chains = [model.rows(block, local[c], prepared[c], plan.step(c, state)) for c in range(plan.n_chains)]
         rows = {name: np.stack([c[name] for c in chains]) for name in table}
         if plan.fixed is not None and plan.draws_path is None:
-            known = {name: values[0] for name, values in rows.items()}
-            sums.add(block.number, freeze(model.sums(block, known, state.globals_[0])))
+            values_by_name = {name: values[0] for name, values in rows.items()}
+            sums.add(block.number, freeze(model.sums(block, values_by_name, state.globals_[0])))
         tree.add(block.number, freeze(_scores(plan, state, block, truth, rows)))
         for name, variable in table.items():
             if path is None:
@@ -168,20 +168,20 @@ def write_posterior(
         fitted = plan.source.dataset.features
         coords |= {f"feature_{view}": list(names) for view, names in fitted.items()}
     labels = labels_of(dataset, model.meta, coords)
-    drawn = plan.draws_path is not None
-    record = {} if drawn else model.record(state.globals_[0])
+    has_draws = plan.draws_path is not None
+    record = {} if has_draws else model.record(state.globals_[0])
     if sums:
         record |= model.describe(state.globals_[0], sums)
     tree = assemble(model, labels, record, rows, trace, run, scores)
-    if plan.fixed is None and not drawn:
+    if plan.fixed is None and not has_draws:
         tree[GROUP] = globals_node([[state.globals_[0]]])
     if path is None:
         return tree
-    filled = {(v.group, v.name) for v in model.table if v.rows or drawn}
+    filled = {(v.group, v.name) for v in model.table if v.rows or has_draws}
     n_sets = sets_after(state.draws, plan.n_draws, plan.n_chains)
-    if drawn and plan.may_resize and not state.draws:
+    if has_draws and plan.may_resize and not state.draws:
         fit_draws(path, model, plan.n_draws, state.globals_[0])
-    save(tree, path, filled, state.draws if drawn else None, n_sets)
+    save(tree, path, filled, state.draws if has_draws else None, n_sets)
     return None
 
 
@@ -201,21 +201,23 @@ def coords_of(plan: Plan, state: State) -> dict[str, Sequence[str]]:
 def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], rows: Mapping[str, Any]) -> Any:
     """Return the sums of the held-out scores of one block, per view; None without held-out entries."""
     source, model, sums = plan.source, plan.model, {}
-    drawn = plan.draws_path is not None
-    if source.holdout is None or (drawn and not state.draws):  # stopped in its burn-in: it predicts nothing
+    has_draws = plan.draws_path is not None
+    if source.holdout is None or (
+        has_draws and not state.draws
+    ):  # stopped in its burn-in: it predicts nothing
         return None
     samples = slice(block.start, block.start + block.n_rows)
-    known: Mapping[str, Any] = {name: values[0] for name, values in rows.items()}
+    values_by_name: Mapping[str, Any] = {name: values[0] for name, values in rows.items()}
     record: Mapping[str, Any] = model.record(state.globals_[0])
-    if drawn:
-        known, record = Draws(plan, state.draws, samples, rows), Draws(plan, state.draws)
-    given = without_values(block, model.meta)
+    if has_draws:
+        values_by_name, record = Draws(plan, state.draws, samples, rows), Draws(plan, state.draws)
+    inputs = without_values(block, model.meta)
     for view in model.meta.value_views:
         where, features = block.hidden[view.name]
-        mean, sd = model.predict(given, known, record, view.name)
-        predicted, roles = (mean[where, features], sd[where, features]), model.row_roles(given, view.name)
-        predictive = model.predictive(given, known, record, view.name)
-        found = entry_scores(
+        mean, sd = model.predict(inputs, values_by_name, record, view.name)
+        predicted, roles = (mean[where, features], sd[where, features]), model.row_roles(inputs, view.name)
+        predictive = model.predictive(inputs, values_by_name, record, view.name)
+        scores = entry_scores(
             model.likelihood(view.name),
             view.n_features,
             features,
@@ -227,12 +229,12 @@ def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], ro
         )
         n_levels = model.likelihood(view.name).levels
         if n_levels and predictive is not None:
-            picked, shown = predictive.at((where, features)), on_host(block.data[view.name])
-            levels = level_sums(n_levels, shown, features, truth[view.name], picked)
-            found = replace(found, levels=levels)
+            picked, observed = predictive.at((where, features)), on_host(block.data[view.name])
+            levels = level_sums(n_levels, observed, features, truth[view.name], picked)
+            scores = replace(scores, levels=levels)
         if roles:
-            found = replace(
-                found, shown=training_sums(view.likelihood, on_host(block.data[view.name]), roles)
+            scores = replace(
+                scores, shown=training_sums(view.likelihood, on_host(block.data[view.name]), roles)
             )
-        sums[view.name] = found
+        sums[view.name] = scores
     return sums

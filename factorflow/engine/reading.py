@@ -22,8 +22,8 @@ class Reading:
         Returns the number of blocks that are kept in memory, and their bytes.
     """
 
-    def __init__(self, kept: Callable[[], tuple[int, int]]) -> None:
-        self._kept = kept
+    def __init__(self, count_cached: Callable[[], tuple[int, int]]) -> None:
+        self._kept = count_cached
         self._lock = threading.Lock()
         self.blocks = self.bytes = 0
 

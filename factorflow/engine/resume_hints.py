@@ -51,6 +51,6 @@ def resume_command(output: Output, options: ResumeOptions) -> str:
     for name, field in ResumeOptions.model_fields.items():
         value = getattr(options, name)
         if value != field.default:
-            shown = value.model_dump_json(exclude_none=True) if name == "cluster" else str(value)
-            words += [f"--{name.replace('_', '-')}", shown]
+            text = value.model_dump_json(exclude_none=True) if name == "cluster" else str(value)
+            words += [f"--{name.replace('_', '-')}", text]
     return shlex.join(words)

@@ -56,39 +56,39 @@ class Rounds:
         """
         submit, n_threads = self.executor.submit, self.executor.n_root_threads
         near = [self._hand_out(plan, state, i) if hands_out else state for i in range(len(self.groups))]
-        given = [(plan, group, before[i], near[i]) for i, group in enumerate(self.groups)]
+        inputs = [(plan, group, before[i], near[i]) for i, group in enumerate(self.groups)]
         updates = [
             submit("update_samples", update_samples if i in self._beside else update_remotely, *mine, group=i)
-            for i, mine in enumerate(given)
+            for i, mine in enumerate(inputs)
         ]
         locals_ = [
             update if i in self._beside else submit("keep", keep, *mine, update, group=i)
-            for i, (mine, update) in enumerate(zip(given, updates, strict=True))
+            for i, (mine, update) in enumerate(zip(inputs, updates, strict=True))
         ]
-        sent, places = self._merge_neighbours(updates)
-        shares = self._share_features(plan, state, sent, places) if self.executor.n_feature_tasks else []
+        merged, places = self._merge_neighbours(updates)
+        shares = self._share_features(plan, state, merged, places) if self.executor.n_feature_tasks else []
         if shares:
-            sent = [
+            merged = [
                 submit("statistics", slice_features, plan, state, part, None, group=place)
-                for part, place in zip(sent, places, strict=True)
+                for part, place in zip(merged, places, strict=True)
             ]
-        return submit("merge", merge, plan, state, sent, shares, n_threads, group=0), locals_
+        return submit("merge", merge, plan, state, merged, shares, n_threads, group=0), locals_
 
-    def _merge_neighbours(self, sent: list[Handle]) -> tuple[list[Handle], list[int]]:
+    def _merge_neighbours(self, statistics: list[Handle]) -> tuple[list[Handle], list[int]]:
         """Submit the merges before the root's; return what is left for it, and the group where each is."""
-        places = list(range(len(sent)))
+        places = list(range(len(statistics)))
         for step in self._steps:
-            sent = [
+            statistics = [
                 self.executor.submit(
-                    "merge_nodes", merge_nodes, sent[m.run.start : m.run.stop], group=m.group
+                    "merge_nodes", merge_nodes, statistics[m.run.start : m.run.stop], group=m.group
                 )
                 for m in step
             ]
             places = [m.group for m in step]
-        return sent, places
+        return statistics, places
 
     def _share_features(
-        self, plan: Handle, state: Handle, sent: Sequence[Handle], places: Sequence[int]
+        self, plan: Handle, state: Handle, statistics: Sequence[Handle], places: Sequence[int]
     ) -> list[Handle]:
         """Submit the feature tasks: each merges and updates some runs of features."""
         submit = self.executor.submit
@@ -97,7 +97,7 @@ class Rounds:
             share = (f, self.executor.n_feature_tasks)
             cut = [
                 submit("statistics", slice_features, plan, state, part, share, group=place)
-                for part, place in zip(sent, places, strict=True)
+                for part, place in zip(statistics, places, strict=True)
             ]
             handles.append(submit("update_features", update_features, plan, state, share, cut, group=f))
         return handles

@@ -188,14 +188,14 @@ class Output:
         delivered = bool(resume) and run.deliver()
         if resume and run.remote is not None:
             run.remote.download()
-        self._present = exists, begun = self._look(run)
-        if resume and exists and (begun or delivered or resume == "auto"):
+        self._present = exists, has_run = self._look(run)
+        if resume and exists and (has_run or delivered or resume == "auto"):
             previous = read_run(self.path)
             self.is_complete = previous is not None and previous.is_result_of(record)
         if self.is_complete:
             run.delete_leftovers()  # of a run that was killed after its result was put in its place
             return
-        if resume is True or (resume == "auto" and begun):
+        if resume is True or (resume == "auto" and has_run):
             self.resuming = self._can_resume(obsolete_allowed=resume == "auto" and overwrite)
         self._check_free(run, overwrite)
 
@@ -212,10 +212,10 @@ class Output:
         assert self.folder is not None
         checkpoints = Checkpoints(self.folder, self.record)
         try:
-            manifest, begun = read_manifest(self.folder)
-            if obsolete_allowed and checkpoints.differences(begun):
+            manifest, record = read_manifest(self.folder)
+            if obsolete_allowed and checkpoints.differences(record):
                 return False
-            checkpoints.check_same_run(begun)
+            checkpoints.check_same_run(record)
             if obsolete_allowed:
                 checkpoints.verify(manifest)
         except InputError as error:
@@ -224,18 +224,18 @@ class Output:
             text = f"the run in {self.folder} begins anew, since its checkpoint cannot be read: {error}"
             warnings.warn(text, RuntimeWarning, stacklevel=2)
             return False
-        _warn_of_other_versions(begun, self.record)
+        _warn_of_other_versions(record, self.record)
         return True
 
     def _check_free(self, run: RunDirectory, overwrite: bool) -> None:
         """Refuse a path that this run may not take."""
-        exists, begun = self._present
+        exists, has_run = self._present
         if exists and not (overwrite or self.resuming):
             expected, remedy = "a path that does not exist", "Use {overwrite} or another path."
         elif exists and not is_posterior(self.path) and not _is_empty(self.path):
             expected = "a posterior to overwrite"
             remedy = "It is not a factorflow result: choose another path, or remove it."
-        elif begun and not (self.resuming or overwrite):
+        elif has_run and not (self.resuming or overwrite):
             at = run.path if run.remote is None or run.is_resumable() else run.remote.location
             expected = f"a path without an interrupted run ({at} holds one)"
             remedy = "Use {resume} to go on with it, or {overwrite} to begin anew."
@@ -249,7 +249,7 @@ class Output:
         return None if self.folder is None else str(self.folder / DRAWN)
 
     @property
-    def kept(self) -> str | None:
+    def statistics_path(self) -> str | None:
         """Where kept statistics go when they outgrow memory."""
         return None if self.folder is None else str(self.folder / KEPT)
 
@@ -260,14 +260,14 @@ class Output:
                 return
             self.folder = Path(tempfile.mkdtemp(prefix="factorflow-"))
         assert self.folder is not None
-        shown = self.folder if self._run is None else self.path
-        if isinstance(shown, RemotePath):
-            publish.check_writable(shown)
-        with disk_errors(self.folder if isinstance(shown, RemotePath) else shown, "out"):
+        path = self.folder if self._run is None else self.path
+        if isinstance(path, RemotePath):
+            publish.check_writable(path)
+        with disk_errors(self.folder if isinstance(path, RemotePath) else path, "out"):
             make_directory(self.folder.parent)
-            self._lock = Lock(self.folder / LOCK, shown, "out")
+            self._lock = Lock(self.folder / LOCK, path, "out")
             try:
-                self._lock.refuse_others(shown, "out")
+                self._lock.refuse_others(path, "out")
                 if self._run is not None:
                     self._prepare(self._run, self._lock)
             except BaseException:
@@ -293,7 +293,7 @@ class Output:
         if run.remote is not None:
             run.remote.take_over(resuming=self.resuming)
 
-    def begin_publishing(self, *, partial: bool, drawn: bool) -> str | None:
+    def begin_publishing(self, *, partial: bool, has_draws: bool) -> str | None:
         """Return where the finished store is built; None: in memory.
 
         A partial result is built in a copy, so that its run can be resumed with its draws untouched. Without
@@ -303,9 +303,9 @@ class Output:
             return None
         store = self.folder / DRAWN
         built = self.folder / PARTIAL if partial else store
-        if (partial or not drawn) and built.exists():
+        if (partial or not has_draws) and built.exists():
             delete(built)
-        if partial and drawn:
+        if partial and has_draws:
             shutil.copytree(store, built)
         return str(built)
 
@@ -386,9 +386,9 @@ def _is_empty(path: Location) -> bool:
         return False
 
 
-def _warn_of_other_versions(begun: RunRecord, now: RunRecord) -> None:
+def _warn_of_other_versions(record: RunRecord, now: RunRecord) -> None:
     """Warn when a run goes on in another environment: it may end with other last bits."""
-    before, after = begun.environment, now.environment
+    before, after = record.environment, now.environment
     pairs = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
     if changed := ", ".join(f"{name} {old} -> {new}" for name, (old, new) in pairs.items() if old != new):
         text = f"the run began in another environment ({changed}): its result may differ in the last bits"

@@ -21,7 +21,7 @@ from factorflow.trees import freeze, nbytes
 if TYPE_CHECKING:
     from factorflow.data import Dataset, Holdout
     from factorflow.data.aligned_dataset import AlignedDataset
-    from factorflow.data.given import GivenTables
+    from factorflow.data.sample_tables import SampleTables
 
 Pair = tuple[Block, Mapping[str, Any]]
 """A block, and the values of its held-out entries by view."""
@@ -48,7 +48,7 @@ class Source:
         Memory it may spend on what follows from those blocks (`Block.once`).
     device : {"cpu", "cuda"}
         Where the values of a block are handed out: as NumPy arrays, or as CuPy's.
-    given : GivenTables or None
+    tables : SampleTables or None
         What is read of the sample metadata.
     sparse : bool
         Whether counts are handed out by their entries (`SparseRows`).
@@ -60,7 +60,7 @@ class Source:
     cache_bytes: int
     memory_bytes: int = 0
     device: str = "cpu"
-    given: GivenTables | None = None
+    tables: SampleTables | None = None
     sparse: bool = False
 
     @property
@@ -77,14 +77,14 @@ class Source:
 
     def with_truth(self, numbers: Sequence[int]) -> Iterator[Pair]:
         """Yield blocks, each with the values of its held-out entries by view, which no model may see."""
-        kept = _kept_blocks(self)
+        cache = _block_cache(self)
         waiting: deque[Pair | Future[Pair]] = deque()
-        rest = iter(numbers)
+        remaining = iter(numbers)
 
         def read_next() -> None:
-            number = next(rest, None)
+            number = next(remaining, None)
             if number is not None:
-                waiting.append(kept.get(number) or _reader().submit(self._read, number))
+                waiting.append(cache.get(number) or _reader().submit(self._read, number))
 
         for _ in range(READ_AHEAD + 1):
             read_next()
@@ -94,14 +94,16 @@ class Source:
                 block, truth = item.result()
                 block = _on_device(block, self.device)
                 READING.add(_size(block, truth))
-                item = kept.offer(block, truth)
+                item = cache.offer(block, truth)
             read_next()
             yield item
 
     def _read(self, number: int) -> Pair:
         block, truth = self.dataset.read(number, self.views, self.holdout, self.sparse)
         tables = (
-            () if self.given is None else ((COVARIATES, self.given.covariates), (PLACES, self.given.places))
+            ()
+            if self.tables is None
+            else ((COVARIATES, self.tables.covariates), (PLACES, self.tables.places))
         )
         for name, table in tables:
             if table is not None:
@@ -110,7 +112,7 @@ class Source:
         return block, truth
 
 
-class _Kept:
+class _BlockCache:
     """Blocks kept in memory with what follows from them, first come, until the budget is full.
 
     A pass visits every block once, so evicting the least recently used would evict just what comes next.
@@ -135,9 +137,9 @@ class _Kept:
         if block.number in self._blocks or not self.spend("blocks", size):
             return block, truth
         self.n_bytes += size
-        kept = replace(block, memory=_Memory(self)), truth
-        self._blocks[block.number] = kept
-        return kept
+        entry = replace(block, memory=_Memory(self)), truth
+        self._blocks[block.number] = entry
+        return entry
 
     def resize(self, cache_bytes: int, memory_bytes: int) -> None:
         """Set the memory budgets, and evict blocks above them."""
@@ -165,22 +167,22 @@ class _Kept:
 class _Memory:
     """What follows from one kept block (`Block.once`), as far as the budget goes."""
 
-    def __init__(self, kept: _Kept) -> None:
-        self._kept_blocks = kept
+    def __init__(self, cache: _BlockCache) -> None:
+        self._block_cache = cache
         self.n_bytes = 0
         self._made: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
 
-    def once(self, name: Hashable, given: tuple[Any, ...], make: Callable[[], Any]) -> Any:
-        known = self._made.get(name)
-        if known is not None and _equal(known[0], given):
-            return known[1]
-        made = make()
-        if known is not None:  # in the place of one of its size
-            self._made[name] = given, made
-        elif self._kept_blocks.spend("memory", size := nbytes(made)):
-            self._made[name] = given, made
+    def once(self, name: Hashable, arguments: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        cached = self._made.get(name)
+        if cached is not None and _equal(cached[0], arguments):
+            return cached[1]
+        value = make()
+        if cached is not None:  # in the place of one of its size
+            self._made[name] = arguments, value
+        elif self._block_cache.spend("memory", size := nbytes(value)):
+            self._made[name] = arguments, value
             self.n_bytes += size
-        return made
+        return value
 
 
 def _equal(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
@@ -201,32 +203,32 @@ def _on_device(block: Block, device: str) -> Block:
     return replace(block, data={view: cupy.asarray(values) for view, values in block.data.items()})
 
 
-_CACHES: dict[tuple[Any, ...], _Kept] = {}
+_CACHES: dict[tuple[Any, ...], _BlockCache] = {}
 _LOCK = threading.Lock()
 
 
-def _kept_blocks(source: Source) -> _Kept:
+def _block_cache(source: Source) -> _BlockCache:
     """Return the blocks kept by this process for this dataset; another dataset's are let go."""
-    given = source.given and source.given.digest
+    digest = source.tables and source.tables.digest
     of_blocks = source.views, source.holdout, source.device, source.sparse
-    key = (source.dataset.fingerprint, *of_blocks, given)
+    key = (source.dataset.fingerprint, *of_blocks, digest)
     with _LOCK:
         if key not in _CACHES:
             _CACHES.clear()
-            _CACHES[key] = _Kept(source.cache_bytes, source.memory_bytes)
+            _CACHES[key] = _BlockCache(source.cache_bytes, source.memory_bytes)
             announce(READING)
-        kept = _CACHES[key]
-        kept.resize(source.cache_bytes, source.memory_bytes)
-        return kept
+        cache = _CACHES[key]
+        cache.resize(source.cache_bytes, source.memory_bytes)
+        return cache
 
 
-def _count_kept() -> tuple[int, int]:
+def _count_cached() -> tuple[int, int]:
     """Return how many blocks this process keeps, and their bytes."""
     caches = list(_CACHES.values())
-    return sum(map(len, caches)), sum(kept.n_bytes for kept in caches)
+    return sum(map(len, caches)), sum(cache.n_bytes for cache in caches)
 
 
-READING = Reading(_count_kept)
+READING = Reading(_count_cached)
 """What this process has read."""
 
 

@@ -129,12 +129,12 @@ def sync_files(files: Iterable[str]) -> None:
 
 def delete_unreferenced(folder: Path, referenced: Iterable[str]) -> None:
     """Delete the files that nothing refers to any more."""
-    wanted = {Path(path).name for path in referenced}
+    names = {Path(path).name for path in referenced}
     for file in folder.glob("*.tree"):
-        if file.name not in wanted:
+        if file.name not in names:
             file.unlink(missing_ok=True)
 
 
-def files_of(kept: Mapping[Any, tuple[Any, ...]]) -> list[str]:
+def files_of(states: Mapping[Any, tuple[Any, ...]]) -> list[str]:
     """Return the files that kept statistics are in."""
-    return [part.path for stats in kept.values() for part in stats if isinstance(part, OnDisk)]
+    return [part.path for stats in states.values() for part in stats if isinstance(part, OnDisk)]

@@ -124,18 +124,18 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     globals_ = [_globals_at(plan, state, chain) for chain in chains]
     chosen, scale = _part(plan, stage, sweep, state, group)
     steps = [plan.step(chain, state, scale) for chain in chains]
-    given = [sweep.prepare(g) for g in globals_] if chosen else []
+    prepared = [sweep.prepare(g) for g in globals_] if chosen else []
     local = dict(before.local)
-    kept = dict(before.kept) if stage.replace and before.stage == state.stage else {}
+    states = dict(before.kept) if stage.replace and before.stage == state.stage else {}
     trees = [Tree() for _ in steps]
     blocks = plan.source.stream([n for n in group if n in chosen])
     for number in group:
         place = state.sweep, number
-        stats: tuple[Any, ...] = load_spilled(kept.get(place, (None,) * plan.n_chains), plan.classes)
+        stats: tuple[Any, ...] = load_spilled(states.get(place, (None,) * plan.n_chains), plan.classes)
         if number in chosen:
             block = next(blocks)
             old = load_spilled(local.get(number, (None,) * plan.n_chains), plan.classes)
-            results = [sweep.map(block, old[c], given[c], steps[c]) for c in chains]
+            results = [sweep.map(block, old[c], prepared[c], steps[c]) for c in chains]
             stats = plan.of_all(state, [freeze(value) for _, value in results])
             if not evaluating(stage, state):
                 new = plan.of_all(state, [freeze(new) for new, _ in results])
@@ -146,12 +146,12 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
                     plan.local_path, "local", number, _round(plan, state), new, local.get(number)
                 )
                 if stage.replace:
-                    kept[place] = spill(
+                    states[place] = spill(
                         plan.kept_path, f"kept-{state.sweep}", number, _round(plan, state), stats
                     )
         for tree, value in zip(trees, stats, strict=False):
             tree.add(number, value)
-    return Group(local, kept, tuple(tree.nodes(hand_over=True) for tree in trees), state.stage)
+    return Group(local, states, tuple(tree.nodes(hand_over=True) for tree in trees), state.stage)
 
 
 def update_remotely(plan: Plan, group: range, before: Group | None, state: State) -> RemoteGroup:
@@ -167,12 +167,12 @@ def keep(plan: Plan, group: range, before: Group | None, state: State, remote: R
     return replace(update_samples(plan, group, before, state), nodes=None)
 
 
-def merge_nodes(sent: Sequence[GroupStatistics]) -> tuple[Nodes, ...] | None:
+def merge_nodes(statistics: Sequence[GroupStatistics]) -> tuple[Nodes, ...] | None:
     """Merge the subtrees of neighbouring groups, for each chain; None when the run is over."""
-    found = [nodes for nodes in map(_nodes_of, sent) if nodes is not None]
-    if not found:
+    node_lists = [nodes for nodes in map(_nodes_of, statistics) if nodes is not None]
+    if not node_lists:
         return None
-    trees = [_build_tree(found, chain) for chain in range(len(found[0]))]
+    trees = [_build_tree(node_lists, chain) for chain in range(len(node_lists[0]))]
     merged: tuple[Nodes, ...] = freeze(tuple(tree.nodes(hand_over=True) for tree in trees))
     return merged
 
@@ -180,7 +180,7 @@ def merge_nodes(sent: Sequence[GroupStatistics]) -> tuple[Nodes, ...] | None:
 def merge(
     plan: Plan,
     state: State,
-    sent: Sequence[GroupStatistics],
+    statistics: Sequence[GroupStatistics],
     shares: Sequence[tuple[dict[Run, tuple[Any, Any]], ...]] = (),
     n_threads: int = 1,
 ) -> State:
@@ -190,7 +190,7 @@ def merge(
     ----------
     plan, state
         The run, and where it stands.
-    sent : sequence
+    statistics : sequence
         Statistics of runs of blocks, in their order: what `update_samples`, `update_remotely` or
         `merge_nodes` returned, or what was cut from that.
     shares : sequence of tuple of dict
@@ -208,7 +208,7 @@ def merge(
             _globals_at(plan, state, chain),
             plan.step(chain, state, _scale(plan, stage, sweep, state)),
         )
-        stats = _total(sent, chain)
+        stats = _total(statistics, chain)
         if plan.fixed is not None:
             moved = stats or ProjectionStatistics(None, 0.0)
             info: Mapping[str, float] = {}
@@ -226,26 +226,26 @@ def merge(
 
 
 def slice_features(
-    plan: Plan, state: State, sent: GroupStatistics, share: tuple[int, int] | None
+    plan: Plan, state: State, statistics: GroupStatistics, share: tuple[int, int] | None
 ) -> tuple[Nodes, ...] | None:
     """Return subtrees cut to the runs of features of a share; without one, their narrow part."""
-    found = _nodes_of(sent)
-    if found is None:
+    group_nodes = _nodes_of(statistics)
+    if group_nodes is None:
         return None
     runs = _runs_of(plan, state, share)
     if runs is None:
-        return found if share is None else None
+        return group_nodes if share is None else None
     if share is None:
-        return tuple(tuple(replace(n, value=narrow(n.value)) for n in nodes) for nodes in found)
+        return tuple(tuple(replace(n, value=narrow(n.value)) for n in nodes) for nodes in group_nodes)
 
     def cut(value: Any) -> Any:
         return None if value is None else {run: restrict(value, run.axis, as_slice(run)) for run in runs}
 
-    return tuple(tuple(replace(n, value=cut(n.value)) for n in nodes) for nodes in found)
+    return tuple(tuple(replace(n, value=cut(n.value)) for n in nodes) for nodes in group_nodes)
 
 
 def update_features(
-    plan: Plan, state: State, share: tuple[int, int], sent: Sequence[tuple[Nodes, ...] | None]
+    plan: Plan, state: State, share: tuple[int, int], statistics: Sequence[tuple[Nodes, ...] | None]
 ) -> tuple[dict[Run, tuple[Any, Any]], ...]:
     """Merge the wide statistics of a share of the runs of features and update them, for each chain.
 
@@ -257,7 +257,7 @@ def update_features(
     (stage, sweep), state = now, enter_stage(plan, state)
     results = []
     for chain in plan.chains(state):
-        stats = _total(sent, chain)
+        stats = _total(statistics, chain)
         step = plan.step(chain, state, _scale(plan, stage, sweep, state))
         before = state.globals_[chain]
         results.append(
@@ -283,8 +283,8 @@ def _globals_at(plan: Plan, state: State, chain: int) -> Any:
     now = state.globals_[chain]
     if plan.fixed is None:
         return now
-    found = iter(find_gathers(now))
-    return map_gathers(plan.fixed.globals_(chain, state.iteration), lambda _: next(found))
+    gathers = iter(find_gathers(now))
+    return map_gathers(plan.fixed.globals_(chain, state.iteration), lambda _: next(gathers))
 
 
 def _takes_all(plan: Plan, stage: Stage[Any], sweep: Sweep[Any, Any, Any], state: State) -> bool:
@@ -340,17 +340,17 @@ def _write_draws(plan: Plan, stage: Stage[Any], state: State, block: Block, loca
             write_rows(plan.draws_path, table[name], block.start, values, (chain, state.draws))
 
 
-def _nodes_of(sent: GroupStatistics) -> tuple[Nodes, ...] | None:
-    return sent.nodes if isinstance(sent, Group | RemoteGroup) else sent
+def _nodes_of(statistics: GroupStatistics) -> tuple[Nodes, ...] | None:
+    return statistics.nodes if isinstance(statistics, Group | RemoteGroup) else statistics
 
 
-def _build_tree(found: Sequence[tuple[Nodes, ...]], chain: int) -> Tree:
+def _build_tree(node_lists: Sequence[tuple[Nodes, ...]], chain: int) -> Tree:
     tree = Tree()
-    for nodes in found:
+    for nodes in node_lists:
         tree.feed(nodes[chain])
     return tree
 
 
-def _total(sent: Sequence[GroupStatistics], chain: int) -> Any:
-    found = [nodes for nodes in map(_nodes_of, sent) if nodes is not None]
-    return freeze(_build_tree(found, chain).total())
+def _total(statistics: Sequence[GroupStatistics], chain: int) -> Any:
+    node_lists = [nodes for nodes in map(_nodes_of, statistics) if nodes is not None]
+    return freeze(_build_tree(node_lists, chain).total())

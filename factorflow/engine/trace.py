@@ -94,5 +94,5 @@ class Trace:
 
 
 def _row(values: list[Any]) -> Row:
-    stage, iteration, kept, seconds, infos = values
-    return stage, iteration, kept, seconds, infos
+    stage, iteration, is_draw, seconds, infos = values
+    return stage, iteration, is_draw, seconds, infos

@@ -77,9 +77,9 @@ class Tree:
         """Return the sum over everything: the subtrees that are left, from the last to the first."""
         if not self._nodes:
             return None
-        *rest, node = self._nodes
-        while rest:
-            left = rest.pop()
+        *others, node = self._nodes
+        while others:
+            left = others.pop()
             node = _merge(left, node, left.level, left.index)
         return node.value
 
@@ -160,7 +160,7 @@ def alignment(number: int) -> int:
 
 def _merge(left: Node, right: Node, level: int, index: int) -> Node:
     if left.value is None or right.value is None:
-        kept = right if left.value is None else left
-        return Node(level, index, kept.value, kept.owned)
+        value = right if left.value is None else left
+        return Node(level, index, value.value, value.owned)
     into = "left" if left.owned else "right" if right.owned else None
     return Node(level, index, add(left.value, right.value, into), owned=True)

@@ -55,11 +55,11 @@ def warm_start(posterior: StoredPosterior, data: Dataset, config: ModelConfig) -
         When the two are of different models, groups or features.
     """
     identity = posterior.record.identity
-    asked, fitted = config.model_dump(mode="json"), identity.config
-    differing = [name for name in {**asked, **fitted} if asked.get(name) != fitted.get(name)]
+    requested, fitted = config.model_dump(mode="json"), identity.config
+    differing = [name for name in {**requested, **fitted} if requested.get(name) != fitted.get(name)]
     if differing:
         value = ", ".join(f"{name}={fitted.get(name)!r}" for name in differing)
-        expected = ", ".join(f"{name}={asked.get(name)!r}" for name in differing)
+        expected = ", ".join(f"{name}={requested.get(name)!r}" for name in differing)
         raise _warm_start_error(f"a fit with {value}", f"one of the same model: {expected}")
     meta = posterior.meta
     chosen = data.meta(config.views)

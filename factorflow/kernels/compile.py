@@ -55,16 +55,16 @@ def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
 
         return njit(pipeline_class=LinkedCompiler, **chosen)(function)  # type: ignore[no-any-return]
     try:
-        made: Callable[..., Any] = njit(**chosen)(function)
+        compiled: Callable[..., Any] = njit(**chosen)(function)
     except RuntimeError as error:
         if not chosen.get("cache") or "cannot cache" not in str(error):
             raise
         _log_compilation()
         return njit(**{**chosen, "cache": False})(function)  # type: ignore[no-any-return]
-    stored = getattr(getattr(made, "_cache", None), "_cache_file", None)
+    stored = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if stored is not None:
         stored._source_stamp = stamp(function.__module__)
-    return made
+    return compiled
 
 
 @cache

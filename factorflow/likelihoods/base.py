@@ -299,11 +299,11 @@ class Likelihood(ABC):
         if self.limited and not bounded:
             curvature = xp.maximum(curvature, abs(slope) / REACH)
         curvature = xp.where(curvature > LEAST_CURVATURE, curvature, LEAST_CURVATURE)
-        seen = y == y
-        if seen.all():
+        observed = y == y
+        if observed.all():
             return Message(value, slope, curvature)
         none = xp.zeros((), dtype=m.dtype)
-        return Message(*(xp.where(seen, part, none) for part in (value, slope, curvature)))
+        return Message(*(xp.where(observed, part, none) for part in (value, slope, curvature)))
 
     @property
     def label(self) -> str:
@@ -311,8 +311,8 @@ class Likelihood(ABC):
         return str(self)
 
     def __str__(self) -> str:
-        known = {f.name: f for f in fields(self) if f.init}  # type: ignore[arg-type]
-        chosen = [f"{n}={getattr(self, n):g}" for n, f in known.items() if getattr(self, n) != f.default]
+        parameters = {f.name: f for f in fields(self) if f.init}  # type: ignore[arg-type]
+        chosen = [f"{n}={getattr(self, n):g}" for n, f in parameters.items() if getattr(self, n) != f.default]
         return f"{self.name}({', '.join(chosen)})" if chosen else self.name
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -410,18 +410,18 @@ def get_likelihood(text: str) -> Likelihood:
     Binomial(trials=2)
     """
     _scan()
-    found = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
-    kind = _REGISTRY.get(found[1]) if found else None
-    if found is None or kind is None:
+    match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
+    kind = _REGISTRY.get(match[1]) if match else None
+    if match is None or kind is None:
         raise InputError("likelihood", text, f"one of {', '.join(likelihood_names())}", "Choose one of them.")
-    known: dict[str, Any] = {field.name: field.default for field in fields(kind) if field.init}  # type: ignore[arg-type]
+    defaults: dict[str, Any] = {field.name: field.default for field in fields(kind) if field.init}  # type: ignore[arg-type]
     parameters = {}
-    for part in (found[2] or "").split(",") if (found[2] or "").strip() else ():
+    for part in (match[2] or "").split(",") if (match[2] or "").strip() else ():
         name, _, value = (piece.strip() for piece in part.partition("="))
         try:
-            parameters[name] = type(known[name])(value)
+            parameters[name] = type(defaults[name])(value)
         except (KeyError, ValueError):
-            usage = ", ".join(f"{name}={value}" for name, value in known.items())
-            expected = f"{kind.name}({usage})" if known else f"{kind.name}, which has no parameters"
+            usage = ", ".join(f"{name}={value}" for name, value in defaults.items())
+            expected = f"{kind.name}({usage})" if defaults else f"{kind.name}, which has no parameters"
             raise InputError("likelihood", text, expected, "Correct what is in brackets.") from None
     return kind(**parameters)

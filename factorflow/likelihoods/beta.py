@@ -50,8 +50,8 @@ class Beta(Likelihood):
     def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         from scipy.special import betaincinv
 
-        found = betaincinv(*self.shapes(x, phi), uniform)
-        return np.clip(found, np.finfo(float).tiny, 1.0 - np.finfo(float).epsneg)
+        quantiles = betaincinv(*self.shapes(x, phi), uniform)
+        return np.clip(quantiles, np.finfo(float).tiny, 1.0 - np.finfo(float).epsneg)
 
     def start(self, y: Array, aux: Array | None = None) -> Array:
         return namespace(y).log(y) - namespace(y).log1p(-y)

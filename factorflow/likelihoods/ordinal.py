@@ -64,10 +64,10 @@ class Ordinal(Likelihood):
 
     def cutpoints(self, phi: Array) -> list[Any]:
         """Return c_0, c_1, ..."""
-        found: list[Any] = [0.0]
+        cutpoints: list[Any] = [0.0]
         for level in range(self.n_phi):
-            found.append(found[-1] + namespace(phi).exp(phi[level, ...]))
-        return found
+            cutpoints.append(cutpoints[-1] + namespace(phi).exp(phi[level, ...]))
+        return cutpoints
 
     def ends(self, y: Array, phi: Array) -> tuple[Array, Array]:
         """Return the cutpoints below and above each entry."""

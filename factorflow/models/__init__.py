@@ -42,9 +42,9 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
     from factorflow.models.registry import registered_models
     from factorflow.settings import parse_config
 
-    known = registered_models()
+    families = registered_models()
     if isinstance(options, ModelConfig):
-        if known.get(getattr(options, "model", "")) is not type(options):
+        if families.get(getattr(options, "model", "")) is not type(options):
             raise InputError(
                 "model",
                 type(options).__name__,
@@ -60,9 +60,9 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
             "Make one of it: options go between the brackets.",
         )
     name = options.get("model")
-    if not isinstance(name, str) or name not in known:
-        raise InputError("model", name, f"one of {', '.join(known)}", "Choose one of these names.")
-    return parse_config(known[str(name)], options)
+    if not isinstance(name, str) or name not in families:
+        raise InputError("model", name, f"one of {', '.join(families)}", "Choose one of these names.")
+    return parse_config(families[str(name)], options)
 
 
 def _public() -> dict[str, type[ModelConfig]]:

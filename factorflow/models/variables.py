@@ -108,8 +108,8 @@ class VariableTable(Generic[G, L]):
         """The table of variables, each with the group of the posterior that it is in."""
         main = "posterior" if self.kind == "monte carlo" else "variational"
         averaged = AVERAGES if self.kind == "monte carlo" else main
-        found = ((v, averaged if v.rows and not v.draws else main) for v in self.variables())
-        return tuple(replace(v, group=v.group or place) for v, place in found)
+        groups = ((v, averaged if v.rows and not v.draws else main) for v in self.variables())
+        return tuple(replace(v, group=v.group or place) for v, place in groups)
 
     def lead(self, variable: Variable) -> tuple[str, ...]:
         """Return the dimensions in front of a variable: none, or ``chain``, or ``chain`` and ``draw``.
@@ -177,9 +177,9 @@ class VariableTable(Generic[G, L]):
             By variable.
         """
         table = self.variables()
-        found = dict(zip(_summations(table), sums, strict=True))
+        sums_by_variable = dict(zip(_summations(table), sums, strict=True))
         return {
-            v.name: np.asarray(v.of_sums(globals_, found[v.sums]), dtype=v.dtype)
+            v.name: np.asarray(v.of_sums(globals_, sums_by_variable[v.sums]), dtype=v.dtype)
             for v in table
             if v.sums is not None and v.of_sums is not None
         }
@@ -203,8 +203,8 @@ class VariableTable(Generic[G, L]):
         dict of str to (B, ...) array
             By variable with ``rows`` and without ``draws``.
         """
-        found = self.finish(block, local, globals_, step)
-        return {v.name: _cast_variable(v, found) for v in self.variables() if v.rows and not v.draws}
+        values = self.finish(block, local, globals_, step)
+        return {v.name: _cast_variable(v, values) for v in self.variables() if v.rows and not v.draws}
 
     def draw(self, local: L | None) -> dict[str, Array]:
         """Return the draws of the rows of a block at a kept iteration.
@@ -227,6 +227,6 @@ def _summations(table: Sequence[Variable]) -> tuple[Any, ...]:
     return tuple(dict.fromkeys(v.sums for v in table if v.sums is not None))
 
 
-def _cast_variable(variable: Variable, given: Any) -> Array:
+def _cast_variable(variable: Variable, value: Any) -> Array:
     """Cast a variable to its stored type, so that predictions agree before and after storage."""
-    return np.asarray(variable.value(given), dtype=variable.dtype)
+    return np.asarray(variable.value(value), dtype=variable.dtype)

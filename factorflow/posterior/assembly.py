@@ -165,14 +165,14 @@ def _samples(dataset: Dataset) -> dict[str, xr.Variable]:
     """Return names and metadata of the samples, in memory; too many numbered ones get no names."""
     import xarray as xr
 
-    found = {}
+    variables = {}
     if dataset.named or dataset.n_rows <= LAZY_LABELS:
-        found["obs"] = xr.Variable("obs", label_array(dataset.obs_names))
+        variables["obs"] = xr.Variable("obs", label_array(dataset.obs_names))
     if dataset.code_names or dataset.manifest.obs_columns:
         columns = dataset.stored_columns()
         for name, (variable, about) in _variables(dataset).items():
-            found[variable] = xr.Variable("obs", _plain(columns[name]), about)
-    return found
+            variables[variable] = xr.Variable("obs", _plain(columns[name]), about)
+    return variables
 
 
 def _variables(dataset: Dataset) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -183,7 +183,7 @@ def _variables(dataset: Dataset) -> dict[str, tuple[str, dict[str, Any]]]:
     """
     codes = {column: code for code, column in dataset.code_columns.items()}
     columns = list(dict.fromkeys([*codes, *dataset.manifest.obs_columns]))
-    names = node_names(columns, taken=["obs"])
+    names = node_names(columns, reserved=["obs"])
     about = {name: {CODE: codes[name]} if name in codes else {} for name in columns}
     for name, record in dataset.manifest.obs_types.items():
         about[name] |= {COLUMN_TYPE: json.dumps(record)}  # netCDF knows no mappings
@@ -204,10 +204,10 @@ def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
 
     def column(stored: str) -> Any:
         dtype = dataset.read_array(stored, slice(0)).dtype
-        known = dtype if dtype.kind in "biuf" else np.dtype(object)
-        return lazy_array(partial(_stored_column, dataset, stored), shape, known)
+        dtype_of = dtype if dtype.kind in "biuf" else np.dtype(object)
+        return lazy_array(partial(_stored_column, dataset, stored), shape, dtype_of)
 
-    found = {"obs": xr.Variable("obs", column("obs"))} if dataset.named else {}
+    variables = {"obs": xr.Variable("obs", column("obs"))} if dataset.named else {}
     arrays = dataset.manifest.obs_columns
     for name, (variable, about) in _variables(dataset).items():
         if name in arrays:
@@ -216,8 +216,8 @@ def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
             values = lazy_array(partial(_stored_groups, dataset, groups), shape, object)
         else:
             values = column(about[CODE])
-        found[variable] = xr.Variable("obs", values, about)
-    return found
+        variables[variable] = xr.Variable("obs", values, about)
+    return variables
 
 
 def _stored_column(dataset: Dataset, stored: str, key: tuple[Any, ...]) -> Any:
@@ -268,14 +268,14 @@ def _traces(model: Model[Any, Any], trace: Mapping[str, Sequence[Any]]) -> dict[
     if model.kind != "monte carlo":
         values = {name: ("iteration", value[0]) for name, value in scalars.items()}
         return {"optimization": xr.Dataset(shared | values, coords=iteration)}
-    kept = np.array(trace["kept"], bool)
+    is_kept = np.array(trace["kept"], bool)
     chain_labels = {"chain": np.arange(n_chains)}
-    every = shared | {"kept": ("iteration", kept)}
+    every = shared | {"kept": ("iteration", is_kept)}
     every |= {name: (("chain", "iteration"), value) for name, value in scalars.items()}
-    stats = {_stat_name(name): (("chain", "draw"), value[:, kept]) for name, value in scalars.items()}
+    stats = {_stat_name(name): (("chain", "draw"), value[:, is_kept]) for name, value in scalars.items()}
     return {
         "iterations": xr.Dataset(every, coords=iteration | chain_labels),
-        "sample_stats": xr.Dataset(stats, coords=chain_labels | {"draw": np.arange(int(kept.sum()))}),
+        "sample_stats": xr.Dataset(stats, coords=chain_labels | {"draw": np.arange(int(is_kept.sum()))}),
     }
 
 

@@ -60,10 +60,10 @@ def open_array(where: str | os.PathLike[str]) -> Any:
     """Return an array of a store: the one opened last time, as long as its metadata are the same file."""
     where = os.fspath(where)
     try:
-        found = os.stat(os.path.join(where, "zarr.json"))
+        status = os.stat(os.path.join(where, "zarr.json"))
     except FileNotFoundError:
         return _open_cached.__wrapped__(where)  # says what is missing
-    return _open_cached(where, found.st_ino, found.st_mtime_ns, found.st_size)
+    return _open_cached(where, status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=1024)
@@ -119,13 +119,13 @@ def _content(file: Path, fill: NDArray[Any], *, fresh: bool) -> NDArray[np.uint8
         fill.astype(fill.dtype.newbyteorder("<")).view(np.uint8), np.zeros(CRC_BYTES, np.uint8)
     )
     if not fresh and file.exists():
-        found = np.fromfile(file, np.uint8)
-        if chunk_damage(found, len(content)):
+        raw = np.fromfile(file, np.uint8)
+        if chunk_damage(raw, len(content)):
             raise InputError(
                 f"chunk {file}",
                 "checksum mismatch",
                 "an intact chunk",
                 RUN_ANEW,
             )
-        content = found
+        content = raw
     return content

@@ -57,16 +57,16 @@ def depth(posterior: StoredPosterior) -> Iterator[Finding]:
     if not rows.size:
         return
     scores = _scores(posterior, rows)
-    known: list[tuple[str, Any, str]] = [
+    candidates: list[tuple[str, Any, str]] = [
         (f"the total count of {view.name}", _totals(posterior, view.name, rows), view.name)
         for view in posterior.meta.value_views
         if view.likelihood == "poisson" and view.n_features >= LEAST_MANY
     ]
     for name, column in _columns(posterior, rows, DEPTH).items():
         if getattr(column.dtype, "kind", "O") in "iuf":
-            known.append((f"the column {name}", column.to_numpy(np.float64, na_value=np.nan), ""))
+            candidates.append((f"the column {name}", column.to_numpy(np.float64, na_value=np.nan), ""))
     for k, label in enumerate(posterior.factors):
-        for what, values, view in known:
+        for what, values, view in candidates:
             share = _share(scores[:, k], np.log(np.where(values > 0, values, np.nan))[:, None])
             if share > LEAST_SHARE and (not view or _is_one_sign(posterior, view, k)):
                 yield Finding(
@@ -89,15 +89,15 @@ def batch(posterior: StoredPosterior) -> Iterator[Finding]:
         return
     scores, columns = _scores(posterior, rows), _columns(posterior, rows, BATCH)
     covariates = posterior.meta.covariates
-    given = [column.name for column in covariates.columns] if covariates else []
+    names = [column.name for column in covariates.columns] if covariates else []
     for k, label in enumerate(posterior.factors):
         for name, column in columns.items():
-            known = column.notna().to_numpy()
-            levels, codes = np.unique(column[known].astype(str), return_inverse=True)
+            present = column.notna().to_numpy()
+            levels, codes = np.unique(column[present].astype(str), return_inverse=True)
             if not 1 < len(levels) <= MOST_BATCHES * rows.size:
                 continue
             design = np.full((rows.size, len(levels) - 1), np.nan)
-            design[known] = codes[:, None] == np.arange(1, len(levels))
+            design[present] = codes[:, None] == np.arange(1, len(levels))
             share = _share(scores[:, k], design)
             if share > LEAST_SHARE:
                 yield Finding(
@@ -105,7 +105,7 @@ def batch(posterior: StoredPosterior) -> Iterator[Finding]:
                     f"{label} follows the column {name}: its {len(levels)} values explain "
                     f"{100 * share:.0f} % of the variance of the scores.",
                     "It is a covariate of the model: interpret the adjusted scores, scores(adjusted=True)."
-                    if name in given
+                    if name in names
                     else "If these are batches of comparable samples, fit again with the column among the "
                     "covariates, if the family takes them, or do not interpret the factor.",
                 )
@@ -147,11 +147,11 @@ def _totals(posterior: StoredPosterior, view: str, rows: NDArray[np.intp]) -> Fl
         blocks = np.unique(rows // dataset.block_rows)
         for number in blocks[:: -(-blocks.size // most)]:
             block = dataset.block(int(number), [view])
-            y, seen = dataset.views[view].kind.fill_missing(block.data[view])
+            y, observed = dataset.views[view].kind.fill_missing(block.data[view])
             mine = np.flatnonzero(rows // dataset.block_rows == number)
             some = rows[mine] - int(number) * dataset.block_rows
-            n = np.asarray(seen, bool)[some].sum(axis=1)
-            total = np.where(np.asarray(seen, bool)[some], np.asarray(y, float)[some], 0.0).sum(axis=1)
+            n = np.asarray(observed, bool)[some].sum(axis=1)
+            total = np.where(np.asarray(observed, bool)[some], np.asarray(y, float)[some], 0.0).sum(axis=1)
             totals[mine] = np.where(n > 0, total / np.maximum(n, 1) * n_features, np.nan)
     except InputError:  # the dataset has moved
         pass
@@ -175,14 +175,14 @@ def _share(scores: Float64[np.ndarray, " R"], design: Float64[np.ndarray, "R P"]
     """Return the adjusted share of the variance that a regression explains; 0 where it may be chance."""
     from scipy.special import fdtrc
 
-    seen = np.isfinite(scores) & np.isfinite(design).all(axis=1)
-    y, x = scores[seen], design[seen]
+    complete = np.isfinite(scores) & np.isfinite(design).all(axis=1)
+    y, x = scores[complete], design[complete]
     n_left = len(y) - 1 - x.shape[1]
     if n_left < LEAST_MANY // 2 or np.ptp(y) == 0.0:
         return 0.0
     y, x = y - y.mean(), x - x.mean(axis=0)
     left = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
-    rest = float(left @ left) / float(y @ y)
-    f = (1.0 - rest) / x.shape[1] / max(rest / n_left, 1e-300)
-    adjusted = 1.0 - rest * (len(y) - 1) / n_left
+    unexplained = float(left @ left) / float(y @ y)
+    f = (1.0 - unexplained) / x.shape[1] / max(unexplained / n_left, 1e-300)
+    adjusted = 1.0 - unexplained * (len(y) - 1) / n_left
     return adjusted if fdtrc(x.shape[1], n_left, f) < MOST_CHANCE else 0.0

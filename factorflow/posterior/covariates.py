@@ -30,14 +30,14 @@ def check_covariates(posterior: StoredPosterior) -> Covariates:
     InputError
         When it has none.
     """
-    found = posterior.meta.covariates
-    if found is None:
+    covariates = posterior.meta.covariates
+    if covariates is None:
         family = posterior.run["config"].get("model")
         remedy = "Fit with {covariates}: columns of the sample metadata."
         raise InputError(
             "model", f"{family} without covariates", "one with covariates", remedy, covariates=["age"]
         )
-    return found
+    return covariates
 
 
 def coefficients(posterior: StoredPosterior, view: str, *, total: bool) -> xr.Dataset:
@@ -49,8 +49,8 @@ def coefficients(posterior: StoredPosterior, view: str, *, total: bool) -> xr.Da
         mean = mean + posterior.variable(f"loadings_{name}") @ posterior.variable("score_regression")
     dims = ("covariate", f"feature_{name}")
     sd = posterior.variable(f"coefficients_variance_{name}") ** 0.5
-    found = {"mean": mean.transpose(*dims) / units, "sd": sd.transpose(*dims) / units}
-    dataset: xr.Dataset = found["mean"].to_dataset(name="mean").assign(sd=found["sd"])
+    statistics = {"mean": mean.transpose(*dims) / units, "sd": sd.transpose(*dims) / units}
+    dataset: xr.Dataset = statistics["mean"].to_dataset(name="mean").assign(sd=statistics["sd"])
     dataset["mean"].attrs = {"long_name": "Total effect." if total else "Effect beside the factors."}
     dataset["sd"].attrs = {"long_name": "Its standard deviation, factors taken for known."}
     return dataset
@@ -60,17 +60,19 @@ def adjusted(
     posterior: StoredPosterior, view: str, remove: Sequence[str] | None, start: int | None, stop: int | None
 ) -> xr.Dataset:
     """Return predictions and data of a view without the effect of covariates (`Posterior.adjusted`)."""
-    known, name = check_covariates(posterior), posterior.check_view(view)
+    covariates, name = check_covariates(posterior), posterior.check_view(view)
     kind = posterior.model.likelihood(name)
     if not kind.is_location:
         raise InputError(
             "view", view, "a view of measurements", "Effects on other views do not add to the data."
         )
-    terms = known.names if remove is None else [remove] if isinstance(remove, str) else list(remove)
-    unknown = [term for term in terms if term not in known.names]
+    terms = covariates.names if remove is None else [remove] if isinstance(remove, str) else list(remove)
+    unknown = [term for term in terms if term not in covariates.names]
     if unknown:
-        raise InputError("remove", unknown[0], f"terms among {', '.join(known.names)}", "Correct the name.")
-    columns = np.isin(known.groups, [known.names.index(term) for term in terms])
+        raise InputError(
+            "remove", unknown[0], f"terms among {', '.join(covariates.names)}", "Correct the name."
+        )
+    columns = np.isin(covariates.groups, [covariates.names.index(term) for term in terms])
     slopes = posterior.variable(f"coefficients_{name}").values[:, columns]
     predictor = Predictor(posterior, name)
     rows = rows_of(posterior, start, stop, None)
@@ -97,15 +99,15 @@ def variance_explained(
     parts = [alone, together.expand_dims(term=["covariates"], axis=-1)]
     if with_factors:
         parts.append(posterior.variable("variance_explained").rename(factor="term"))
-    found = xr.concat(parts, dim="term")
-    return found if view is None else found.sel(view=posterior.check_view(view), drop=True)
+    shares = xr.concat(parts, dim="term")
+    return shares if view is None else shares.sel(view=posterior.check_view(view), drop=True)
 
 
 def _effect(
     predictor: Predictor, slopes: NDArray[Any], columns: NDArray[np.bool_], rows: NDArray[np.intp]
 ) -> NDArray[Any]:
-    given = predictor.posterior.array("covariates").isel(obs=as_slice(rows)).values
-    return np.asarray(given[:, columns] @ slopes.T)
+    values = predictor.posterior.array("covariates").isel(obs=as_slice(rows)).values
+    return np.asarray(values[:, columns] @ slopes.T)
 
 
 def _predicted(

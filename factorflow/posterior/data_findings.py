@@ -64,8 +64,8 @@ def _name_features(by_feature: list[tuple[str, float]]) -> str:
     """Return the features that vary most, as an addition to what is said of all."""
     if not by_feature:
         return ""
-    named = ", ".join(f"{name} {_times(ratio)}" for name, ratio in by_feature[:N_NAMED])
-    return f" ({named}{', ...' * (len(by_feature) > N_NAMED)})"
+    names = ", ".join(f"{name} {_times(ratio)}" for name, ratio in by_feature[:N_NAMED])
+    return f" ({names}{', ...' * (len(by_feature) > N_NAMED)})"
 
 
 def _times(ratio: float) -> str:
@@ -95,16 +95,16 @@ def absent_features(posterior: StoredPosterior) -> Iterator[Finding]:
             there = set(posterior.dataset.features(view.name).tolist())
         except InputError:  # the dataset has moved
             return
-        known = posterior.features(view.name).tolist()
-        absent = [str(name) for name in known if name not in there]
+        fitted_features = posterior.features(view.name).tolist()
+        absent = [str(name) for name in fitted_features if name not in there]
         if absent:
-            more = len(there) - len(known) + len(absent)
+            more = len(there) - len(fitted_features) + len(absent)
             others = f"; {pluralize(more, 'feature')} that it does not know are left out" if more else ""
-            named = ", ".join(absent[:N_NAMED]) + ", ..." * (len(absent) > N_NAMED)
+            names = ", ".join(absent[:N_NAMED]) + ", ..." * (len(absent) > N_NAMED)
             yield Finding(
                 "features",
-                f"{len(absent)} of {pluralize(len(known), 'feature')} of {view.name} that the model knows "
-                f"are not in these samples ({named}) and count as missing{others}.",
+                f"{len(absent)} of {pluralize(len(fitted_features), 'feature')} of {view.name} that the "
+                f"model knows are not in these samples ({names}) and count as missing{others}.",
                 "If they were measured, name them as in the dataset of the fit.",
             )
 
@@ -160,14 +160,14 @@ def _residuals(posterior: StoredPosterior, view: str) -> Float64[np.ndarray, "B 
     dataset = posterior.data
     block = dataset.block(0, [view], Holdout.of(posterior.run, dataset.design))
     rows = block.rows[: max(1, MOST_CHECKED // max(1, dataset.views[view].n_features))]
-    y, seen = dataset.views[view].kind.fill_missing(block.data[view][: len(rows)])
+    y, observed = dataset.views[view].kind.fill_missing(block.data[view][: len(rows)])
     mean, sd = Predictor(posterior, view)(rows)
-    known = np.asarray(seen, bool) & (sd > 0.0)
-    squares = (np.asarray(y, float) - mean) ** 2 / np.where(known, sd, 1.0) ** 2
-    return np.where(known, squares, np.nan)
+    usable = np.asarray(observed, bool) & (sd > 0.0)
+    squares = (np.asarray(y, float) - mean) ** 2 / np.where(usable, sd, 1.0) ** 2
+    return np.where(usable, squares, np.nan)
 
 
 def _mean(squares: Float64[np.ndarray, "B D"]) -> float:
     """Return the mean of what is known; 0 of nothing."""
-    known = squares[~np.isnan(squares)]
-    return float(known.mean()) if known.size else 0.0
+    finite = squares[~np.isnan(squares)]
+    return float(finite.mean()) if finite.size else 0.0

@@ -35,10 +35,10 @@ def diagnostics(posterior: StoredPosterior) -> pd.DataFrame:
             "one of a sampler",
             "A variational posterior has no chains: look at its trace (in the report) and held-out scores.",
         )
-    drawn = posterior.tree["posterior"]
+    draws = posterior.tree["posterior"]
     names = [
         str(name)
-        for name, variable in drawn.data_vars.items()
+        for name, variable in draws.data_vars.items()
         if {"chain", "draw"} <= set(variable.dims) and "obs" not in variable.dims
     ]
     stats_of: Any = arviz_stats

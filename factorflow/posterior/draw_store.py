@@ -30,8 +30,8 @@ def note_draws(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> dict[
         Draws, and sets of globals, of each chain so far.
     """
     sizes = {"draw": n_draws, "set": n_sets}
-    found = {name: _metadata_of(Path(path), name, sizes) for name in _members(Path(path))}
-    return {"sizes": sizes, "metadata": {name: signature(what) for name, what in found.items() if what}}
+    metadata = {name: _metadata_of(Path(path), name, sizes) for name in _members(Path(path))}
+    return {"sizes": sizes, "metadata": {name: signature(what) for name, what in metadata.items() if what}}
 
 
 def check_draws(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
@@ -49,10 +49,10 @@ def check_draws(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
     InputError
         Naming the first file that is missing or changed.
     """
-    for name, known in noted["metadata"].items():
+    for name, noted_metadata in noted["metadata"].items():
         file = Path(path, name, "zarr.json")
         what = _metadata_of(Path(path), name, noted["sizes"])
-        if what is None or signature(what) != known:
+        if what is None or signature(what) != noted_metadata:
             raise InputError(f"file {file}", "another one", "that of the checkpoint", REMEDY)
         metadata = json.loads(file.read_bytes())
         if not set(metadata.get("dimension_names") or []) & set(noted["sizes"]):
@@ -75,12 +75,12 @@ def resize(path: str | os.PathLike[str], n_draws: int, n_sets: int, *, grow: boo
 
     from factorflow.storage.verified_store import DurableStore
 
-    wanted = {"draw": n_draws, "set": n_sets}
+    lengths = {"draw": n_draws, "set": n_sets}
     for name in _members(Path(path)):
         metadata = json.loads(Path(path, name, "zarr.json").read_bytes())
         shape = metadata.get("shape", ())
         names = metadata.get("dimension_names") or (None,) * len(shape)
-        sizes = tuple(wanted.get(dim, old) for dim, old in zip(names, shape, strict=True))
+        sizes = tuple(lengths.get(dim, old) for dim, old in zip(names, shape, strict=True))
         longer = any(new > old for new, old in zip(sizes, shape, strict=True))
         if sizes != tuple(shape) and longer == grow:
             zarr.open_array(DurableStore(path), path=name, mode="r+", zarr_format=3).resize(sizes)
@@ -95,12 +95,12 @@ def _members(path: Path) -> list[str]:
 def _metadata_of(path: Path, name: str, sizes: Mapping[str, int]) -> dict[str, Any] | None:
     """Return the fixed part of the metadata of a group or array; None if unreadable."""
     try:
-        found: dict[str, Any] = json.loads((path / name / "zarr.json").read_text(encoding="utf-8"))
-        if found["node_type"] != "array":
-            kept = {key: found[key] for key in ("zarr_format", "node_type")}
-            return {**kept, "structure": found["attributes"].get("structure")}
-        dims = found.get("dimension_names") or [None] * len(found["shape"])
-        shape = [None if dim in sizes else size for dim, size in zip(dims, found["shape"], strict=True)]
-        return {**found, "shape": shape}
+        metadata: dict[str, Any] = json.loads((path / name / "zarr.json").read_text(encoding="utf-8"))
+        if metadata["node_type"] != "array":
+            selected = {key: metadata[key] for key in ("zarr_format", "node_type")}
+            return {**selected, "structure": metadata["attributes"].get("structure")}
+        dims = metadata.get("dimension_names") or [None] * len(metadata["shape"])
+        shape = [None if dim in sizes else size for dim, size in zip(dims, metadata["shape"], strict=True)]
+        return {**metadata, "shape": shape}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -43,7 +43,7 @@ def with_draws(posterior: StoredPosterior, n_draws: int, seed: int) -> xr.DataTr
     check_seed(seed)
     group = posterior.tree["variational"]
     names = [str(name) for name in group.data_vars if partner(str(name), "variance") in group.data_vars]
-    drawn, positive = {}, {variable.name for variable in posterior.model.table if variable.positive}
+    variables, positive = {}, {variable.name for variable in posterior.model.table if variable.positive}
     for i, name in enumerate(names):
         spike = partner(name, "inclusion")
         inclusion = posterior.variable(spike) if spike in group.data_vars else None
@@ -54,11 +54,11 @@ def with_draws(posterior: StoredPosterior, n_draws: int, seed: int) -> xr.DataTr
             values = _draw(mean, variance, inclusion, key, positive=name in positive)
         except MemoryError as error:
             raise InputError("n_draws", n_draws, "draws that fit in memory", f"{error}.") from error
-        drawn[name] = (("chain", "draw", *group[name].dims), values)
+        variables[name] = (("chain", "draw", *group[name].dims), values)
     coords: dict[Any, Any] = {"chain": [0], "draw": np.arange(n_draws)}
     used = {dim for name in names for dim in group[name].dims}
     coords |= {dim: group.coords[dim].values for dim in group.coords if dim in used}
-    dataset = xr.Dataset(drawn, coords=coords, attrs={**group.attrs, "inference_method": "variational"})
+    dataset = xr.Dataset(variables, coords=coords, attrs={**group.attrs, "inference_method": "variational"})
     groups = {node.path: node.to_dataset(inherit=False) for node in posterior.tree.subtree}
     return xr.DataTree.from_dict(groups | {"/posterior": dataset})
 
@@ -118,7 +118,7 @@ def _gamma(mean: NDArray[Any], variance: NDArray[Any], uniform: NDArray[Any]) ->
     """Return draws of Gammas by inversion; the mean where that is all there is."""
     from scipy.special import gammaincinv
 
-    known = (variance <= 0.0) | (mean <= 0.0)
-    shape = mean**2 / np.where(known, 1.0, variance)
-    scale = variance / np.where(known, 1.0, mean)
-    return np.where(known, mean, gammaincinv(shape, uniform) * scale)
+    is_point = (variance <= 0.0) | (mean <= 0.0)
+    shape = mean**2 / np.where(is_point, 1.0, variance)
+    scale = variance / np.where(is_point, 1.0, mean)
+    return np.where(is_point, mean, gammaincinv(shape, uniform) * scale)

@@ -31,13 +31,13 @@ def check_sets(posterior: StoredPosterior) -> FeatureSets:
     InputError
         When it has none.
     """
-    found = posterior.meta.feature_sets
-    if found is None:
+    feature_sets = posterior.meta.feature_sets
+    if feature_sets is None:
         family = posterior.run["config"].get("model")
         expected, remedy = "one with feature sets", "Fit with {loadings} and {feature_sets}."
-        given = f"{family} without feature sets"
-        raise InputError("model", given, expected, remedy, loadings="informed", feature_sets="sets.gmt")
-    return found
+        actual = f"{family} without feature sets"
+        raise InputError("model", actual, expected, remedy, loadings="informed", feature_sets="sets.gmt")
+    return feature_sets
 
 
 def feature_sets(posterior: StoredPosterior, error: float) -> pd.DataFrame:
@@ -46,7 +46,7 @@ def feature_sets(posterior: StoredPosterior, error: float) -> pd.DataFrame:
 
     sets, refined = check_sets(posterior), refined_sets(posterior, error)
     evidence, rows = posterior.variable("set_evidence"), []
-    for factor, number in _named(posterior):
+    for factor, number in _factors_with_sets(posterior):
         name = sets.names[number]
         for view, members in sets.members.items():
             if not members[number]:
@@ -68,21 +68,21 @@ def refined_sets(posterior: StoredPosterior, error: float) -> pd.DataFrame:
     if not 0.0 < error < 1.0:
         raise InputError("error", error, "a number > 0 and < 1", "For example 0.1.")
     rows = []
-    for factor, number in _named(posterior):
+    for factor, number in _factors_with_sets(posterior):
         for view, members in sets.members.items():
             names = posterior.features(view)
             if not members[number]:
                 continue
             inside = sets.inside(view, number, len(names))
             some, small = _probabilities(posterior, view, factor)
-            for change, known, probability in (("added", ~inside, some), ("removed", inside, small)):
-                for i in _longest(np.where(known, probability, -1.0), error):
+            for change, candidates, probability in (("added", ~inside, some), ("removed", inside, small)):
+                for i in _longest(np.where(candidates, probability, -1.0), error):
                     row = factor, sets.names[number], view, str(names[i]), change, float(probability[i])
                     rows.append(row)
     return pd.DataFrame(rows, columns=["factor", "set", "view", "feature", "change", "probability"])
 
 
-def _named(posterior: StoredPosterior) -> Iterator[tuple[str, int]]:
+def _factors_with_sets(posterior: StoredPosterior) -> Iterator[tuple[str, int]]:
     """Yield the factors that have a set, and its number."""
     numbers = posterior.variable("set_of_factor").values
     for factor, number in zip(posterior.factors, numbers.tolist(), strict=True):
@@ -101,9 +101,9 @@ def _probabilities(
     from scipy.special import ndtr
 
     inclusion = of("inclusion")
-    shown = np.maximum(inclusion, 1e-300)
-    mean = of("loadings") / shown
-    variance = (of("loadings_variance") - inclusion * (1.0 - inclusion) * mean**2) / shown
+    inclusion_floor = np.maximum(inclusion, 1e-300)
+    mean = of("loadings") / inclusion_floor
+    variance = (of("loadings_variance") - inclusion * (1.0 - inclusion) * mean**2) / inclusion_floor
     sd = np.sqrt(np.maximum(variance, 1e-300))
     alpha = float(posterior.variable("alpha").sel(view=view, factor=factor))
     size = SMALL * posterior.variable(f"scale_{view}").values / np.sqrt(alpha)

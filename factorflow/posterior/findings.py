@@ -114,10 +114,10 @@ def _outliers(posterior: StoredPosterior) -> Iterator[Finding]:
         density = posterior.model.likelihood(entry.name)
         if density.concave and (density.is_location or modelled[entry.name] != "gaussian"):
             option = posterior.config.wider(modelled[entry.name])
-            named = "; ".join(map(str, entry.outliers))
+            outliers = "; ".join(map(str, entry.outliers))
             yield Finding(
                 "outlier",
-                f"Far from all others of the feature in {entry.name}: {named}.",
+                f"Far from all others of the feature in {entry.name}: {outliers}.",
                 "Correct it or leave it empty, and ingest again: a single such value can hide all factors."
                 if option is None
                 else naming_option(
@@ -142,19 +142,19 @@ def _baseline(posterior: StoredPosterior) -> Iterator[Finding]:
         score, base, form = SCORES.get(density.name, HEAVY_SCORES)
         if view.name not in table.index or not {score, base} <= set(table.columns):
             continue
-        found, other = (float(table[name][view.name]) for name in (score, base))
-        if found < other if heavy else found > other:
+        score_value, other = (float(table[name][view.name]) for name in (score, base))
+        if score_value < other if heavy else score_value > other:
             yield Finding(
                 "baseline",
                 f"Hidden entries of {view.name} are predicted worse than by the means of its features "
-                f"({score.replace('_', ' ')} {form.format(found)}, of the means {form.format(other)}).",
+                f"({score.replace('_', ' ')} {form.format(score_value)}, of the means {form.format(other)}).",
                 "Fit fewer factors or more samples, or leave the view out.",
             )
             continue
         if heavy or view.likelihood != "gaussian" or not set(LOG_LIKELIHOODS) <= set(table.columns):
             continue
-        found, other = (float(table[name][view.name]) for name in LOG_LIKELIHOODS)
-        if found < other:
+        score_value, other = (float(table[name][view.name]) for name in LOG_LIKELIHOODS)
+        if score_value < other:
             scaled = getattr(posterior.config, "scale_features", True)  # or the family has no such choice
             scaling = "" if scaled else " (fit with {model.scale_features})"
             option = posterior.config.wider("gaussian")
@@ -167,8 +167,8 @@ def _baseline(posterior: StoredPosterior) -> Iterator[Finding]:
             yield Finding(
                 "baseline",
                 f"The log likelihood of hidden entries of {view.name} is below that by means and variances "
-                f"of its features ({found:.4g} nats an entry, of the means {other:.4g}), though they are "
-                "predicted more closely.",
+                f"of its features ({score_value:.4g} nats an entry, of the means {other:.4g}), though "
+                "they are predicted more closely.",
                 remedy if option is None else naming_option(remedy, option),
             )
 
@@ -195,11 +195,11 @@ def _unstable(posterior: StoredPosterior) -> Iterator[Finding]:
     weak = [(label, r) for label, r in zip(posterior.factors, stability, strict=True) if r < LEAST_STABLE]
     if weak:
         n_starts = posterior.variable("start_objective").sizes["start"]
-        named = ", ".join(f"{label} ({r:.2f})" for label, r in weak)
+        names = ", ".join(f"{label} ({r:.2f})" for label, r in weak)
         yield Finding(
             "unstable",
             f"{len(weak)} of {pluralize(len(stability), 'factor')} depend on the start: their largest "
-            f"correlation with a factor of the other starts ({n_starts - 1}) is on average {named}.",
+            f"correlation with a factor of the other starts ({n_starts - 1}) is on average {names}.",
             "Interpret the others; more starts (n_starts) may find a higher bound, fewer factors (n_factors) "
             "are often stable.",
         )
@@ -279,14 +279,16 @@ def _lone_features(posterior: StoredPosterior) -> Iterator[Finding]:
     ]
     if not views or len(views) < len(posterior.loaded_views):
         return
-    found = {view: _largest_loadings(posterior, view) for view in views}
+    by_view = {view: _largest_loadings(posterior, view) for view in views}
     for k, label in enumerate(posterior.factors):
-        if all(share[k] <= MOST_ALONE for share, _ in found.values()):  # which views it touches takes longer
+        if all(
+            share[k] <= MOST_ALONE for share, _ in by_view.values()
+        ):  # which views it touches takes longer
             continue
         mine = active_views(posterior, label)
         if len(mine) != 1 or len(posterior.features(mine[0])) < LEAST_MANY:
             continue
-        shares, largest = found[mine[0]]
+        shares, largest = by_view[mine[0]]
         if shares[k] > MOST_ALONE:
             counts = any(v.name == mine[0] and v.likelihood == "poisson" for v in posterior.meta.views)
             option = posterior.config.wider("poisson") if counts else None

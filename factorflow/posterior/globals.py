@@ -87,10 +87,10 @@ def write_globals(
     group = zarr.open_group(
         DurableStore(path), mode="a", zarr_format=3, use_consolidated=False
     ).require_group(GROUP)
-    known = group.attrs.get("structure")
-    if known is None:
+    structure = group.attrs.get("structure")
+    if structure is None:
         group.attrs["structure"] = sets.structure
-    elif json.loads(str(known))[PACKED] != json.loads(sets.structure)[PACKED]:
+    elif json.loads(str(structure))[PACKED] != json.loads(sets.structure)[PACKED]:
         raise TypeError(OTHER)
     for name, values in sets.arrays():
         where = os.path.join(path, GROUP, name)
@@ -155,12 +155,12 @@ class _Sets:
 
 def _unpack(values: NDArray[np.uint8], small: Sequence[tuple[int, str, Sequence[int]]]) -> dict[int, Any]:
     """Return the leaves that the bytes of a set are, by number."""
-    found, first = {}, 0
+    arrays, first = {}, 0
     for number, dtype, shape in small:
         last = first + np.dtype(dtype).itemsize * math.prod(shape)
-        found[number] = values[first:last].view(dtype).reshape(shape).copy()  # aligned, as it was
+        arrays[number] = values[first:last].view(dtype).reshape(shape).copy()  # aligned, as it was
         first = last
-    return found
+    return arrays
 
 
 def _grouped_sets(n_chains: int, n_sets: int, size: int) -> tuple[int, int]:
@@ -241,15 +241,15 @@ class StoredGlobals:
 
     def digest(self, n_chains: int, number: int) -> str:
         """Return the sha256 (hex) of one set of every chain."""
-        found = hashlib.sha256()
+        hasher = hashlib.sha256()
         for chain in range(n_chains):
             structure, leaves = flatten(self.read(chain, number))
-            found.update(json.dumps(structure, sort_keys=True).encode())
+            hasher.update(json.dumps(structure, sort_keys=True).encode())
             for leaf in leaves:
                 array = np.ascontiguousarray(leaf)
-                found.update(f"{array.dtype.str}{array.shape}".encode())
-                found.update(array.tobytes())
-        return found.hexdigest()
+                hasher.update(f"{array.dtype.str}{array.shape}".encode())
+                hasher.update(array.tobytes())
+        return hasher.hexdigest()
 
 
 def _count(structure: Any) -> int:

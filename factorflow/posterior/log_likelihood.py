@@ -60,21 +60,21 @@ def arviz_tree(
     import xarray as xr
 
     _check_draws(posterior)
-    drawn = posterior.tree["posterior"]
+    draws = posterior.tree["posterior"]
     names = [
         str(name)
-        for name, variable in drawn.data_vars.items()
+        for name, variable in draws.data_vars.items()
         if {"chain", "draw"} <= set(variable.dims) and (samples or "obs" not in variable.dims)
         if variable.size  # without factors many are empty, of which ArviZ can tell nothing
     ]
     aligned = posterior.kind == "monte carlo"
-    arrays = {name: posterior.draws(name) if aligned else drawn[name].load() for name in names}
-    groups = {"posterior": xr.Dataset(arrays, attrs=drawn.attrs)}
+    arrays = {name: posterior.draws(name) if aligned else draws[name].load() for name in names}
+    groups = {"posterior": xr.Dataset(arrays, attrs=draws.attrs)}
     groups |= {name: posterior.tree[name].to_dataset() for name in KEPT if name in posterior.tree.children}
-    found = [_log_likelihood(posterior, view, rows) for view in views]
+    by_view = [_log_likelihood(posterior, view, rows) for view in views]
     for place, group in enumerate(("log_likelihood", "observed_data")):
-        if found:
-            groups[group] = xr.merge([parts[place] for parts in found]).assign_attrs(drawn.attrs)
+        if by_view:
+            groups[group] = xr.merge([parts[place] for parts in by_view]).assign_attrs(draws.attrs)
     tree = xr.DataTree.from_dict(groups)
     tree.attrs.update(posterior.tree.attrs)
     return tree
@@ -97,29 +97,29 @@ def _log_likelihood(
     """Return log p of the shown entries of a view under every draw, and the entries."""
     import xarray as xr
 
-    given, entry = _DrawnPosterior(posterior, view), f"entry_{view}"
+    drawn_posterior, entry = _DrawnPosterior(posterior, view), f"entry_{view}"
     blocks = _visible_entries(posterior, view, rows)
     n_entries = sum(len(values) for _, _, values in blocks)
-    if 8 * given.n_chains * given.n_draws * n_entries > MOST_BYTES:
-        draws = f"{given.n_chains} x {given.n_draws} draws"
+    if 8 * drawn_posterior.n_chains * drawn_posterior.n_draws * n_entries > MOST_BYTES:
+        draws = f"{drawn_posterior.n_chains} x {drawn_posterior.n_draws} draws"
         raise InputError(
             "log_likelihood",
             f"{n_entries:,} entries of {view} under {draws}",
             f"at most {MOST_BYTES >> 30} GiB in all",
             "Select fewer samples with start and stop.",
         )
-    out = np.empty((given.n_chains, given.n_draws, n_entries))
+    out = np.empty((drawn_posterior.n_chains, drawn_posterior.n_draws, n_entries))
     first = 0
     for mine, where, values in blocks:
-        out[:, :, first : first + len(values)] = given.entry_log_likelihood(mine, where, values)
+        out[:, :, first : first + len(values)] = drawn_posterior.entry_log_likelihood(mine, where, values)
         first += len(values)
-    out -= _tie_breaks(given.n_chains, given.n_draws)[:, :, None]
+    out -= _tie_breaks(drawn_posterior.n_chains, drawn_posterior.n_draws)[:, :, None]
     numbers = np.concatenate([mine[where[0]] for mine, where, _ in blocks])
     features = np.concatenate([where[1] for _, where, _ in blocks])
     names = np.asarray(posterior.features(view), dtype=object)[features]
     coords = {f"obs_{view}": (entry, names_of_rows(posterior, numbers)), f"feature_{view}": (entry, names)}
     dims = ("chain", "draw", entry)
-    chains = {"chain": np.arange(given.n_chains), "draw": np.arange(given.n_draws)}
+    chains = {"chain": np.arange(drawn_posterior.n_chains), "draw": np.arange(drawn_posterior.n_draws)}
     observed = np.concatenate([values for _, _, values in blocks])
     return (
         xr.Dataset({view: xr.Variable(dims, out, {"long_name": "log p(y), nats"})}, coords=coords | chains),
@@ -145,11 +145,11 @@ def _visible_entries(posterior: StoredPosterior, view: str, rows: NDArray[np.int
     holdout = Holdout.of(posterior.run, dataset.design)
     number = rows // dataset.block_rows
     pieces = []
-    for wanted in np.unique(number):
-        mine = rows[number == wanted]
-        block = dataset.block(int(wanted), [view], holdout)
-        y, seen = dataset.views[view].kind.fill_missing(block.data[view][mine - block.start])
-        row, feature = np.nonzero(seen)
+    for block_number in np.unique(number):
+        mine = rows[number == block_number]
+        block = dataset.block(int(block_number), [view], holdout)
+        y, observed = dataset.views[view].kind.fill_missing(block.data[view][mine - block.start])
+        row, feature = np.nonzero(observed)
         pieces.append((mine, (row, feature), np.asarray(y[row, feature], float)))
     return pieces
 
@@ -210,9 +210,13 @@ class _DrawnPosterior:
         values = np.asarray((array if rows is None else array.isel(obs=as_slice(rows))).values)
         return np.zeros_like(values) if name in self._spreads and name not in self._drawn else values
 
-    def _one(self, known: Mapping[str, NDArray[Any]], chain: int, draw: int) -> dict[str, NDArray[Any]]:
+    def _one(
+        self, hidden_values: Mapping[str, NDArray[Any]], chain: int, draw: int
+    ) -> dict[str, NDArray[Any]]:
         """Return variables at one draw as predictions take them: of a sampler with (chain, draw) in front."""
         place: tuple[Any, Any] = chain, draw
         if self._sampled:
             place = slice(chain, chain + 1), slice(draw, draw + 1)
-        return {name: values[place] if name in self._drawn else values for name, values in known.items()}
+        return {
+            name: values[place] if name in self._drawn else values for name, values in hidden_values.items()
+        }

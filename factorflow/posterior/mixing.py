@@ -69,8 +69,8 @@ def effective_sizes(
     rho[0] = 1.0
     pairs = rho[: n - n % 2].reshape(n // 2, 2, -1).sum(axis=1)
     positive = np.logical_and.accumulate(pairs > 0.0, axis=0)
-    kept = np.where(positive, np.minimum.accumulate(pairs, axis=0), 0.0)  # Geyer's monotone sequence
-    time = np.maximum(2.0 * kept.sum(axis=0) - 1.0, 1.0 / np.log10(n_chains * n))
+    monotone = np.where(positive, np.minimum.accumulate(pairs, axis=0), 0.0)  # Geyer's monotone sequence
+    time = np.maximum(2.0 * monotone.sum(axis=0) - 1.0, 1.0 / np.log10(n_chains * n))
     return np.asarray(n_chains * n / np.where(within > 0.0, time, np.nan))
 
 

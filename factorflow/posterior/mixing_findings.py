@@ -50,19 +50,21 @@ def mixing(posterior: StoredPosterior) -> Iterator[Finding]:
     if not (high.any() or few.any()):
         return
     looked = f"of {len(names)} continuous entries looked at"
-    said = []
+    sentences = []
     if high.any():
         worst = int(np.nanargmax(r_hat))
         where = f"in {high.sum()} {looked} ({r_hat[worst]:.2f} in {names[worst]})"
-        said.append(f"R-hat is above {HIGH_RHAT}, beyond chance, {where}")
+        sentences.append(f"R-hat is above {HIGH_RHAT}, beyond chance, {where}")
     if few.any():
         worst = int(np.nanargmin(sizes))
-        which = f"in {few.sum()}{'' if said else f' {looked}'} the effective sample size is below {least}"
-        said.append(f"{which} ({sizes[worst]:.0f} of {n_chains * n_draws} draws in {names[worst]})")
+        which = (
+            f"in {few.sum()}{'' if sentences else f' {looked}'} the effective sample size is below {least}"
+        )
+        sentences.append(f"{which} ({sizes[worst]:.0f} of {n_chains * n_draws} draws in {names[worst]})")
     what = "The chains have not mixed" if high.any() else "The draws are autocorrelated"
     fewer = "; fewer factors mix better" if high.any() and posterior.factors else ""
     alone = "; fit several chains" if n_chains == 1 else ""
-    yield Finding("mixing", f"{what}: {'; '.join(said)}.", f"{more}{fewer}{alone}.")
+    yield Finding("mixing", f"{what}: {'; '.join(sentences)}.", f"{more}{fewer}{alone}.")
 
 
 def _high_rhat(sizes: Float64[np.ndarray, " E"], n_chains: int) -> Float64[np.ndarray, " E"]:
@@ -81,28 +83,28 @@ def _high_rhat(sizes: Float64[np.ndarray, " E"], n_chains: int) -> Float64[np.nd
 
 def _sample_entries(posterior: StoredPosterior) -> tuple[list[str], Any]:
     """Return entries of the global variables, evenly spaced, with their names: (chain, draw, entry)."""
-    drawn = posterior.tree["posterior"]
+    draws = posterior.tree["posterior"]
     chosen = [
         str(name)
-        for name, variable in drawn.data_vars.items()
+        for name, variable in draws.data_vars.items()
         if variable.dims[:2] == ("chain", "draw")
         and "obs" not in variable.dims
         and variable.dtype.kind == "f"
     ]
-    most = max(1, MOST_DRAWN // max(1, drawn.sizes["chain"] * drawn.sizes["draw"] * len(chosen)))
+    most = max(1, MOST_DRAWN // max(1, draws.sizes["chain"] * draws.sizes["draw"] * len(chosen)))
     names, parts = [], []
     for name in chosen:
         array = posterior.draws(name)
         values = array.values.reshape(*array.shape[:2], -1)
-        taken = np.unique(np.linspace(0, values.shape[2] - 1, min(most, values.shape[2])).astype(int))
+        places = np.unique(np.linspace(0, values.shape[2] - 1, min(most, values.shape[2])).astype(int))
         labels = [array[dim].values if dim in array.coords else range(n) for dim, n in _entry_dims(array)]
-        where = np.unravel_index(taken, array.shape[2:]) if labels else ()
+        where = np.unravel_index(places, array.shape[2:]) if labels else ()
         marks = [
             ", ".join(str(label[i]) for label, i in zip(labels, place, strict=True))
             for place in zip(*where, strict=True)
         ]
         names += [f"{name}[{mark}]" for mark in marks] if labels else [name]
-        parts.append(values[:, :, taken])
+        parts.append(values[:, :, places])
     return names, np.concatenate(parts, axis=2).astype(float)
 
 

@@ -40,12 +40,14 @@ def open_tree(path: str | os.PathLike[str] | RemotePath) -> xr.DataTree:
     from factorflow.storage.verified_store import open_tree as open_verified
 
     attributes, checksums = read_with_checksums(path)
-    named = bool(attributes.get(NAMED, True))
+    has_names = bool(attributes.get(NAMED, True))
     stored = open_verified(checksums, decode_cf=False, create_default_indexes=False)
     for name in CHECKSUM_ATTRIBUTES:
         del stored.attrs[name]
     groups = {
-        node.path: _variables_by_name(_with_labels(node.to_dataset(inherit=False), str(path), named=named))
+        node.path: _variables_by_name(
+            _with_labels(node.to_dataset(inherit=False), str(path), has_names=has_names)
+        )
         for node in stored.subtree
     }
     first = [f"/{name}" for name in GROUPS if f"/{name}" in groups]
@@ -97,7 +99,7 @@ def _load(arrays: Mapping[Any, Any], path: str, name: Any) -> Any:
     return load_variable(arrays[name], str(name), path).values
 
 
-def _with_labels(dataset: Any, path: str, *, named: bool) -> Any:
+def _with_labels(dataset: Any, path: str, *, has_names: bool) -> Any:
     """Return the dataset with all text read, as objects, and an index for all but very long dimensions.
 
     Names of numbered samples are made.
@@ -114,7 +116,7 @@ def _with_labels(dataset: Any, path: str, *, named: bool) -> Any:
         values = values.astype(object) if values.dtype.kind in "TU" else values
         read[name] = (dataset[name].dims, values, dataset[name].attrs)
     if (
-        not named
+        not has_names
         and "obs" not in dataset.variables
         and dataset.sizes.get("obs", LAZY_LABELS + 1) <= LAZY_LABELS
     ):

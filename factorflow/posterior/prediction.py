@@ -133,9 +133,9 @@ class Predictor:
         words = ("loadings", "loadings_variance", "missing", "missing_variance")
         for name in (f"{word}_{each}" for each in views for word in words):
             if posterior.has(name):
-                known = posterior.variable(name).values
-                values = np.zeros_like(known)
-                values[..., factors] = known[..., factors]
+                labels = posterior.variable(name).values
+                values = np.zeros_like(labels)
+                values[..., factors] = labels[..., factors]
                 changes[name] = values
         return self.with_record(changes)
 
@@ -229,13 +229,13 @@ def generate(posterior: StoredPosterior, n_samples: int, seed: int) -> dict[str,
     check_seed(seed)
     model = posterior.model
     record = {v.name: posterior.variable(v.name).values for v in model.table if not v.rows}
-    found = {}
+    arrays = {}
     for name, values in model.generate(record, n_samples, seed).items():
         dim, labels = ("factor", posterior.factors)
         if name != "scores":
             dim, labels = f"feature_{name}", posterior.features(name)
-        found[name] = xr.DataArray(values, dims=("obs", dim), coords={dim: labels}, name=name)
-    return found
+        arrays[name] = xr.DataArray(values, dims=("obs", dim), coords={dim: labels}, name=name)
+    return arrays
 
 
 def lazily(
@@ -276,8 +276,8 @@ def _compute_pieces(
 ) -> NDArray[Any]:
     piece = max(1, PIECE_ENTRIES // max(1, n_features))
     one_row = isinstance(key[0], int | np.integer)
-    wanted = rows[[key[0]] if one_row else key[0]]
-    parts = [compute(wanted[i : i + piece])[:, key[1]] for i in range(0, len(wanted), piece)]
+    rows_of_piece = rows[[key[0]] if one_row else key[0]]
+    parts = [compute(rows_of_piece[i : i + piece])[:, key[1]] for i in range(0, len(rows_of_piece), piece)]
     out = np.concatenate(parts) if parts else np.empty((0, n_features), dtype)[:, key[1]]
     return out[0] if one_row else out
 
@@ -291,8 +291,8 @@ def _end(predictor: Predictor, share: float, which: int, rows: NDArray[np.intp])
 
 
 def _fill_observed(predictor: Predictor, which: int, rows: NDArray[np.intp]) -> NDArray[Any]:
-    values, known = _observed_values(predictor, rows)
-    return np.where(known, values if which == 0 else 0.0, predictor(rows)[which])
+    values, observed = _observed_values(predictor, rows)
+    return np.where(observed, values if which == 0 else 0.0, predictor(rows)[which])
 
 
 def _is_observed(predictor: Predictor, rows: NDArray[np.intp]) -> NDArray[Any]:

@@ -81,7 +81,7 @@ def log_density(
     y: Float[Array, " E"],
     mean: Float[Array, " E"],
     sd: Float[Array, " E"],
-    given: Mapping[str, Float[Array, " E"]],
+    values: Mapping[str, Float[Array, " E"]],
 ) -> Float[Array, " E"]:
     """Return log p(Y = y), nats, of new values; a merged measurement counts as all that it stands for.
 
@@ -93,12 +93,12 @@ def log_density(
         Values (E of them).
     mean, sd : array
         Of a new observation, as `Posterior.predict` gives them.
-    given : mapping of str to array
+    values : mapping of str to array
         What the rows stand for (`Model.row_roles`): ``weight`` and ``within`` of merged measurements.
     """
     y, mean, sd = (np.asarray(x, dtype=float) for x in (y, mean, sd))
-    if {WEIGHT, WITHIN} & set(given):
-        w, within = given.get(WEIGHT, 1.0), given.get(WITHIN, 0.0)
+    if {WEIGHT, WITHIN} & set(values):
+        w, within = values.get(WEIGHT, 1.0), values.get(WITHIN, 0.0)
         return np.asarray(-0.5 * (w * np.log(2 * np.pi * sd**2) + (w * (y - mean) ** 2 + within) / sd**2))
     return _match_moments(likelihood, mean, sd, lambda density, x, phi: (density.log_density(y, x, phi),))[0]
 

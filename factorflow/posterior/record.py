@@ -62,12 +62,12 @@ class Identity(BaseModel):
     def differences(self, other: Identity) -> dict[str, tuple[Any, Any]]:
         """Return what differs, by name: here and there; of the configuration, only what differs in it."""
         mine, theirs = self.model_dump(mode="json"), other.model_dump(mode="json")
-        found = {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
-        if "config" in found:
-            here, there = found["config"]
+        differences = {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
+        if "config" in differences:
+            here, there = differences["config"]
             names = [name for name in {**here, **there} if here.get(name) != there.get(name)]
-            found["config"] = ({n: here.get(n) for n in names}, {n: there.get(n) for n in names})
-        return found
+            differences["config"] = ({n: here.get(n) for n in names}, {n: there.get(n) for n in names})
+        return differences
 
 
 class HowRun(ResumeOptions):
@@ -146,10 +146,14 @@ class RunRecord(BaseModel):
         how = {name: value for name, value in how.items() if name not in PASSING}
         if options.cluster is not None:
             how["executor"] = options.cluster.address or options.cluster.class_name
-        known = {"fingerprint": fingerprint, "config": dict(config), "factorflow": environment["factorflow"]}
-        known |= {"warm_start": warm[1], "covariates": covariates, "feature_sets": feature_sets}
+        identity = {
+            "fingerprint": fingerprint,
+            "config": dict(config),
+            "factorflow": environment["factorflow"],
+        }
+        identity |= {"warm_start": warm[1], "covariates": covariates, "feature_sets": feature_sets}
         return cls(
-            identity=Identity(**known, **chosen),
+            identity=Identity(**identity, **chosen),
             options=HowRun(**how),
             dataset=dataset,
             environment=dict(environment),
@@ -188,8 +192,8 @@ class RunRecord(BaseModel):
     def attributes(self) -> dict[str, Any]:
         """Return the record as attributes, one for each part that has a value: netCDF knows no None."""
         parts = self.model_dump(mode="json", exclude={"options": set(PASSING)})
-        known = {**parts.pop("identity"), **parts.pop("options"), **parts}
-        return encode({name: value for name, value in known.items() if value is not None})
+        attributes = {**parts.pop("identity"), **parts.pop("options"), **parts}
+        return encode({name: value for name, value in attributes.items() if value is not None})
 
     @classmethod
     def of_attributes(cls, attributes: Mapping[str, Any]) -> RunRecord:
@@ -200,10 +204,10 @@ class RunRecord(BaseModel):
         InputError
             When a part is missing or is not what it should be.
         """
-        found = decode(attributes)
+        decoded = decode(attributes)
 
         def parts(kind: type[BaseModel]) -> dict[str, Any]:
-            return {name: found[name] for name in kind.model_fields if name in found}
+            return {name: decoded[name] for name in kind.model_fields if name in decoded}
 
         try:
             return cls(**{**parts(cls), "identity": parts(Identity), "options": parts(HowRun)})
@@ -215,7 +219,7 @@ class RunRecord(BaseModel):
                 name, expected = option.parameter, option.expected
             raise InputError(
                 f"attribute {name}",
-                found.get(name),
+                decoded.get(name),
                 f"a valid value in the record of a run ({expected})",
                 "The posterior is damaged: copy it again, or fit again.",
             ) from error

@@ -9,14 +9,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from factorflow.covariates import Covariates
-from factorflow.design import TableDesign
 from factorflow.errors import InputError, OptionText
-from factorflow.feature_sets import FeatureSets
 from factorflow.models.contract import Model
-from factorflow.places import Places
 from factorflow.posterior.record import RunRecord, decode, encode
-from factorflow.shape import Meta, ViewMeta
+from factorflow.records import from_record
+from factorflow.shape import Meta
 from factorflow.storage.checksums import CHECKSUM_ATTRIBUTES, ChecksumManifest
 from factorflow.storage.location import as_location
 from factorflow.storage.remote import RemotePath
@@ -53,26 +50,14 @@ def group_attributes(root: Mapping[str, Any]) -> dict[str, Any]:
 
 def meta_of(record: Mapping[str, Any]) -> Meta:
     """Return the meta among decoded attributes."""
-    fields = dict(record["meta"])
-    views = ({**view, "location": tuple(view.get("location", ()))} for view in fields["views"])
-    fields["views"] = tuple(ViewMeta(**view) for view in views)
-    fields |= {name: tuple(fields.get(name, ())) for name in ("groups", "group_sizes")}
-    if fields.get("design") is not None:
-        fields["design"] = TableDesign.from_record(fields["design"])
-    if fields.get("covariates") is not None:
-        fields["covariates"] = Covariates.from_record(fields["covariates"])
-    if fields.get("feature_sets") is not None:
-        fields["feature_sets"] = FeatureSets.from_record(fields["feature_sets"])
-    if fields.get("places") is not None:
-        fields["places"] = Places.from_record(fields["places"])
-    return Meta(**fields)
+    return from_record(Meta, record["meta"])
 
 
 def is_posterior(path: str | os.PathLike[str] | RemotePath) -> bool:
     """Return whether there is a posterior at ``path``, of whatever schema version."""
     try:
-        found = json.loads((as_location(path, "posterior") / "zarr.json").read_text(encoding="utf-8"))
-        return bool(found["attributes"]["schema"] == SCHEMA)
+        document = json.loads((as_location(path, "posterior") / "zarr.json").read_text(encoding="utf-8"))
+        return bool(document["attributes"]["schema"] == SCHEMA)
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
@@ -95,8 +80,8 @@ def read_with_checksums(path: str | os.PathLike[str] | RemotePath) -> tuple[dict
     remedy = "Make one with factorflow.fit or `factorflow fit`."
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
-        found = document["attributes"]
-        schema = found.get("schema")
+        own_attributes = document["attributes"]
+        schema = own_attributes.get("schema")
     except FileNotFoundError:
         state = "exists, but it is not a Zarr v3 group" if place.exists() else "does not exist"
         raise InputError("posterior", str(path), expected, f"It {state}. {remedy}") from None
@@ -111,14 +96,14 @@ def read_with_checksums(path: str | os.PathLike[str] | RemotePath) -> tuple[dict
     if schema != SCHEMA:
         what = f"a {schema}" if schema else "another Zarr group"
         raise InputError("posterior", str(path), expected, f"It is {what}. {remedy}")
-    if found.get("schema_version") != SCHEMA_VERSION:
+    if own_attributes.get("schema_version") != SCHEMA_VERSION:
         raise InputError(
             f"schema version of {path}",
-            found.get("schema_version"),
+            own_attributes.get("schema_version"),
             f"{SCHEMA_VERSION}",
             "Open it with the version of factorflow that wrote it "
-            f"({found.get('inference_library_version', 'unknown')}), or fit again.",
+            f"({own_attributes.get('inference_library_version', 'unknown')}), or fit again.",
         )
     checksums = ChecksumManifest.from_root(place, document, DAMAGED)
-    attributes = {name: value for name, value in found.items() if name not in CHECKSUM_ATTRIBUTES}
+    attributes = {name: value for name, value in own_attributes.items() if name not in CHECKSUM_ATTRIBUTES}
     return decode(attributes), checksums

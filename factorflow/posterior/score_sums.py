@@ -118,7 +118,7 @@ class Sums:
 
 
 def training_sums(
-    likelihood: KindName, y: Shaped[np.ndarray, "B D"], given: Mapping[str, Float64[np.ndarray, " B"]]
+    likelihood: KindName, y: Shaped[np.ndarray, "B D"], inputs: Mapping[str, Float64[np.ndarray, " B"]]
 ) -> TrainingSums:
     """Return the sums over the shown rows of a block of a table.
 
@@ -128,22 +128,22 @@ def training_sums(
         Of the view.
     y : array
         Its values; NaN where they are missing or hidden.
-    given : mapping of str to array
+    inputs : mapping of str to array
         What the rows stand for, see `Model.row_roles`; rows of unknown or no exposure or weight are left out.
     """
     poisson, ones = likelihood == "poisson", np.ones(len(y))
-    n = np.asarray(given.get(EXPOSURE if poisson else WEIGHT, ones))[:, None]
-    y = np.asarray(y, float) - np.asarray(given.get(OFFSET, 0.0 * ones))[:, None]
-    seen = ~np.isnan(y) & (n > 0)
-    n, y = np.where(seen, n, 0.0), np.where(seen, y, 0.0)
-    within = np.where(seen, np.asarray(given.get(WITHIN, 0.0 * ones))[:, None], 0.0)
-    times = np.where(seen, 1.0, 0.0) if poisson else n
+    n = np.asarray(inputs.get(EXPOSURE if poisson else WEIGHT, ones))[:, None]
+    y = np.asarray(y, float) - np.asarray(inputs.get(OFFSET, 0.0 * ones))[:, None]
+    observed = ~np.isnan(y) & (n > 0)
+    n, y = np.where(observed, n, 0.0), np.where(observed, y, 0.0)
+    within = np.where(observed, np.asarray(inputs.get(WITHIN, 0.0 * ones))[:, None], 0.0)
+    times = np.where(observed, 1.0, 0.0) if poisson else n
     return TrainingSums(n.sum(axis=0), (times * y).sum(axis=0), (times * y**2 + within).sum(axis=0))
 
 
 def level_sums(
     n_levels: int,
-    shown: Shaped[np.ndarray, "B D"],
+    values: Shaped[np.ndarray, "B D"],
     features: Integer[np.ndarray, " H"],
     y: Shaped[np.ndarray, " H"],
     predictive: Predictive,
@@ -154,18 +154,18 @@ def level_sums(
     ----------
     n_levels : int
         Levels (L).
-    shown : array
+    values : array
         The block; NaN where entries are missing or hidden.
     features, y : arrays
         Features and values of the held-out entries (H of them).
     predictive : Predictive
         Their distribution.
     """
-    n_features = shown.shape[1]
+    n_features = values.shape[1]
     counts = [np.bincount(features, y == level, minlength=n_features) for level in range(n_levels)]
     likely = np.stack([predictive.log_density(np.full(len(y), float(level))) for level in range(n_levels)])
     hits = float((likely.argmax(axis=0) == y).sum())
-    of_shown = [(shown == level).sum(axis=0) for level in range(n_levels)]
+    of_shown = [(values == level).sum(axis=0) for level in range(n_levels)]
     return LevelSums(np.array(counts, float), np.array(of_shown, float), hits)
 
 
@@ -176,7 +176,7 @@ def entry_scores(
     y: Shaped[np.ndarray, " H"],
     mean: Shaped[np.ndarray, " H"],
     sd: Shaped[np.ndarray, " H"],
-    given: Mapping[str, Float64[np.ndarray, " H"]] | None = None,
+    inputs: Mapping[str, Float64[np.ndarray, " H"]] | None = None,
     predictive: Predictive | None = None,
     alone: tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, "P D"]] | None = None,
 ) -> Sums:
@@ -194,7 +194,7 @@ def entry_scores(
         True values.
     mean, sd : arrays
         Predicted mean on the data scale and standard deviation of a new observation.
-    given : mapping of str to array, optional
+    inputs : mapping of str to array, optional
         Of a table, what the row of each entry stands for, see `Model.row_roles`.
     predictive : Predictive, optional
         Distribution of the entries; None: that of the likelihood with this mean and standard deviation.
@@ -202,14 +202,14 @@ def entry_scores(
         Predictor and nuisance parameters of the likelihood fitted to each feature alone.
     """
     y, mean = np.asarray(y, float), np.asarray(mean, float)
-    given = given or {}
+    inputs = inputs or {}
     density = get_likelihood(likelihood) if isinstance(likelihood, str) else likelihood
 
     def total(values: Float64[np.ndarray, " H"]) -> Float64[np.ndarray, " D"]:
         return np.bincount(features, values, minlength=n_features).astype(float)
 
-    if not density.discrete and given:
-        return _merged_scores(total, y, mean, np.asarray(sd, float), given)
+    if not density.discrete and inputs:
+        return _merged_scores(total, y, mean, np.asarray(sd, float), inputs)
     if predictive is None or density.is_binary:
         log_likelihood = _log_likelihood(density, y, mean, np.asarray(sd, float))
     else:
@@ -233,7 +233,7 @@ def entry_scores(
         saturated=saturated,
         alone=None if alone is None else total(_log_alone(density, y, features, aux, *alone)),
         histogram=_histogram(y, mean) if density.is_binary else None,
-        exposed=_exposure_sums(total, y, given[EXPOSURE]) if EXPOSURE in given else None,
+        exposed=_exposure_sums(total, y, inputs[EXPOSURE]) if EXPOSURE in inputs else None,
     )
 
 
@@ -269,12 +269,12 @@ def _merged_scores(
     y: Float64[np.ndarray, " H"],
     mean: Float64[np.ndarray, " H"],
     sd: Float64[np.ndarray, " H"],
-    given: Mapping[str, Float64[np.ndarray, " H"]],
+    inputs: Mapping[str, Float64[np.ndarray, " H"]],
 ) -> Sums:
     """Return the sums over all observations that Gaussian entries stand for."""
     nothing = np.zeros(len(y))
     w, within, offset = (
-        np.nan_to_num(given.get(role, nothing + unknown), nan=unknown)
+        np.nan_to_num(inputs.get(role, nothing + unknown), nan=unknown)
         for role, unknown in ((WEIGHT, 1.0), (WITHIN, 0.0), (OFFSET, 0.0))
     )
     var, error = np.maximum(sd**2, 1e-12), w * (y - mean) ** 2 + within

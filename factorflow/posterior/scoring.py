@@ -125,13 +125,13 @@ def _training_moments(
     of_all = np.where(n > 0, moments["mean"], 0.0)
     total = n * of_all - sums.y
     squares = n * (np.where(n > 0, moments["variance"], 0.0) + of_all**2) - sums.yy
-    shown = n - sums.n
-    some = shown > 0.5
-    mean = total / np.where(some, shown, 1.0)
-    variance = np.maximum(squares / np.where(some, shown, 1.0) - mean**2, 0.0)
+    n_training = n - sums.n
+    some = n_training > 0.5
+    mean = total / np.where(some, n_training, 1.0)
+    variance = np.maximum(squares / np.where(some, n_training, 1.0) - mean**2, 0.0)
     if not some.any():
         return np.zeros_like(mean), np.ones_like(mean)
-    pooled = total[some].sum() / shown[some].sum()
+    pooled = total[some].sum() / n_training[some].sum()
     return np.where(some, mean, pooled), np.where(some, variance, variance[some].mean())
 
 
@@ -147,13 +147,13 @@ def _baseline(
     if np.isfinite(likelihood.largest):
         trials = likelihood.largest
         p = np.clip(mean / trials, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
-        found = sums.y * np.log(p) + (trials * sums.n - sums.y) * np.log1p(-p)
-        return np.asarray(found + sums.log_factor * sums.n / sums.n.sum())
+        log_likelihood = sums.y * np.log(p) + (trials * sums.n - sums.y) * np.log1p(-p)
+        return np.asarray(log_likelihood + sums.log_factor * sums.n / sums.n.sum())
     if likelihood.discrete:
         rate = np.maximum(mean, RATE_FLOOR)
         t = sums.n if sums.exposed is None else sums.exposed.t
-        found = sums.y * np.log(rate) - t * rate + sums.log_factor * sums.n / sums.n.sum()
-        return np.asarray(found if sums.exposed is None else found + sums.exposed.y_log_t)
+        log_likelihood = sums.y * np.log(rate) - t * rate + sums.log_factor * sums.n / sums.n.sum()
+        return np.asarray(log_likelihood if sums.exposed is None else log_likelihood + sums.exposed.y_log_t)
     spread = sums.yy - 2 * mean * sums.y + sums.n * mean**2
     var = np.maximum(variance, 1e-12)
     return np.asarray(-0.5 * (sums.n * np.log(2 * np.pi * var) + spread / var))

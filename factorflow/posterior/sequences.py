@@ -64,11 +64,11 @@ def one_step(
     low, high = _rows(there.n_rows, start, stop)
     values, first, skipped = _frames(posterior, there, low, high)
     record = {v.name: posterior.variable(v.name).values for v in posterior.model.table if not v.rows}
-    found: dict[str, Any] = predict(record, values, first)
+    predicted: dict[str, Any] = predict(record, values, first)
     dims = {"present": ("obs", "identity"), "log_density": ("obs",)}
     variables = {
         name: (dims.get(name, ("obs", f"feature_{name.partition('_')[2]}")), array[skipped:])
-        for name, array in found.items()
+        for name, array in predicted.items()
     }
     coords: dict[str, Any] = {f"feature_{view}": posterior.features(view) for view in posterior.views}
     coords["identity"] = posterior.coordinate("identity").values

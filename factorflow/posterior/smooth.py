@@ -43,24 +43,24 @@ def check_places(posterior: StoredPosterior) -> Places:
     InputError
         When its scores are no functions of places.
     """
-    found = posterior.meta.places
-    if found is None or found.levels:
+    places = posterior.meta.places
+    if places is None or places.levels:
         remedy = "Fit with {smooth_covariates}: columns of the sample metadata."
         raise InputError(
             "model", "one without smooth scores", "one with them", remedy, smooth_covariates=["time"]
         )
-    return found
+    return places
 
 
 def intraclass_correlation(posterior: StoredPosterior) -> xr.DataArray:
     """Return the share of the variance of each factor between levels (`Posterior.intraclass_correlation`)."""
-    found = posterior.meta.places
-    if found is None or not found.levels:
+    places = posterior.meta.places
+    if places is None or not places.levels:
         expected, remedy = "one with them", "Fit with {random_intercepts}: a column of the sample metadata."
         raise InputError(
             "model", "one without random intercepts", expected, remedy, random_intercepts="subject"
         )
-    share = posterior.variable("smooth_share").expand_dims(random_intercept=list(found.columns))
+    share = posterior.variable("smooth_share").expand_dims(random_intercept=list(places.columns))
     share.attrs = {"long_name": "Share of the variance of a factor between levels."}
     return share.rename("intraclass_correlation")
 
@@ -71,10 +71,10 @@ def smooth_scores(posterior: StoredPosterior) -> xr.Dataset:
         check_places(posterior)
     mean = posterior.variable("smooth_scores")
     sd = posterior.variable("smooth_scores_variance") ** 0.5
-    found: xr.Dataset = mean.to_dataset(name="mean").assign(sd=sd)
-    found["mean"].attrs = {"long_name": "Course of the factor at the place of the sample."}
-    found["sd"].attrs = {"long_name": "Its standard deviation."}
-    return found
+    scores: xr.Dataset = mean.to_dataset(name="mean").assign(sd=sd)
+    scores["mean"].attrs = {"long_name": "Course of the factor at the place of the sample."}
+    scores["sd"].attrs = {"long_name": "Its standard deviation."}
+    return scores
 
 
 def smoothness(posterior: StoredPosterior) -> pd.DataFrame:
@@ -123,10 +123,10 @@ def warped(posterior: StoredPosterior, covariate: str | None) -> xr.DataArray:
     data = getattr(data, "dataset", data)  # of a projection, whose features are aligned
     times = read_places(data, places.columns)
     codes = data.codes("group").astype(np.int64) if places.groups else np.zeros(len(times), np.int64)
-    found = posterior.model.warped(record, times, codes)
+    values = posterior.model.warped(record, times, codes)
     obs = posterior.array("scores")["obs"]
     name = places.columns[0]
-    return xr.DataArray(found, dims=("obs",), coords={"obs": obs}, name=name)
+    return xr.DataArray(values, dims=("obs",), coords={"obs": obs}, name=name)
 
 
 def group_correlation(posterior: StoredPosterior) -> xr.DataArray:
@@ -140,12 +140,12 @@ def group_correlation(posterior: StoredPosterior) -> xr.DataArray:
                          smooth_groups=True)  # fmt: skip
     sharing = posterior.variable("group_sharing").values
     sharing = np.where(posterior.variable("smooth_share").values[:, None] > 0.0, sharing, np.nan)
-    found = sharing[:, :, None] * sharing[:, None, :]
-    index = np.arange(found.shape[1])
-    found[:, index, index] = np.where(np.isnan(sharing), np.nan, 1.0)
+    correlation = sharing[:, :, None] * sharing[:, None, :]
+    index = np.arange(correlation.shape[1])
+    correlation[:, index, index] = np.where(np.isnan(sharing), np.nan, 1.0)
     names = list(places.groups)
     coords = {"factor": posterior.factors, "group": names, "other_group": names}
-    return xr.DataArray(found, dims=tuple(coords), coords=coords, name="group_correlation")
+    return xr.DataArray(correlation, dims=tuple(coords), coords=coords, name="group_correlation")
 
 
 def interpolate(
@@ -174,10 +174,10 @@ def interpolate(
         coords["group"] = "point", np.asarray(places.groups)[codes]
     if view is None:
         dims, labels = ("point", "factor"), {"factor": posterior.factors}
-        found = _with_interval("f", mean, variance, share) | _with_interval(
+        curves = _with_interval("f", mean, variance, share) | _with_interval(
             "z", mean, variance + noise, share
         )
-        return xr.Dataset({name: (dims, values) for name, values in found.items()}, coords | labels)
+        return xr.Dataset({name: (dims, values) for name, values in curves.items()}, coords | labels)
     name = posterior.check_view(view)
     rows = {"scores": mean, "scores_variance": variance + noise} | _neutral_rows(posterior, len(numbers))
     block = Block(0, 0, len(numbers), 1, {})
@@ -200,11 +200,11 @@ def _neutral_rows(posterior: StoredPosterior, n_rows: int) -> dict[str, NDArray[
 
     Covariates are at their average, size factors 1.
     """
-    found = {}
+    rows = {}
     for variable, value in (("covariates", 0.0), ("size_factors", 1.0)):
         if posterior.has(variable):
-            found[variable] = np.full((n_rows, posterior.array(variable).shape[-1]), value)
-    return found
+            rows[variable] = np.full((n_rows, posterior.array(variable).shape[-1]), value)
+    return rows
 
 
 def _with_interval(
@@ -246,17 +246,17 @@ def _points(
         if groups is not None:
             raise InputError("groups", groups, "None where the model has one course for all", "Leave it out.")
         return numbers, np.zeros(len(numbers), np.int64)
-    known = list(places.groups)
+    group_names = list(places.groups)
     if groups is None and own is not None:
         chosen = own
     else:
-        wanted = known if groups is None else [groups] if isinstance(groups, str) else list(groups)
-        chosen = np.repeat(np.asarray(wanted, str), len(numbers))
-        numbers = np.tile(numbers, (len(wanted), 1))
-    unknown = [name for name in dict.fromkeys(chosen.tolist()) if name not in known]
+        requested = group_names if groups is None else [groups] if isinstance(groups, str) else list(groups)
+        chosen = np.repeat(np.asarray(requested, str), len(numbers))
+        numbers = np.tile(numbers, (len(requested), 1))
+    unknown = [name for name in dict.fromkeys(chosen.tolist()) if name not in group_names]
     if unknown:
-        raise InputError("groups", unknown[0], f"groups among {', '.join(known)}", "Correct the name.")
-    number = {name: i for i, name in enumerate(known)}
+        raise InputError("groups", unknown[0], f"groups among {', '.join(group_names)}", "Correct the name.")
+    number = {name: i for i, name in enumerate(group_names)}
     return numbers, np.array([number[name] for name in chosen.tolist()], np.int64)
 
 

@@ -144,8 +144,10 @@ class StoredPosterior(StoredVariables):
         if not self.has("score_regression"):
             expected = "False where the model has no covariates"
             raise InputError("adjusted", adjusted, expected, "Fit with {covariates}.", covariates=["age"])
-        found = self.variable("scores") - self.variable("covariates") @ self.variable("score_regression")
-        return found.transpose("obs", "factor")
+        adjusted_scores = self.variable("scores") - self.variable("covariates") @ self.variable(
+            "score_regression"
+        )
+        return adjusted_scores.transpose("obs", "factor")
 
     def inputs(self) -> xr.DataArray:
         """Return the inputs X of the process that couples the samples.

@@ -61,8 +61,8 @@ def top_features(posterior: StoredPosterior, view: str | None, factor: str, n: i
             values = posterior.variable(name).sel(factor=factor).values
             table[column] = np.sqrt(values) if column == "sd" else values
     if posterior.kind == "monte carlo":
-        drawn = posterior.draws(f"loadings_{view}").sel(factor=factor)
-        table["sd"] = drawn.std([dim for dim in ("chain", "draw") if dim in drawn.dims]).values
+        draws = posterior.draws(f"loadings_{view}").sel(factor=factor)
+        table["sd"] = draws.std([dim for dim in ("chain", "draw") if dim in draws.dims]).values
     order = np.argsort(-np.abs(loadings.values), kind="stable")[:n]
     frame = pd.DataFrame(table, index=pd.Index(posterior.features(view), name="feature"))
     return frame.iloc[order]
@@ -73,7 +73,7 @@ def likelihood_of(posterior: StoredPosterior, view: ViewMeta) -> str:
     return posterior.model.likelihood(view.name).label if view.kind.is_values else view.likelihood
 
 
-def summary(posterior: StoredPosterior, found: Sequence[Finding]) -> dict[str, Any]:
+def summary(posterior: StoredPosterior, findings: Sequence[Finding]) -> dict[str, Any]:
     """Return the main results and findings as plain values (`Posterior.summary`)."""
     run, meta = posterior.run, posterior.meta
     result: dict[str, Any] = {
@@ -96,7 +96,7 @@ def summary(posterior: StoredPosterior, found: Sequence[Finding]) -> dict[str, A
     }
     if posterior.has("n_factors_counted"):
         result["n_factors_counted"] = int(posterior.variable("n_factors_counted"))
-    result["findings"] = [asdict(finding) for finding in found]
+    result["findings"] = [asdict(finding) for finding in findings]
     if posterior.has("variance_explained"):
         result["variance_explained"] = shares_by_view(posterior.variable("variance_explained_total"))
     if posterior.n_draws is not None:
@@ -123,30 +123,30 @@ def holdout_scores(posterior: StoredPosterior) -> dict[str, dict[str, float]]:
 
 def _acceptance_rates(posterior: StoredPosterior) -> dict[str, dict[str, float | None]]:
     """Return the shares of Metropolis steps that were taken, over draws and chains, where there are any."""
-    kept = posterior.tree["sample_stats"].to_dataset()
-    names = [str(name) for name in kept.data_vars if str(name).startswith(ACCEPTED)]
-    shares = {name.removeprefix(ACCEPTED): _json_number(kept[name].mean()) for name in names}
+    statistics = posterior.tree["sample_stats"].to_dataset()
+    names = [str(name) for name in statistics.data_vars if str(name).startswith(ACCEPTED)]
+    shares = {name.removeprefix(ACCEPTED): _json_number(statistics[name].mean()) for name in names}
     return {"accepted": shares} if shares else {}
 
 
 def _factor(posterior: StoredPosterior, label: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"factor": label}
+    facts: dict[str, Any] = {"factor": label}
     if posterior.has("variance_explained"):
-        found["variance_explained"] = shares_by_view(
+        facts["variance_explained"] = shares_by_view(
             posterior.variable("variance_explained").sel(factor=label)
         )
     if posterior.has("worth"):
-        found["worth"] = _json_number(posterior.variable("worth").sel(factor=label))
+        facts["worth"] = _json_number(posterior.variable("worth").sel(factor=label))
     if posterior.has("stability"):
-        found["stability"] = _json_number(posterior.variable("stability").sel(factor=label))
+        facts["stability"] = _json_number(posterior.variable("stability").sel(factor=label))
     if posterior.has("weight"):
-        found["weight"] = _json_number(posterior.variable("weight").sel(factor=label))
+        facts["weight"] = _json_number(posterior.variable("weight").sel(factor=label))
     if posterior.loaded_views:
-        found["top_features"] = {
+        facts["top_features"] = {
             view: [str(name) for name in top_features(posterior, view, label, N_TOP).index]
             for view in active_views(posterior, label)
         }
-    return found
+    return facts
 
 
 def _comparison(posterior: StoredPosterior) -> dict[str, dict[str, float | None]]:
@@ -218,13 +218,13 @@ def _last_objective(posterior: StoredPosterior) -> float | None:
 
 
 def as_text(
-    posterior: StoredPosterior, found: Sequence[Finding], format_text: Callable[[str], str] = str
+    posterior: StoredPosterior, findings: Sequence[Finding], format_text: Callable[[str], str] = str
 ) -> str:
     """Return the representation for a terminal; a front end formats options in texts of findings."""
-    facts = summary(posterior, found)
+    facts = summary(posterior, findings)
     lines = [f"<factorflow.Posterior: {_head(facts)}>"]
     lines += [f"  {line}" for line in _run_lines(facts)]
-    for finding in found:
+    for finding in findings:
         text = f"! {format_text(finding.message)} {format_text(finding.remedy)}"
         lines += ["", *wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")]
     for title, rows in _tables(facts):
@@ -236,14 +236,14 @@ def as_text(
     return "\n".join(lines)
 
 
-def as_html(posterior: StoredPosterior, found: Sequence[Finding]) -> str:
+def as_html(posterior: StoredPosterior, findings: Sequence[Finding]) -> str:
     """Return the representation for a notebook."""
-    facts = summary(posterior, found)
+    facts = summary(posterior, findings)
     lines = "".join(f"<div>{escape(line)}</div>" for line in _run_lines(facts))
     parts = [f"<div><strong>factorflow.Posterior</strong>: {escape(_head(facts))}</div>{lines}"]
-    if found:
-        said = "".join(f"<li><b>{escape(f.message)}</b> {escape(f.remedy)}</li>" for f in found)
-        parts.append(f"<ul>{said}</ul>")
+    if findings:
+        items = "".join(f"<li><b>{escape(f.message)}</b> {escape(f.remedy)}</li>" for f in findings)
+        parts.append(f"<ul>{items}</ul>")
     for title, rows in _tables(facts):
         head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
         body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows[1:])
@@ -324,10 +324,10 @@ def start_rows(facts: Mapping[str, Any]) -> list[list[str]]:
 
 def comparison_rows(facts: Mapping[str, Any]) -> list[list[str]]:
     """Return the table of what was compared, header first; empty where nothing was."""
-    found: Mapping[str, Mapping[str, float | None]] = facts.get("comparison", {})
+    comparison: Mapping[str, Mapping[str, float | None]] = facts.get("comparison", {})
     rows = [
         [name, f"{row['bound']:.4f}", "" if row["error"] is None else f"{row['error']:.4f}"]
-        for name, row in found.items()
+        for name, row in comparison.items()
     ]
     return [["q(z)", "bound", "error of the difference"], *rows] if rows else []
 

@@ -44,16 +44,16 @@ def predict_table(posterior: StoredPosterior, source: Any) -> xr.Dataset:
             "Tables are predicted by models of a dataset that write_table made.",
         )
     predictor = Predictor(posterior, design.response)
-    known = [view for view in design.variables if view in posterior.views]
-    levels = {view: posterior.features(view).tolist() for view in known}
+    views_there = [view for view in design.variables if view in posterior.views]
+    levels = {view: posterior.features(view).tolist() for view in views_there}
     means, sds = [np.zeros(0)], [np.zeros(0)]
     for block in encode_blocks(source, design, levels):
         mean, sd = predictor.of_block(without_values(block, posterior.meta))
         means.append(mean[:, 0])
         sds.append(sd[:, 0])
     labels = np.asarray(source.index) if hasattr(source, "iloc") else np.arange(sum(map(len, means)))
-    found = {
+    variables = {
         "mean": ("obs", np.concatenate(means), {"long_name": "Expected value, on the data scale."}),
         "sd": ("obs", np.concatenate(sds), {"long_name": "Standard deviation of a new observation."}),
     }
-    return xr.Dataset(found, coords={"obs": labels})
+    return xr.Dataset(variables, coords={"obs": labels})

@@ -56,8 +56,8 @@ def variance_explained(
         share = posterior.variable("variance_explained")
         if ("group" in share.dims) == (by == "group"):
             total = posterior.variable("variance_explained_total")
-            found = share.to_dataset(name="variance_explained").assign(variance_explained_total=total)
-            return found if view is None else found.sel(view=view, drop=True)
+            explained = share.to_dataset(name="variance_explained").assign(variance_explained_total=total)
+            return explained if view is None else explained.sel(view=view, drop=True)
     return _from_data(posterior, by, view)
 
 
@@ -93,7 +93,7 @@ def _from_data(posterior: StoredPosterior, by: By | None, view: str | None) -> x
             "a family that records it, or a variational one with factors",
             "Compare held-out scores instead.",
         )
-    views = [known.name for known in posterior.meta.value_views if view in (None, known.name)]
+    views = [value_view.name for value_view in posterior.meta.value_views if view in (None, value_view.name)]
     if by == "feature" and len(views) > 1:
         expected = "one of them: each view has features of its own"
         raise InputError("view", ", ".join(views), expected, f"For example view={views[0]!r}.")
@@ -142,17 +142,17 @@ def _squares(
     def blocks() -> Iterator[tuple[Any, Any, Any]]:
         for number in range(dataset.n_blocks):
             block = dataset.block(number, [view], holdout)
-            y, seen = dataset.views[view].kind.fill_missing(block.data[view])
-            yield block, y, seen
+            y, observed = dataset.views[view].kind.fill_missing(block.data[view])
+            yield block, y, observed
 
-    for block, y, seen in blocks():
-        about, rows = np.where(seen, y - shift, 0.0), block.rows
+    for block, y, observed in blocks():
+        about, rows = np.where(observed, y - shift, 0.0), block.rows
         codes = block.columns["group"] if n_groups > 1 else np.zeros(block.n_rows, int)
         for g in range(n_groups):
             mine = codes == g
-            moments[:, g] += [part[mine].sum(0) for part in (seen, about, about * about)]
+            moments[:, g] += [part[mine].sum(0) for part in (observed, about, about * about)]
         for i, predictor in enumerate(predictors):
-            squares = np.where(seen, y - predictor(rows)[0], 0.0) ** 2
+            squares = np.where(observed, y - predictor(rows)[0], 0.0) ** 2
             if by == "sample":
                 residual[rows, i] = squares.sum(1)
             elif by == "feature":
@@ -165,10 +165,10 @@ def _squares(
     if by == "sample":
         usable, center = by_feature[0] > 0, shift + moments[1, 0] / np.maximum(moments[0, 0], 1.0)
         total = np.zeros(dataset.n_rows)
-        for block, y, seen in blocks():
-            shown = (seen > 0) & usable
-            squares = np.where(shown, y - center, 0.0) ** 2
-            total[block.rows] = np.where((seen > 0).any(1), squares.sum(1), np.nan)
+        for block, y, observed in blocks():
+            usable_entries = (observed > 0) & usable
+            squares = np.where(usable_entries, y - center, 0.0) ** 2
+            total[block.rows] = np.where((observed > 0).any(1), squares.sum(1), np.nan)
         return total, residual
-    known = ~np.isnan(by_feature).all(axis=1)
-    return np.where(known, np.nansum(by_feature, axis=1), np.nan), residual
+    has_value = ~np.isnan(by_feature).all(axis=1)
+    return np.where(has_value, np.nansum(by_feature, axis=1), np.nan), residual

@@ -144,11 +144,11 @@ def plot_enrichment(
     if n < 1 or not names:
         raise InputError("n", n, "a number of sets, 1 or more, of at least one factor", "For example 10.")
     best = table.groupby("factor", sort=False).head(n).sort_values("p_value", kind="stable")
-    kept = list(dict.fromkeys(best["set"]))
-    table = table[table["set"].isin(kept)]
-    ax = new_axes(ax, (max(4.0, 0.5 * len(names) + 3.0), 1.4 + 0.24 * len(kept)))
+    sets_drawn = list(dict.fromkeys(best["set"]))
+    table = table[table["set"].isin(sets_drawn)]
+    ax = new_axes(ax, (max(4.0, 0.5 * len(names) + 3.0), 1.4 + 0.24 * len(sets_drawn)))
     x = np.array([names.index(factor) for factor in table["factor"]])
-    y = np.array([kept.index(name) for name in table["set"]])
+    y = np.array([sets_drawn.index(name) for name in table["set"]])
     log = np.clip(-np.log10(np.maximum(table["q_value"].to_numpy(float), 1e-300)), 0.0, MAX_LOG)
     sure = table["q_value"].to_numpy(float) < SIGNIFICANT
     size = table["size"].to_numpy(float)
@@ -161,9 +161,9 @@ def plot_enrichment(
     add_colorbar(ax, points, "features in the set", shrink=0.6, aspect=20)
     short = [name.removeprefix("Factor") for name in names]
     ax.set_xticks(range(len(names)), short, fontsize=8)
-    ax.set_yticks(range(len(kept)), [shorten(name, 40) for name in kept], fontsize=8)
+    ax.set_yticks(range(len(sets_drawn)), [shorten(name, 40) for name in sets_drawn], fontsize=8)
     ax.set_xlim(-0.5, len(names) - 0.5)
-    ax.set_ylim(len(kept) - 0.5, -0.5)
+    ax.set_ylim(len(sets_drawn) - 0.5, -0.5)
     ax.set_xlabel("factor")
     for q, text in ((0.05, "0.05"), (1e-3, "0.001"), (1e-10, "1e-10")):
         ax.scatter([], [], s=8.0 - 26.0 * np.log10(q), color=MUTED, linewidths=0, label=f"q = {text}")

@@ -66,12 +66,12 @@ def _views(posterior: Posterior) -> list[dict[str, Any]]:
     share = posterior.variable("variance_explained")
     if "group" in share.dims:
         total, share = total.mean("group"), share.mean("group")
-    found = []
+    sentences = []
     for view in share["view"].values:
         whole = float(total.sel(view=view))
         if np.isfinite(whole):
             each = np.nan_to_num(share.sel(view=view).transpose("factor").values)
-            found.append(
+            sentences.append(
                 {
                     "name": str(view),
                     "percent": f"{100 * whole:.0f}",
@@ -79,7 +79,7 @@ def _views(posterior: Posterior) -> list[dict[str, Any]]:
                     "factors": list(zip(posterior.factors, each.tolist(), strict=True)),
                 }
             )
-    return found
+    return sentences
 
 
 def _columns(associated: pd.DataFrame | None) -> list[dict[str, str]]:

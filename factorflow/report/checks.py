@@ -55,16 +55,18 @@ def plot_rootogram(posterior: Posterior, view: str, ax: Axes | None = None) -> A
             "view", f"{view} ({likelihood})", "a view of counts", "See plot_calibration for others."
         )
     predictor, parts = _read_observed(posterior, view)
-    last = int(min(MAX_COUNT, max(y[seen].max(initial=1.0) for _, y, seen in parts)))
+    last = int(min(MAX_COUNT, max(y[observed].max(initial=1.0) for _, y, observed in parts)))
     counts = np.arange(last + 1)
-    found, expected = np.zeros(len(counts)), np.zeros(len(counts))
-    for rows, y, seen in parts:
+    frequencies, expected = np.zeros(len(counts)), np.zeros(len(counts))
+    for rows, y, observed in parts:
         for k in counts:
-            found[k] += (y[seen] == k).sum()
-            expected[k] += predictor.tails(rows, np.full(y.shape, float(k)))[2][seen].sum()
+            frequencies[k] += (y[observed] == k).sum()
+            expected[k] += predictor.tails(rows, np.full(y.shape, float(k)))[2][observed].sum()
     ax = new_axes(ax)
     root = np.sqrt(expected)
-    ax.bar(counts, np.sqrt(found), bottom=root - np.sqrt(found), width=0.8, color=ACCENT, alpha=0.8)
+    ax.bar(
+        counts, np.sqrt(frequencies), bottom=root - np.sqrt(frequencies), width=0.8, color=ACCENT, alpha=0.8
+    )
     ax.plot(counts, root, color=MUTED, linewidth=1.3, marker=".")
     ax.axhline(0.0, color=MUTED, linewidth=0.8)
     ax.set_xlabel(view)
@@ -102,8 +104,8 @@ def plot_calibration(posterior: Posterior, view: str, ax: Axes | None = None) ->
     >>> ax.figure.savefig("plot_calibration.png")
     """
     predictor, parts = _read_observed(posterior, view)
-    found = [[x[seen] for x in predictor.tails(rows, y)] for rows, y, seen in parts]
-    low, _, at = (np.concatenate(column) for column in zip(*found, strict=True))
+    probabilities = [[x[observed] for x in predictor.tails(rows, y)] for rows, y, observed in parts]
+    low, _, at = (np.concatenate(column) for column in zip(*probabilities, strict=True))
     edges = np.linspace(0.0, 1.0, BINS + 1)
     inside = (edges[:, None] - low) / np.where(at > 0, at, 1.0)
     share = np.where(at > 0, np.clip(inside, 0.0, 1.0), edges[:, None] >= low).mean(axis=1)
@@ -123,8 +125,8 @@ def _read_observed(posterior: Posterior, view: str) -> tuple[Predictor, list[tup
     parts = []
     for number in np.unique(np.linspace(0, dataset.n_blocks - 1, n).astype(int)):
         start = int(number) * dataset.block_rows
-        y, seen = dataset.views[view].kind.fill_missing(dataset.block(int(number), [view]).data[view])
-        parts.append((np.arange(start, start + len(y)), y, seen > 0))
-    if not any(seen.any() for _, _, seen in parts):
+        y, observed = dataset.views[view].kind.fill_missing(dataset.block(int(number), [view]).data[view])
+        parts.append((np.arange(start, start + len(y)), y, observed > 0))
+    if not any(observed.any() for _, _, observed in parts):
         raise InputError("view", view, "a view with observed values in these samples", "Choose another one.")
     return Predictor(posterior, view), parts

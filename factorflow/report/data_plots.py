@@ -79,8 +79,8 @@ def plot_data(
     scores, rows = some_scores(posterior, rows=some_rows(posterior.data))
     names = posterior.top_features(view, factor, n).index
     order = rows[np.argsort(scores[:, posterior.factors.index(posterior.factor(factor))], kind="stable")]
-    given = [annotation] if isinstance(annotation, str) else list(annotation)
-    strips = [(name, column_of(posterior, name, order, "annotation")) for name in given]
+    annotations = [annotation] if isinstance(annotation, str) else list(annotation)
+    strips = [(name, column_of(posterior, name, order, "annotation")) for name in annotations]
     where = {name: i for i, name in enumerate(posterior.features(view))}
     columns = [where[name] for name in names]
     values = values_of(posterior, view, order, columns)
@@ -158,7 +158,7 @@ def plot_presence(posterior: Posterior, ax: Axes | None = None) -> Axes:
         block = dataset.block(int(number), posterior.views)
         mine = rows[rows // dataset.block_rows == number] - int(number) * dataset.block_rows
         observed = [dataset.views[view].kind.observed(block.data[view][mine]) for view in posterior.views]
-        parts.append([np.reshape(seen, (len(mine), -1)).mean(axis=1) for seen in observed])
+        parts.append([np.reshape(observed_rows, (len(mine), -1)).mean(axis=1) for observed_rows in observed])
     share = np.concatenate(parts, axis=1)
     ax = new_axes(ax)
     ax.imshow(share, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")

@@ -62,15 +62,15 @@ def chosen_factors(
 ) -> list[str]:
     """Return the labels of one or several factors, given by label or number from 1."""
     one = isinstance(factors, str) or hasattr(factors, "__index__")
-    given: Any = [factors] if one else factors
+    chosen: Any = [factors] if one else factors
     try:
-        given = list(given)
+        chosen = list(chosen)
     except TypeError:
         expected = "a factor or several, by label or number from 1"
         raise InputError("factors", type(factors).__name__, expected, "For example [1, 2].") from None
-    if not given:
+    if not chosen:
         raise InputError("factors", "none", "at least one factor", "Factors are numbered from 1.")
-    return [posterior.factor(factor) for factor in given]
+    return [posterior.factor(factor) for factor in chosen]
 
 
 def some_scores(posterior: Posterior, of: str = "scores", rows: Any = None) -> tuple[Any, Any]:
@@ -163,8 +163,8 @@ def colors_of(posterior: Posterior, color: str, rows: Any) -> Any:
             at = np.flatnonzero(posterior.features(view) == name)
             places += [(view, int(at[0]))] if len(at) else []
     if len(places) != 1:
-        known = ", ".join(map(str, table.columns)) or "none"
-        expected = f"a feature, or a column of the sample metadata: {known}"
+        available = ", ".join(map(str, table.columns)) or "none"
+        expected = f"a feature, or a column of the sample metadata: {available}"
         remedy = "See sample_metadata() and features(view)."
         if places:
             expected = "a feature of one view"
@@ -201,9 +201,9 @@ def draw_points(
         ax.scatter(
             x[mine], y[mine], color=CATEGORIES[i % len(CATEGORIES)], label=shorten(level or "(none)"), **style
         )
-    rest = ~np.isin(text, levels)
-    if rest.any():
-        ax.scatter(x[rest], y[rest], color=MUTED, label="other", **style)
+    others = ~np.isin(text, levels)
+    if others.any():
+        ax.scatter(x[others], y[others], color=MUTED, label="other", **style)
     if not key:
         return
     legend = ax.legend(

@@ -92,11 +92,11 @@ def as_json(data: dict[str, Any]) -> str:
 def _packed(values: NDArray[Any]) -> dict[str, Any]:
     """Return numbers as two bytes each, and what is needed to read them."""
     values = np.asarray(values, np.float64)
-    seen = np.isfinite(values)
-    low, high = (float(values[seen].min()), float(values[seen].max())) if seen.any() else (0.0, 0.0)
+    finite = np.isfinite(values)
+    low, high = (float(values[finite].min()), float(values[finite].max())) if finite.any() else (0.0, 0.0)
     step = (high - low) / (MISSING - 1) or 1.0
     whole = np.full(len(values), MISSING, "<u2")
-    whole[seen] = np.round((values[seen] - low) / step).astype("<u2")
+    whole[finite] = np.round((values[finite] - low) / step).astype("<u2")
     return {"low": low, "step": step, "data": base64.b64encode(whole.tobytes()).decode()}
 
 
@@ -105,11 +105,11 @@ def _columns(posterior: Posterior, rows: Any, associated: pd.DataFrame | None) -
     table = sample_metadata(posterior, rows, typed=False)
     first = [] if associated is None else list(dict.fromkeys(associated["column"]))
     names = [*(name for name in first if name in table), *(name for name in table if name not in first)]
-    found: list[dict[str, Any]] = []
+    columns: list[dict[str, Any]] = []
     for name in names:
         values = table[name].to_numpy()
         if drawing.is_scale(values):
-            found.append({"name": str(name), **_packed(values)})
+            columns.append({"name": str(name), **_packed(values)})
         else:
             text = np.array(["" if value != value else str(value) for value in values])
             levels, codes, counts = np.unique(text, return_inverse=True, return_counts=True)
@@ -119,11 +119,11 @@ def _columns(posterior: Posterior, rows: Any, associated: pd.DataFrame | None) -
             rank = np.empty(len(order), "<u2")
             rank[order] = np.arange(len(order))
             data = base64.b64encode(rank[codes].astype("<u2").tobytes()).decode()
-            named = [str(levels[i]) or "(missing)" for i in order]
-            found.append({"name": str(name), "levels": named, "data": data})
-        if len(found) == MAX_COLUMNS:
+            labels = [str(levels[i]) or "(missing)" for i in order]
+            columns.append({"name": str(name), "levels": labels, "data": data})
+        if len(columns) == MAX_COLUMNS:
             break
-    return found
+    return columns
 
 
 def _features(posterior: Posterior, factors: list[str], rows: Any) -> list[dict[str, Any]]:
@@ -133,18 +133,18 @@ def _features(posterior: Posterior, factors: list[str], rows: Any) -> list[dict[
         for factor in factors
         for view in active_views(posterior, factor)
     ]
-    wanted: dict[tuple[str, str], None] = {}
+    chosen: dict[tuple[str, str], None] = {}
     for rank in range(MAX_FEATURES):
         for view, names in tops:
-            if rank < len(names) and len(wanted) < MAX_FEATURES:
-                wanted[view, names[rank]] = None
-    found = []
-    for view in dict.fromkeys(view for view, _ in wanted):
-        names = [name for where, name in wanted if where == view]
+            if rank < len(names) and len(chosen) < MAX_FEATURES:
+                chosen[view, names[rank]] = None
+    records = []
+    for view in dict.fromkeys(view for view, _ in chosen):
+        names = [name for where, name in chosen if where == view]
         place = {str(name): i for i, name in enumerate(posterior.features(view))}
         values = drawing.values_of(posterior, view, rows, [place[name] for name in names])
-        found += [
+        records += [
             {"name": f"{view}: {name}", **_packed(column)}
             for name, column in zip(names, values.T, strict=True)
         ]
-    return found
+    return records

@@ -128,13 +128,13 @@ def _explained_bars(ax: Axes, posterior: Posterior, percent: Any, high: float, l
     del high
     shares = np.clip(np.nan_to_num(percent), 0.0, None)
     order = np.argsort(-shares.sum(axis=0), kind="stable")
-    own, rest = order[: len(CATEGORIES)], order[len(CATEGORIES) :]
+    own, others = order[: len(CATEGORIES)], order[len(CATEGORIES) :]
     place, bottom = np.arange(len(shares)), np.zeros(len(shares))
     for i, k in enumerate(own):
         ax.bar(place, shares[:, k], bottom=bottom, width=0.7, color=CATEGORIES[i], label=posterior.factors[k])
         bottom += shares[:, k]
-    if len(rest):
-        ax.bar(place, shares[:, rest].sum(axis=1), bottom=bottom, width=0.7, color=MUTED, label="others")
+    if len(others):
+        ax.bar(place, shares[:, others].sum(axis=1), bottom=bottom, width=0.7, color=MUTED, label="others")
     ax.set_xticks(place, [shorten(view.name) for view in posterior.meta.value_views], fontsize=8)
     quiet(ax)
     if last and len(own):
@@ -232,9 +232,11 @@ def plot_top_weights(
     >>> ax.figure.savefig("plot_top_weights.png")
     """
     label = posterior.factor(factor)
-    given = [views] if isinstance(views, str) else views
+    requested = [views] if isinstance(views, str) else views
     chosen = (
-        list(given) if given is not None else active_views(posterior, label) or list(posterior.loaded_views)
+        list(requested)
+        if requested is not None
+        else active_views(posterior, label) or list(posterior.loaded_views)
     )
     for view in chosen:
         posterior.loadings(view)  # refuses a view that there is not, and one without any

@@ -60,11 +60,11 @@ def rank_by_strength(posterior: Posterior) -> list[str]:
 
 def describe_factors(posterior: Posterior) -> list[dict[str, Any]]:
     """Return the description of every factor: active views, top features, a figure."""
-    found = []
+    descriptions = []
     for number, factor in enumerate(posterior.factors):
         views = active_views(posterior, factor)
         tables = [_table(posterior, view, factor) for view in views]
-        found.append(
+        descriptions.append(
             {
                 "factor": factor,
                 "open": number < N_OPEN,
@@ -74,7 +74,7 @@ def describe_factors(posterior: Posterior) -> list[dict[str, Any]]:
                 "figure": _figure(posterior, factor, views) if views and number < N_DRAWN else "",
             }
         )
-    return found
+    return descriptions
 
 
 def set_rows(posterior: Posterior) -> list[list[str]]:
@@ -88,8 +88,8 @@ def set_rows(posterior: Posterior) -> list[list[str]]:
             ", ".join(mine[mine["change"] == change]["feature"][:N_FEATURES])
             for change in ("added", "removed")
         ]
-        held = "holds" if row["holds"] else ""
-        cells = row["factor"], row["set"], row["view"], f"{row['evidence']:.1f}", held, str(row["n_members"])
+        holds = "holds" if row["holds"] else ""
+        cells = row["factor"], row["set"], row["view"], f"{row['evidence']:.1f}", holds, str(row["n_members"])
         rows.append([*cells, *changes])
     return (
         [["factor", "set", "view", "evidence", "name", "members", "lacks", "too many"], *rows] if rows else []
@@ -98,8 +98,8 @@ def set_rows(posterior: Posterior) -> list[list[str]]:
 
 def n_features(posterior: Posterior, view: str, factor: str) -> int:
     """Return how many features of a view are worth showing of a factor: those it reaches, if known."""
-    found = n_active_features(posterior, factor, view)
-    return len(posterior.features(view)) if found is None else found
+    count = n_active_features(posterior, factor, view)
+    return len(posterior.features(view)) if count is None else count
 
 
 def _table(posterior: Posterior, view: str, factor: str) -> dict[str, Any]:
@@ -135,24 +135,24 @@ def list_loadings(posterior: Posterior, factors: list[str]) -> dict[str, Any]:
             extra = [name for name in ("sd", "inclusion") if name in table]
             forms = {"sd": "{:.2g}", "inclusion": "{:.2f}"}
             for name, row in table.iterrows():
-                known = [forms[column].format(row[column]) for column in extra]
-                rows.append([factor, view, str(name), f"{row['loading']:+.3g}", *known])
+                extra_texts = [forms[column].format(row[column]) for column in extra]
+                rows.append([factor, view, str(name), f"{row['loading']:+.3g}", *extra_texts])
     return {"columns": [*columns, *extra], "rows": rows[:MAX_LISTED]}
 
 
 def _facts(posterior: Posterior, view: str, factor: str, n_reached: int | None) -> str:
     """Return how much of a view a factor explains, and how many features it reaches."""
-    said = []
+    sentences = []
     if posterior.has("variance_explained"):
         share = posterior.variable("variance_explained")
         if view in share["view"].values:
             percent = 100 * np.atleast_1d(share.sel(view=view, factor=factor).values)
-            shown = " / ".join("-" if np.isnan(p) else f"{p:.1f}" for p in percent)
+            percentages = " / ".join("-" if np.isnan(p) else f"{p:.1f}" for p in percent)
             if not np.isnan(percent).all():
-                said.append(f"{shown} % of the variance{' by group' * ('group' in share.dims)}")
+                sentences.append(f"{percentages} % of the variance{' by group' * ('group' in share.dims)}")
     if n_reached is not None:
-        said.append(f"{n_reached:,} of {len(posterior.features(view)):,} features")
-    return ", ".join(said)
+        sentences.append(f"{n_reached:,} of {len(posterior.features(view)):,} features")
+    return ", ".join(sentences)
 
 
 def _figure(posterior: Posterior, factor: str, views: list[str]) -> str:

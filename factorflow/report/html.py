@@ -106,7 +106,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
     scored = bool(posterior.factors) and posterior.has("scores")
     associated = factors.associations(posterior) if scored else None
     ranked = factors.rank_by_strength(posterior) if posterior.factors else []
-    shown = ranked[0] if ranked else ""
+    first_page = ranked[0] if ranked else ""
     explored = explore.explorer_data(posterior, ranked, associated) if scored else None
     return {
         "facts": facts,
@@ -142,8 +142,10 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "checks": _checks(posterior),
         "anomalies": _anomalies(posterior),
         "loaded_views": posterior.loaded_views,
-        "shown": shown,
-        "data": _data(posterior, shown) if scored and posterior.loaded_views == posterior.views else None,
+        "shown": first_page,
+        "data": _data(posterior, first_page)
+        if scored and posterior.loaded_views == posterior.views
+        else None,
         "reproduce": overview.reproduce(posterior),
         "holdout": _holdout(facts),
     }
@@ -237,13 +239,13 @@ def _sequence(posterior: Posterior) -> list[str]:
     n_sequences = max(1, posterior.meta.n_sequences)
     tried = np.unique(np.linspace(0, n_sequences - 1, N_SEQUENCES).astype(int)).tolist()
     try:
-        found = {s: sequences.first_rows(posterior, "present", s) for s in tried}
+        presence = {s: sequences.first_rows(posterior, "present", s) for s in tried}
     except InputError:  # the dataset has moved
         return []
-    sequence = max(tried, key=lambda s: float(found[s].mean()))
-    height = 1.0 + 0.16 * found[sequence].sizes["identity"]
+    sequence = max(tried, key=lambda s: float(presence[s].mean()))
+    height = 1.0 + 0.16 * presence[sequence].sizes["identity"]
     out = [draw_figure(partial(sequences.plot_identities, posterior, sequence), min(height, 6.0))]
-    most = np.argsort(-found[sequence].mean("obs").values, kind="stable")[:N_FOLLOWED]
+    most = np.argsort(-presence[sequence].mean("obs").values, kind="stable")[:N_FOLLOWED]
     draw = partial(sequences.plot_attributes, posterior, sequence=sequence)
     return out + [draw_figure(partial(draw, int(p) + 1), 2.4) for p in most]
 
@@ -260,11 +262,11 @@ def _checks(posterior: Posterior) -> list[tuple[str, str]]:
     view = _single_response(posterior)
     if view is None:
         return []
-    drawn: list[tuple[str, Callable[..., Any]]] = [("Predictive probabilities", checks.plot_calibration)]
+    figures: list[tuple[str, Callable[..., Any]]] = [("Predictive probabilities", checks.plot_calibration)]
     if posterior.meta.value_views[0].likelihood == "poisson":
-        drawn.insert(0, ("Rootogram", checks.plot_rootogram))
+        figures.insert(0, ("Rootogram", checks.plot_rootogram))
     try:
-        return [(name, draw_figure(partial(draw, posterior, view), 2.8, width=6.2)) for name, draw in drawn]
+        return [(name, draw_figure(partial(draw, posterior, view), 2.8, width=6.2)) for name, draw in figures]
     except InputError:  # the dataset has moved
         return []
 
@@ -317,15 +319,15 @@ def _holdout(facts: dict[str, Any]) -> dict[str, Any] | None:
     if not table:
         return None
     names = ("r2", "rmse", "log_likelihood", "accuracy", "auc", "log_loss", "rare_log_loss", "deviance")
-    shown = [name for name in names if any(name in row for row in table.values())]
+    columns = [name for name in names if any(name in row for row in table.values())]
     rows = []
     for view, row in table.items():
         cells = []
-        for name in shown:
+        for name in columns:
             base = row.get("rare_baseline_log_loss" if name == "rare_log_loss" else f"baseline_{name}")
             cells.append(_cell(name, row.get(name), base))
         rows.append((view, int(row.get("n_entries", 0)), cells))
-    return {"names": [name.replace("_", " ") for name in shown], "rows": rows}
+    return {"names": [name.replace("_", " ") for name in columns], "rows": rows}
 
 
 def _cell(name: str, value: float | None, base: float | None) -> tuple[str, str, bool]:
@@ -334,5 +336,5 @@ def _cell(name: str, value: float | None, base: float | None) -> tuple[str, str,
     if value is not None and base is not None:
         larger_is_better = name in {"r2", "log_likelihood", "accuracy", "auc"}
         worse = base > value if larger_is_better else base < value
-    shown = ["" if number is None else f"{number:.4f}" for number in (value, base)]
-    return shown[0], shown[1], worse
+    texts = ["" if number is None else f"{number:.4f}" for number in (value, base)]
+    return texts[0], texts[1], worse

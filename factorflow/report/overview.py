@@ -26,29 +26,29 @@ def describe_data(posterior: Posterior) -> dict[str, Any]:
         {"name": view.name, "likelihood": likelihood_of(posterior, view), "n_features": view.n_features}
         for view in posterior.meta.views
     ]
-    found: dict[str, Any] = {"views": views, "known": False, "figure": "", "groups": []}
+    facts: dict[str, Any] = {"views": views, "known": False, "figure": "", "groups": []}
     sizes = posterior.meta.group_sizes
     if posterior.meta.groups and len(sizes) == len(posterior.meta.groups):
-        found["groups"] = list(zip(posterior.meta.groups, sizes, strict=True))
+        facts["groups"] = list(zip(posterior.meta.groups, sizes, strict=True))
     try:
-        seen, there = posterior.data, posterior.dataset.describe()["views"]
+        fitted, there = posterior.data, posterior.dataset.describe()["views"]
     except InputError:  # the dataset has moved
-        return found
+        return facts
     n_rows, absent = posterior.meta.n_rows, {view["name"]: view["n_missing_samples"] for view in there}
     incomplete = False
     for view, meta in zip(views, posterior.meta.views, strict=True):
-        n_observed = int(seen.moments(meta.name, "n_observed")["n_observed"].sum())
+        n_observed = int(fitted.moments(meta.name, "n_observed")["n_observed"].sum())
         percent = round(100.0 * (1.0 - n_observed / (n_rows * meta.kind.row_entries(meta.n_features))), 4)
         view |= {
             "n_samples": n_rows - absent.get(meta.name, n_rows),
             "missing": f"{percent:.3g} %" if percent else "none",
         }
         incomplete |= percent > 0.0
-    found["known"] = True
+    facts["known"] = True
     if incomplete:
         draw = partial(data_plots.plot_presence, posterior)
-        found["figure"] = draw_figure(draw, 0.7 + 0.26 * len(views))
-    return found
+        facts["figure"] = draw_figure(draw, 0.7 + 0.26 * len(views))
+    return facts
 
 
 class _Name(str):

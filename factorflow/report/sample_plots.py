@@ -120,8 +120,8 @@ def plot_scores(
 def _inputs(posterior: Posterior, of: str, factors: Any) -> tuple[list[int], list[str]]:
     """Return places and names of inputs of a process, given by their numbers."""
     n = posterior.array(of).shape[-1]
-    given: Any = (1, 2) if factors is None else factors
-    numbers: list[Any] = [given] if hasattr(given, "__index__") else list(given)
+    chosen: Any = (1, 2) if factors is None else factors
+    numbers: list[Any] = [chosen] if hasattr(chosen, "__index__") else list(chosen)
     for number in numbers:
         if not hasattr(number, "__index__") or not 1 <= int(number) <= n:
             raise InputError("factors", number, f"a number of an input, 1 to {n}", "Correct it.")
@@ -243,8 +243,8 @@ def _distributions(ax: Axes, labels: list[str], parts: list[Any], kind: str) -> 
         color = CATEGORIES[place % len(CATEGORIES)]
         smooth = kind == "violin" and len(values) > 2 and np.ptp(values) > 0
         if smooth:
-            drawn = ax.violinplot([values], [place], widths=0.8, showextrema=False)
-            for body in drawn["bodies"]:  # type: ignore[attr-defined]
+            violins = ax.violinplot([values], [place], widths=0.8, showextrema=False)
+            for body in violins["bodies"]:  # type: ignore[attr-defined]
                 body.set(facecolor=color, alpha=0.55, linewidth=0)
         else:
             x = place + noise.uniform(-0.25, 0.25, len(values))
@@ -296,24 +296,24 @@ def plot_covariate(
     names = chosen_factors(posterior, factors)
     scores, rows = some_scores(posterior, rows=_rows(posterior, color))
     x, number, unit = axis_of(posterior, column, rows)
-    seen = np.isfinite(number)
+    finite = np.isfinite(number)
     courses = courses_along(posterior, column)
     labels = group_labels(posterior) if courses is not None and "group" in courses.coords else None
     if color is None and labels is not None:
-        color, values = "group", labels[rows][seen]
+        color, values = "group", labels[rows][finite]
     else:
-        values, labels = None if color is None else colors_of(posterior, color, rows)[seen], None
+        values, labels = None if color is None else colors_of(posterior, color, rows)[finite], None
     per_row = min(3, len(names))
     ax = new_axes(ax, (3.6 * per_row + 0.6, 3.0 * -(-len(names) // per_row)))
     style = {**POINTS, "rasterized": len(rows) > 1500}
     parts = panels(ax, len(names), per_row)
     for i, (part, name) in enumerate(zip(parts, names, strict=True)):
-        score = scores[seen, posterior.factors.index(name)]
-        _points(part, x[seen], score, values, color, style, key=i == len(parts) - 1)
+        score = scores[finite, posterior.factors.index(name)]
+        _points(part, x[finite], score, values, color, style, key=i == len(parts) - 1)
         if courses is not None and name in courses["factor"].values:
             draw_courses(part, courses.sel(factor=name), x.dtype.kind, None if labels is None else values)
         else:
-            _running_median(part, x[seen], score, np.argsort(number[seen], kind="stable"))
+            _running_median(part, x[finite], score, np.argsort(number[finite], kind="stable"))
         part.set_xlabel(f"{column}{unit}")
         part.set_ylabel(name)
         quiet(part)

@@ -46,8 +46,8 @@ def plot_identities(posterior: Posterior, sequence: int = 0, ax: Axes | None = N
     """
     present = first_rows(posterior, "present", sequence)
     ax = new_axes(ax)
-    shown = present.transpose("identity", "obs").values
-    ax.imshow(shown, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
+    values = present.transpose("identity", "obs").values
+    ax.imshow(values, cmap=SEQUENTIAL, vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
     labels = [str(label).removeprefix("Identity") for label in present["identity"].values]
     every = -(-len(labels) // MAX_LABELS)
     ax.set_yticks(range(0, len(labels), every), labels[::every], fontsize=8)

@@ -72,8 +72,8 @@ def courses_along(posterior: Posterior, column: str) -> xr.Dataset | None:
         return None
     at = np.linspace(places.low[0], places.high[0], N_CURVE)
     _, groups = frequent_levels(_labels(posterior), MAX_CATEGORIES)
-    drawn = [group for group in groups if group in places.groups]
-    return posterior.interpolate(at, groups=drawn or None).rename({column: "at"}).sel(factor=smooth)
+    groups_drawn = [group for group in groups if group in places.groups]
+    return posterior.interpolate(at, groups=groups_drawn or None).rename({column: "at"}).sel(factor=smooth)
 
 
 def _labels(posterior: Posterior) -> Any:
@@ -152,30 +152,30 @@ def plot_space(
     (x, x_number, x_unit), (y, y_number, y_unit) = (
         axis_of(posterior, name, rows, "columns") for name in (across, up)
     )
-    seen = np.isfinite(x_number) & np.isfinite(y_number)
+    finite = np.isfinite(x_number) & np.isfinite(y_number)
     grid = None if of == "scores" else _courses_on_plane(posterior, names, across, up, group)
     per_row = min(3, len(names))
     ax = new_axes(ax, (3.6 * per_row + 0.6, 3.0 * -(-len(names) // per_row)))
     places = posterior.meta.places
     one_place = places is not None and len(places.columns) == 2 and len(places.labels) == 1
     for part, name in zip(panels(ax, len(names), per_row), names, strict=True):
-        score = scores[seen, posterior.factors.index(name)]
-        style: dict[str, Any] = {"linewidths": 0, "rasterized": int(seen.sum()) > 1500}
+        score = scores[finite, posterior.factors.index(name)]
+        style: dict[str, Any] = {"linewidths": 0, "rasterized": int(finite.sum()) > 1500}
         if grid is None:
             high = float(np.abs(score).max(initial=1e-12))
             size = float(np.clip(20_000.0 / max(1, len(score)), 4.0, 60.0))
-            drawn: Any = part.scatter(
-                x[seen], y[seen], c=score, cmap="coolwarm", vmin=-high, vmax=high, s=size, **style
+            points: Any = part.scatter(
+                x[finite], y[finite], c=score, cmap="coolwarm", vmin=-high, vmax=high, s=size, **style
             )
         else:
             mean = grid["f_mean"].sel(factor=name).values.reshape(N_GRID, N_GRID)
             high = float(np.abs(mean).max(initial=1e-12))
             sides = (grid[key].values.reshape(N_GRID, N_GRID) for key in (across, up))
-            drawn = part.pcolormesh(
+            points = part.pcolormesh(
                 *sides, mean, cmap="coolwarm", vmin=-high, vmax=high, shading="nearest", rasterized=True
             )
-            part.scatter(x[seen], y[seen], color=INK, s=2, alpha=0.5, **style)
-        add_colorbar(part, drawn, "", shrink=0.8, aspect=28)
+            part.scatter(x[finite], y[finite], color=INK, s=2, alpha=0.5, **style)
+        add_colorbar(part, points, "", shrink=0.8, aspect=28)
         title_panel(part, name)
         part.set_xlabel(f"{across}{x_unit}")
         part.set_ylabel(f"{up}{y_unit}")
@@ -201,8 +201,8 @@ def _rows_of(posterior: Posterior, group: str | None) -> Any:
     if group is None:
         return None
     if group not in posterior.meta.groups:
-        known = ", ".join(posterior.meta.groups) or "nothing: the dataset has no groups"
-        raise InputError("group", group, f"one of {known}", "Name a sample group, or leave it out.")
+        available = ", ".join(posterior.meta.groups) or "nothing: the dataset has no groups"
+        raise InputError("group", group, f"one of {available}", "Name a sample group, or leave it out.")
     rows = np.flatnonzero(_labels(posterior) == group)
     return rows[:: -(-len(rows) // MAX_POINTS)] if len(rows) else rows
 
@@ -217,8 +217,8 @@ def _courses_on_plane(
         raise InputError("of", value, "a model of {smooth_covariates} [['x', 'y']]", "Draw of='scores'.",
                          smooth_covariates=[[across, up]])  # fmt: skip
     if places.groups and group is None:
-        known = ", ".join(places.groups)
-        raise InputError("group", None, f"one of {known}", "Name the group whose courses are drawn.")
+        available = ", ".join(places.groups)
+        raise InputError("group", None, f"one of {available}", "Name the group whose courses are drawn.")
     _check_smooth(posterior, names)
     low, high = (dict(zip(places.columns, ends, strict=True)) for ends in (places.low, places.high))
     side = {name: np.linspace(low[name], high[name], N_GRID) for name in (across, up)}
@@ -284,14 +284,14 @@ def plot_group_correlation(
     InputError
         When groups have no courses of their own, or a factor has none.
     """
-    found = posterior.group_correlation()
+    correlation = posterior.group_correlation()
     names = smooth_factors(posterior) if factors is None else chosen_factors(posterior, factors)
     _check_smooth(posterior, names)
-    groups = [str(name) for name in found["group"].values]
+    groups = [str(name) for name in correlation["group"].values]
     per_row, side = min(3, len(names)), max(2.4, 1.0 + 0.3 * len(groups))
     ax = new_axes(ax, (side * per_row, side * -(-len(names) // per_row)))
     for part, name in zip(panels(ax, len(names), per_row), names, strict=True):
-        values = found.sel(factor=name).values
+        values = correlation.sel(factor=name).values
         part.imshow(values, cmap=DIVERGING, vmin=-1.0, vmax=1.0)
         label_heatmap(part, [shorten(group, 10) for group in groups], groups)
         part.tick_params(axis="x", rotation=90 if sum(map(len, groups)) > 20 else 0)

@@ -54,12 +54,12 @@ def render(draw: Callable[[Figure], Any], height: float, width: float = WIDTH) -
 
 def _describe(figure: Figure) -> str:
     """Return what a figure shows in words, for those who hear it: titles and axes of its panels."""
-    found = []
+    texts = []
     for ax in figure.axes:
         title = ax.get_title(loc="left") or ax.get_title()
         axes = " against ".join(text for text in (ax.get_ylabel(), ax.get_xlabel()) if text)
-        found.append(": ".join(text for text in (title, axes) if text))
-    return "; ".join(dict.fromkeys(text for text in found if text)) or "figure"
+        texts.append(": ".join(text for text in (title, axes) if text))
+    return "; ".join(dict.fromkeys(text for text in texts if text)) or "figure"
 
 
 def _inline(svg: str, width: float, label: str) -> str:

@@ -29,14 +29,14 @@ class Options(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_bool_for_number(cls, given: Any) -> Any:
+    def _refuse_bool_for_number(cls, values: Any) -> Any:
         """Refuse ``true`` for a number: pydantic takes it for 1."""
-        for name, value in given.items() if isinstance(given, Mapping) else ():
+        for name, value in values.items() if isinstance(values, Mapping) else ():
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field is not None and _parts(field.annotation) & {int, float}:
                 if bool not in _parts(field.annotation):
                     raise OptionError(name, value, "a number", cls.of, tuple(cls.model_fields))
-        return given
+        return values
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
@@ -63,8 +63,8 @@ def naming_types(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     types: dict[Any, None] = {}
     for part in parts:
         values = part.get("enum", [part["const"]] if "const" in part else [])
-        named = [part["type"]] if "type" in part else [_TYPE_NAMES.get(type(value)) for value in values]
-        types |= dict.fromkeys(named or [None])
+        type_names = [part["type"]] if "type" in part else [_TYPE_NAMES.get(type(value)) for value in values]
+        types |= dict.fromkeys(type_names or [None])
     return {"if": {}, "then": {"type": list(types)}} if types and None not in types else {}
 
 
@@ -143,30 +143,30 @@ def document_options(kind: type[Options]) -> Callable[[F], F]:
 _INDENT: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
-def values_of(field: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+def values_of(field: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     """Describe the values of a field of a JSON schema.
 
     Parameters
     ----------
     field : mapping
         The schema of the field.
-    known : mapping
+    options : mapping
         Schemas that it may refer to.
     """
     if "$ref" in field:
         name = str(field["$ref"]).rpartition("/")[2]
-        return values_of(known[name], known) if name in known else _TYPES["object"]
+        return values_of(options[name], options) if name in options else _TYPES["object"]
     for key in ("anyOf", "oneOf"):
         if key in field:
-            return " or ".join(dict.fromkeys(values_of(part, known) for part in field[key]))
+            return " or ".join(dict.fromkeys(values_of(part, options) for part in field[key]))
     choices = field.get("enum", [field["const"]] if "const" in field else [])
     if choices:
         return " or ".join(map(str, choices))
     if "prefixItems" in field:
-        return f"[{', '.join(values_of(part, known) for part in field['prefixItems'])}]"
+        return f"[{', '.join(values_of(part, options) for part in field['prefixItems'])}]"
     kind = str(field.get("type", "any value"))
     if kind == "array":
-        return f"list of {values_of(field.get('items', {}), known)}"
+        return f"list of {values_of(field.get('items', {}), options)}"
     bounds = [f"{sign} {field[name]}" for name, sign in _SIGNS.items() if name in field]
     return " ".join([_TYPES.get(kind, kind), *([" and ".join(bounds)] if bounds else [])])
 
@@ -176,23 +176,23 @@ _TYPES = {"integer": "integer", "string": "str", "boolean": "true or false", "nu
           "object": "mapping"}  # fmt: skip
 
 
-def _refusal(kind: type[Options], error: ValidationError, given: Mapping[str, Any]) -> InputError:
+def _refusal(kind: type[Options], error: ValidationError, values: Mapping[str, Any]) -> InputError:
     """Return the first thing that is wrong with the options, in words."""
     first = error.errors()[0]
-    for found in error.errors():  # of a choice between types the one that says more
-        if isinstance(cause := found.get("ctx", {}).get("error"), InputError):
+    for detail in error.errors():  # of a choice between types the one that says more
+        if isinstance(cause := detail.get("ctx", {}).get("error"), InputError):
             return cause
     parts = [str(part) for part in first["loc"]]
     key = next((part for part in parts if part in kind.model_fields), parts[0] if parts else "options")
-    value, known = first.get("input"), tuple(kind.model_fields)
+    value, field_names = first.get("input"), tuple(kind.model_fields)
     if first["type"] == "extra_forbidden":
-        return OptionError(key, value, None, kind.of, known)
+        return OptionError(key, value, None, kind.of, field_names)
     if first["type"] == "missing" and isinstance(first["loc"][-1], int):  # of a list that is too short
-        return OptionError(key, given[key], _list(kind, key), kind.of, known)
+        return OptionError(key, values[key], _list(kind, key), kind.of, field_names)
     if first["type"] == "missing":
-        return OptionError(key, "nothing", "a value: it has no default", kind.of, known)
+        return OptionError(key, "nothing", "a value: it has no default", kind.of, field_names)
     expected = _expectation(first, error, key).replace("a list", _list(kind, key), 1)
-    return OptionError(key, value, expected, kind.of, known)
+    return OptionError(key, value, expected, kind.of, field_names)
 
 
 _BOUNDS = {"greater_than_equal": ">= {ge}", "greater_than": "> {gt}",
@@ -212,8 +212,8 @@ def _list(kind: type[Options], key: str) -> str:
 def _expectation(first: Any, error: ValidationError, key: str) -> str:
     """Describe what pydantic expected; of a union, each member."""
     same = [e for e in error.errors() if key in map(str, e["loc"])]
-    said = dict.fromkeys(_describe_bound(e) for e in same)
-    return " or ".join(said) if said else _describe_bound(first)
+    bounds = dict.fromkeys(_describe_bound(e) for e in same)
+    return " or ".join(bounds) if bounds else _describe_bound(first)
 
 
 def _describe_bound(error: Any) -> str:

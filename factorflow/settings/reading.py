@@ -50,9 +50,9 @@ def _loader() -> Any:
         pass
 
     tags = {f"tag:yaml.org,2002:{name}": re.compile(pattern) for name, pattern in NUMBERS.items()}
-    known = yaml.SafeLoader.yaml_implicit_resolvers
+    resolvers = yaml.SafeLoader.yaml_implicit_resolvers
     Loader.yaml_implicit_resolvers = {
-        first: [pair for pair in pairs if pair[0] not in tags] for first, pairs in known.items()
+        first: [pair for pair in pairs if pair[0] not in tags] for first, pairs in resolvers.items()
     }
     for tag, pattern in tags.items():
         Loader.add_implicit_resolver(tag, pattern, list("-+.0123456789"))
@@ -69,11 +69,11 @@ def _check_names(node: Any, entries: Iterator[int], around: tuple[Any, ...]) -> 
     value = getattr(node, "value", None)
     if not isinstance(value, list):
         return
-    seen: set[str] = set()
+    names: set[str] = set()
     for item in value:
         for part in item if isinstance(item, tuple) else (item,):
             _check_names(part, entries, (*around, node))
         if isinstance(item, tuple) and isinstance(name := item[0].value, str):
-            if name in seen:
+            if name in names:
                 raise ValueError(f"line {item[0].start_mark.line + 1}: {name} comes a second time")
-            seen.add(name)
+            names.add(name)

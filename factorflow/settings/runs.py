@@ -118,8 +118,8 @@ class PlaceOptions(Options):
         dict of str to Any
             Value by argument.
         """
-        found = self.model_dump(exclude={"cluster"})
-        return found if self.cluster is None else {**found, "executor": self.cluster}
+        arguments = self.model_dump(exclude={"cluster"})
+        return arguments if self.cluster is None else {**arguments, "executor": self.cluster}
 
 
 class ResumeOptions(PlaceOptions):
@@ -148,18 +148,18 @@ class ResumeOptions(PlaceOptions):
 
     @field_validator("metrics", "log_json", "performance_report", mode="before")
     @classmethod
-    def _port_or_path_as_text(cls, given: Any) -> Any:
+    def _port_or_path_as_text(cls, value: Any) -> Any:
         """Return a port given as a number, and a path, as text."""
-        return str(given) if isinstance(given, int | PathLike) else given
+        return str(value) if isinstance(value, int | PathLike) else value
 
     @field_validator("metrics")
     @classmethod
-    def _a_port(cls, given: str | None) -> str | None:
+    def _a_port(cls, value: str | None) -> str | None:
         """Check a port, with or without a host."""
-        port = (given or "0").rpartition(":")[2]
+        port = (value or "0").rpartition(":")[2]
         if not (port.isascii() and port.isdigit() and int(port) < 2**16):
-            raise InputError("metrics", given, "a port up to 65535, or HOST:PORT", "Choose a free one.")
-        return given
+            raise InputError("metrics", value, "a port up to 65535, or HOST:PORT", "Choose a free one.")
+        return value
 
 
 class TrialOptions(ResumeOptions):

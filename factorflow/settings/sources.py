@@ -150,14 +150,14 @@ class MatrixOptions(FileOptions):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_removed(cls, given: Any) -> Any:
+    def _refuse_removed(cls, values: Any) -> Any:
         """Refuse a removed option, naming its replacement; convert positions to text."""
-        if not isinstance(given, dict):
-            return given
-        if "sample_column" in given:
-            raise removed_option("sample_column", given["sample_column"], "index_col")
-        column = given.get("index_col")
-        return given | ({"index_col": str(column).lower()} if isinstance(column, int) else {})
+        if not isinstance(values, dict):
+            return values
+        if "sample_column" in values:
+            raise removed_option("sample_column", values["sample_column"], "index_col")
+        column = values.get("index_col")
+        return values | ({"index_col": str(column).lower()} if isinstance(column, int) else {})
 
 
 class DerivedOptions(Options):
@@ -261,14 +261,14 @@ class SourceOptions(TableOptions, MatrixOptions):
             raise InputError("likelihoods", kinds, expected, "Name the view, or correct it.")
         if not isinstance(kinds, dict):
             return kinds
-        found: dict[str, Any] = {}
+        kinds_by_view: dict[str, Any] = {}
         for name, likelihood in kinds.items():
             view, colon, feature = str(name).partition(":")
             if not colon:
-                found[view] = likelihood
-            elif isinstance(by_feature := found.setdefault(view, {}), dict):
+                kinds_by_view[view] = likelihood
+            elif isinstance(by_feature := kinds_by_view.setdefault(view, {}), dict):
                 by_feature[feature] = likelihood
-        return found
+        return kinds_by_view
 
     @model_validator(mode="after")
     def _check_table_options(self) -> SourceOptions:
@@ -278,9 +278,9 @@ class SourceOptions(TableOptions, MatrixOptions):
         if self.formula is None:
             others, expected = TableOptions, "nothing: it is for long tables"
             remedy = "Leave it out, or give {formula} as well."
-        given = self.model_dump(exclude_defaults=True)
-        for name in sorted(given.keys() & others.model_fields.keys() - FileOptions.model_fields.keys()):
-            raise InputError(name, given[name], expected, remedy, formula=self.formula or ...)
+        options = self.model_dump(exclude_defaults=True)
+        for name in sorted(options.keys() & others.model_fields.keys() - FileOptions.model_fields.keys()):
+            raise InputError(name, options[name], expected, remedy, formula=self.formula or ...)
         kinds = self.likelihoods
         if self.formula is None and isinstance(kinds, str):
             expected = "a mapping by view (a single name is for the response of a long table)"
@@ -297,7 +297,7 @@ class SourceOptions(TableOptions, MatrixOptions):
         dict of str to Any
             Of `write_table`, if there is a formula, else of `write_dataset`.
         """
-        given = self.model_dump(exclude_defaults=True)
-        if self.formula is not None and (likelihood := given.pop("likelihoods", None)):
-            given["likelihood"] = likelihood if isinstance(likelihood, str) else [*likelihood.values()][0]
-        return given
+        options = self.model_dump(exclude_defaults=True)
+        if self.formula is not None and (likelihood := options.pop("likelihoods", None)):
+            options["likelihood"] = likelihood if isinstance(likelihood, str) else [*likelihood.values()][0]
+        return options

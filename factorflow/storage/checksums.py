@@ -160,13 +160,13 @@ class ChecksumManifest:
             signed = {name: attributes[name] for name in names if name in attributes}
         except (KeyError, ValueError, TypeError, AttributeError):
             contents, signed = {}, attributes
-        known = {name: value for name, value in document.items() if name != CONSOLIDATED}
-        if stored is None or signature({**known, "attributes": signed}) != stored:
+        own_attributes = {name: value for name, value in document.items() if name != CONSOLIDATED}
+        if stored is None or signature({**own_attributes, "attributes": signed}) != stored:
             value = "no checksum of its own" if stored is None else "another checksum"
             raise _damage_error(location / METADATA, value, "the metadata as they were written", remedy)
         consolidated = document.get(CONSOLIDATED)
-        found = consolidated.get("metadata") if isinstance(consolidated, dict) else None
-        manifest = cls(location, contents, remedy, found if isinstance(found, dict) else None)
+        metadata = consolidated.get("metadata") if isinstance(consolidated, dict) else None
+        manifest = cls(location, contents, remedy, metadata if isinstance(metadata, dict) else None)
         if isinstance(location, RemotePath):
             manifest._take()
         return manifest
@@ -182,8 +182,8 @@ class ChecksumManifest:
         """Refuse consolidated metadata that differ: other readers use only those."""
         if self.consolidated is None:
             return
-        found = self.consolidated.get(node)
-        if not isinstance(found, dict) or _own(found) != _own(metadata):
+        stored = self.consolidated.get(node)
+        if not isinstance(stored, dict) or _own(stored) != _own(metadata):
             value, expected = f"another checksum of {node} in {CONSOLIDATED}", "those of the group or array"
             remedy = f"{self.remedy} Or write them anew: zarr.consolidate_metadata({str(self.location)!r})."
             raise _damage_error(self.location / METADATA, value, expected, remedy)
@@ -211,8 +211,8 @@ class ChecksumManifest:
         remote = isinstance(self.location, RemotePath)
 
         def metadata(node: str) -> bytes | None:
-            known = self.verified_metadata(node) if remote and not reread else None
-            return known if known and f"{node}/{METADATA}" in present else self._metadata(node)
+            verified = self.verified_metadata(node) if remote and not reread else None
+            return verified if verified and f"{node}/{METADATA}" in present else self._metadata(node)
 
         for node, data in zip(self.contents, map_concurrently(remote, metadata, self.contents), strict=True):
             self.check_metadata(node, data)

@@ -172,8 +172,8 @@ def describe(error: OSError, path: str | os.PathLike[str], needed: int = 0) -> s
     if error.errno == errno.ENOSPC:
         with suppress(OSError):
             folder = next(f for f in (Path(path), *Path(path).absolute().parents) if f.exists())
-            asked = f", {needed:,} are needed" if needed else ""
-            return f"{reason} ({shutil.disk_usage(folder).free:,} bytes are free at {folder}{asked})"
+            requirement = f", {needed:,} are needed" if needed else ""
+            return f"{reason} ({shutil.disk_usage(folder).free:,} bytes are free at {folder}{requirement})"
     return reason
 
 

@@ -29,16 +29,16 @@ def as_location(path: str | os.PathLike[str] | RemotePath, parameter: str = "pat
     text = os.fsdecode(path) if isinstance(path, str | os.PathLike) else ""
     if not URL.match(text):
         return local_path(path, parameter)
-    scheme, _, rest = text.partition(":")
-    bucket, *names = rest[2:].rstrip("/").split("/")
+    scheme, _, remainder = text.partition(":")
+    bucket, *names = remainder[2:].rstrip("/").split("/")
     expected, remedy = f"a URL like {EXAMPLE}", ""
     if scheme not in SCHEMES:
         expected = f"a path, or {', '.join(f'{name}://bucket/name' for name in SCHEMES)}"
         remedy = "Mount it, or copy it to a disk or one of these stores."
-    elif re.search(r"[@?#]", rest):
+    elif re.search(r"[@?#]", remainder):
         expected += ", without @, ? or #"
         remedy = f"Leave credentials out of it, they are taken from the environment: {SCHEMES[scheme]}."
-    elif not rest.startswith("//"):
+    elif not remainder.startswith("//"):
         remedy = f"Write {EXAMPLE}, as text: pathlib.Path takes a slash away."
     elif not bucket or not names or any(name in {"", ".", ".."} for name in names):
         remedy = "Name a bucket and what lies in it."

@@ -60,12 +60,12 @@ def new_directory(
         with disk_errors(target):
             make_directory(target.parent)
     with _build_beside(target) as built:
-        shown = built if isinstance(target, RemotePath) else target
-        with disk_errors(shown):
+        location = built if isinstance(target, RemotePath) else target
+        with disk_errors(location):
             built.mkdir()
-        with disk_errors(shown, reads=reads):
+        with disk_errors(location, reads=reads):
             yield built
-        with disk_errors(shown):
+        with disk_errors(location):
             if isinstance(target, RemotePath):
                 upload(built, target, replace=overwrite)
             else:

@@ -288,10 +288,10 @@ def _connect(bucket: str, settings: tuple[tuple[str, str, float], ...]) -> Any:
     from obstore.exceptions import BaseError
     from obstore.store import from_url
 
-    scheme, given = bucket.partition(":")[0], {name: value for name, value, _ in settings}
-    endpoint = given.get("AWS_ENDPOINT_URL", given.get("AWS_ENDPOINT", ""))
+    scheme, store_options = bucket.partition(":")[0], {name: value for name, value, _ in settings}
+    endpoint = store_options.get("AWS_ENDPOINT_URL", store_options.get("AWS_ENDPOINT", ""))
     options: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT, "timeout": RETRY_TIMEOUT}
-    if endpoint.startswith("http://") or given.get(f"{PREFIXES[scheme]}_ALLOW_HTTP", "").lower() in {
+    if endpoint.startswith("http://") or store_options.get(f"{PREFIXES[scheme]}_ALLOW_HTTP", "").lower() in {
         "1",
         "true",
     }:

@@ -89,8 +89,8 @@ class VerifiedStore(Store):
         manifest = self.manifest if name == METADATA and node else None
         if manifest and node not in manifest.contents:
             return None
-        if manifest and isinstance(self.root, RemotePath) and (known := manifest.verified_metadata(node)):
-            return known
+        if manifest and isinstance(self.root, RemotePath) and (verified := manifest.verified_metadata(node)):
+            return verified
         try:
             content = (self.root / key).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):

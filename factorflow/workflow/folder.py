@@ -68,33 +68,35 @@ class Folder:
         return self.path / "report.html"
 
     @property
-    def written(self) -> Location:
+    def checksums_path(self) -> Location:
         """Checksums of summary and report, and of which posterior they are, JSON."""
         return self.path / "written.json"
 
     def is_current(self, path: Location) -> bool:
         """Return whether summary or report is whole, and of the posterior that is there now."""
-        recorded = (read_json(self.written) or {}).get(path.name)
+        recorded = (read_json(self.checksums_path) or {}).get(path.name)
         return recorded is not None and recorded == self._checksums(path)
 
     def has_outputs(self) -> bool:
         """Return whether a summary or report of a posterior of this name was ever written."""
-        recorded = (read_json(self.written) or {}).values()
+        recorded = (read_json(self.checksums_path) or {}).values()
         return any(checksums.get("posterior") == self.name for checksums in recorded)
 
     def record_output(self, path: Location) -> None:
         """Record checksums of summary or report, and of which posterior it is."""
-        write_json(self.written, {**(read_json(self.written) or {}), path.name: self._checksums(path)})
+        write_json(
+            self.checksums_path, {**(read_json(self.checksums_path) or {}), path.name: self._checksums(path)}
+        )
 
     def _checksums(self, path: Location) -> dict[str, str]:
         """Return the posterior's name, and sha256 (hex) of its metadata and of a file; "": unreadable."""
-        found = {"posterior": self.name}
+        checksums = {"posterior": self.name}
         for name, file in (("metadata", self.posterior / METADATA), ("sha256", path)):
             try:
-                found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+                checksums[name] = hashlib.sha256(file.read_bytes()).hexdigest()
             except OSError:
-                found[name] = ""
-        return found
+                checksums[name] = ""
+        return checksums
 
     def ingested(self) -> str:
         """How the dataset was last written: appended, or rewritten and why; "" the first time."""
@@ -173,10 +175,10 @@ def _is_file(place: Location) -> bool:
 def read_json(path: Location) -> Any:
     """Return the mapping in a file; None where there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def write_json(path: Location, content: Any) -> None:

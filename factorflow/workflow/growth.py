@@ -40,13 +40,13 @@ def growing_tables(source: str | os.PathLike[str]) -> list[Path]:
 
 def contents(files: list[Path]) -> Contents:
     """Return the contents of the files of a source: sizes and digests."""
-    found: dict[str, list[Any]] = {}
+    rows_by_file: dict[str, list[Any]] = {}
     for file in files:
         size = file.stat().st_size
-        found[file.name] = [size, _digest(file, 0, size)]
+        rows_by_file[file.name] = [size, _digest(file, 0, size)]
         if _is_parquet(file):
-            found[file.name].append(_groups(file))
-    return found
+            rows_by_file[file.name].append(_groups(file))
+    return rows_by_file
 
 
 def append_growth(
@@ -118,12 +118,12 @@ def _groups(file: Path) -> list[Any]:
     from pyarrow import ArrowException
 
     try:
-        found = pq.read_metadata(file)
+        parquet = pq.read_metadata(file)
     except (ArrowException, OSError):  # said when it is ingested
         return []
     groups = []
-    for number in range(found.num_row_groups):
-        group = found.row_group(number)
+    for number in range(parquet.num_row_groups):
+        group = parquet.row_group(number)
         columns = [group.column(i) for i in range(group.num_columns)]
         starts = [min(c.data_page_offset, c.dictionary_page_offset or c.data_page_offset) for c in columns]
         ends = [start + c.total_compressed_size for start, c in zip(starts, columns, strict=True)]
@@ -134,13 +134,13 @@ def _groups(file: Path) -> list[Any]:
 
 def _digest(file: Path, start: int, size: int) -> str:
     """Return the sha256 (hex) of some bytes of a file."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     with file.open("rb") as content:
         content.seek(start)
         while size and (piece := content.read(min(PIECE, size))):
-            found.update(piece)
+            hasher.update(piece)
             size -= len(piece)
-    return found.hexdigest()
+    return hasher.hexdigest()
 
 
 def _write_tail(file: Path, before: list[Any], target: Path) -> None:

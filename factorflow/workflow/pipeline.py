@@ -97,30 +97,30 @@ def ingest(
     from factorflow.data import open_dataset
     from factorflow.data.store.layout import read_root
 
-    given = options.arguments()
+    arguments = options.arguments()
     if _is_dataset(source):
-        if given:
-            name = "formula" if options.formula is not None else next(iter(given))
+        if arguments:
+            name = "formula" if options.formula is not None else next(iter(arguments))
             expected, remedy = (
                 f"none, since {source} is a dataset already",
                 "Leave it out: it is used as it is.",
             )
-            raise InputError(name, given[name], expected, remedy)
+            raise InputError(name, arguments[name], expected, remedy)
         return open_dataset(source), False
     record: dict[str, Any] = {
         "source": str(source) if is_remote(os.fsdecode(source)) else absolute(os.fspath(source), "source"),
         "fingerprint": fingerprint(source),
-        "options": given,
+        "options": arguments,
     }
     record |= {"obs": fingerprint(options.obs)} if options.obs is not None else {}
     _check_outside(source, folder)
     current_version(folder.dataset)
     before: dict[str, Any] = read_json(folder.source_record) or {} if folder.dataset.exists() else {}
-    held, _ = before.pop("files", {}), before.pop("how", "")
+    previous_files, _ = before.pop("files", {}), before.pop("how", "")
     if before == record:
         with suppress(InputError):  # damaged, or of another version: it is made anew
             return open_dataset(folder.dataset), False
-        held = {}
+        previous_files = {}
     with disk_errors(folder.path, "out"):
         folder.path.mkdir(parents=True, exist_ok=True)
 
@@ -130,7 +130,7 @@ def ingest(
 
     with new_directory(folder.dataset, overwrite=True, recognise=recognise, reads="of the source") as built:
         os.rmdir(built)  # its writer makes it
-        noted = _write(os.fspath(source), folder.dataset, str(built), options, before, record, held)
+        noted = _write(os.fspath(source), folder.dataset, str(built), options, before, record, previous_files)
         if check is not None:
             check(open_dataset(built))
         folder.source_record.unlink(missing_ok=True)  # an interrupted ingest must not look like it
@@ -154,7 +154,7 @@ def _write(
     options: SourceOptions,
     before: Mapping[str, Any],
     record: dict[str, Any],
-    held: Mapping[str, Any],
+    previous_files: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Write the new version of a dataset, and return the record of its source.
 
@@ -168,18 +168,18 @@ def _write(
         Where the new version goes.
     before, record : mapping
         Records of the source: of the version before, and of this one.
-    held : mapping
+    previous_files : mapping
         What was in the files of the version before.
     """
     from factorflow.data import write_dataset, write_table
 
-    given = options.arguments()
+    arguments = options.arguments()
     if options.formula is not None:
-        written = write_table(built, source, **given)
+        writing = write_table(built, source, **arguments)
         why = "rows of a long table that agree are merged, and sorted by their levels"
-        return record | _how(before, written, None, why)
+        return record | _how(before, writing, None, why)
     with as_local_source(source) as views:
-        plain = given.keys() <= {"index_col", "likelihoods"}
+        plain = arguments.keys() <= {"index_col", "likelihoods"}
         why = "" if plain else "it is read with metadata or other options"
         files = [] if why else growing_tables(views)
         now, grown = contents(files), None
@@ -188,11 +188,11 @@ def _write(
         elif {**before, "fingerprint": ""} != {**record, "fingerprint": ""}:
             why = "it was read in another way"
         elif not why:
-            grown, why = append_growth(views, held, dataset, given.get("index_col"), built)
-        written = grown or write_dataset(built, views, **given)
+            grown, why = append_growth(views, previous_files, dataset, arguments.get("index_col"), built)
+        writing = grown or write_dataset(built, views, **arguments)
         if now and all(file.stat().st_size == now[file.name][0] for file in files):  # none grew meanwhile
             record = {**record, "files": now}
-    return record | _how(before, written, grown, why)
+    return record | _how(before, writing, grown, why)
 
 
 def _how(before: Mapping[str, Any], dataset: Dataset, grown: Dataset | None, why: str) -> dict[str, str]:

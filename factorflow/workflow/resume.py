@@ -64,10 +64,10 @@ def resume(
     """
     where, options_of = executor_options(executor)
     with watching(progress, on_event, preparation_text(executor)) as watch:
-        found = run.resume(
+        result = run.resume(
             out, parse_config(ResumeOptions, options | options_of), place=where, on_event=watch
         )
     place = as_location(out, "out")
     for folder in place.parents[:1]:
         repair(Folder(folder, place.name))
-    return write_card(log_findings(as_posterior(found)))
+    return write_card(log_findings(as_posterior(result)))

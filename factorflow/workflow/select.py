@@ -155,7 +155,7 @@ def plan(
 
 def check_trials(dataset: Dataset, trials: Sequence[Trial]) -> None:
     """Refuse a model that cannot be fitted to a dataset, before the first trial runs."""
-    from factorflow.data.given import model_meta
+    from factorflow.data.sample_tables import model_meta
     from factorflow.models import configure
 
     for trial in trials:
@@ -216,11 +216,11 @@ def run_trial(
 def _arguments(options: TrialOptions, name: str) -> dict[str, Any]:
     """Return the options of one run; Dask's report has its name, that of one would replace the other."""
     of_selection = SelectOptions.model_fields.keys() - TrialOptions.model_fields.keys()
-    found = {name: value for name, value in options.arguments().items() if name not in of_selection}
+    arguments = {name: value for name, value in options.arguments().items() if name not in of_selection}
     if (report := options.performance_report) is not None:
         root, ending = os.path.splitext(report)
-        found["performance_report"] = f"{root}-{name}{ending}"
-    return found
+        arguments["performance_report"] = f"{root}-{name}{ending}"
+    return arguments
 
 
 def choose(verdicts: Sequence[Verdict]) -> Selection:
@@ -245,7 +245,9 @@ def choose(verdicts: Sequence[Verdict]) -> Selection:
                 "behind": behind,
                 "behind_error": behind_error,
                 "n_seeds": len(group),
-                "findings": ", ".join(dict.fromkeys(found.kind for one in group for found in one.findings)),
+                "findings": ", ".join(
+                    dict.fromkeys(finding.kind for one in group for finding in one.findings)
+                ),
                 "posterior": _best(group).posterior,
             }
         )
@@ -301,8 +303,8 @@ def refit(
     from factorflow.api import fit
 
     how = {**_arguments(options, "best"), "holdout": 0.0, "seed": seed}
-    found = fit(dataset, selection.best, out=out, resume="auto", overwrite=True, on_event=on_event, **how)
-    return replace(selection, posterior=str(out), findings=tuple(found.findings))
+    posterior = fit(dataset, selection.best, out=out, resume="auto", overwrite=True, on_event=on_event, **how)
+    return replace(selection, posterior=str(out), findings=tuple(posterior.findings))
 
 
 def publish(selection: Selection, out: str | os.PathLike[str] | RemotePath) -> Location:
@@ -361,20 +363,20 @@ def select(
     with shared_cluster(options, parallel) as shared:
 
         def run(trial: Trial, listener: OnEvent | None) -> Verdict:
-            found = run_trial(dataset, trial, out, shared, on_event=listener)
+            verdict = run_trial(dataset, trial, out, shared, on_event=listener)
             if parallel > 1:  # bars of several runs would not be told apart
                 what = ", ".join(f"{name}={value}" for name, value in trial.varied.items())
-                LOGGER.info("%s, seed %s: %.6g nats an entry", what, trial.seed, found.log_likelihood)
-            return found
+                LOGGER.info("%s, seed %s: %.6g nats an entry", what, trial.seed, verdict.log_likelihood)
+            return verdict
 
         if parallel == 1:
             verdicts = [run(trial, on_event) for trial in trials]
         else:
             verdicts = run_in_parallel(run, trials, parallel)
-        found = choose(verdicts)
+        selection = choose(verdicts)
         if options.refit:
             best = str(folder / "best.zarr")
             with shared_cluster(shared) as alone:
-                found = refit(dataset, found, best, alone, seed=seeds[0], on_event=on_event)
-    publish(found, out)
-    return found
+                selection = refit(dataset, selection, best, alone, seed=seeds[0], on_event=on_event)
+    publish(selection, out)
+    return selection

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from factorflow.data.given import GivenTables, model_meta
+from factorflow.data.sample_tables import SampleTables, model_meta
 from factorflow.engine.executors.local import LocalExecutor
 from factorflow.engine.loop import Budget, Loop
 from factorflow.engine.plan import Plan
@@ -46,8 +46,8 @@ def plan_of(dataset: Any, config: Any, holdout: Any = None, **options: Any) -> P
     """Return the plan of a run, as `factorflow.fit` would make it."""
     model = config.build(model_meta(dataset, config, holdout))
     views = tuple(view.name for view in model.meta.views)
-    given = GivenTables.of(model.meta)
-    source = Source(dataset, views, holdout, 1 << 24, 1 << 24, given=given, sparse=model.meta.sparse_rows)
+    tables = SampleTables.of(model.meta)
+    source = Source(dataset, views, holdout, 1 << 24, 1 << 24, tables=tables, sparse=model.meta.sparse_rows)
     return Plan(model, source, 3, **options)
 
 

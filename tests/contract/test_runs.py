@@ -452,7 +452,7 @@ def test_a_map_that_raises_names_the_cause(
         return read(self, number, *args)
 
     read = type(dataset).read
-    monkeypatch.setattr("factorflow.engine.source._kept_blocks", lambda *given: _Nothing())
+    monkeypatch.setattr("factorflow.engine.source._block_cache", lambda *given: _Nothing())
     monkeypatch.setattr(type(dataset), "read", fails)
     with pytest.raises(RunError, match="disk on fire"):
         fit(dataset, config, out=out)

@@ -56,7 +56,7 @@ def test_names_that_no_store_can_have(tmp_path: Path) -> None:
 
 
 def test_nodes_differ_in_more_than_case() -> None:
-    found = node_names(NAMES, taken=["obs"])
+    found = node_names(NAMES, reserved=["obs"])
     assert found["dose mg_kg"] != "dose mg_kg"  # the first that needs a name has it
     assert found["x"] == "x"
     assert len({name.casefold() for name in found.values()}) == len(NAMES)

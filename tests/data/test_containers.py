@@ -382,7 +382,7 @@ def test_a_dask_array_that_a_cluster_holds(tmp_path: Path) -> None:
 
     values = np.random.default_rng(0).standard_normal((40, 3))
     with (
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         held = client.persist(da.from_array(values, chunks=(15, 3)) * 2)

@@ -12,6 +12,7 @@ import pytest
 from factorflow.data import DataWarning, open_dataset, write_dataset
 from factorflow.data.store.extremes import Extremes
 from factorflow.data.store.moments import Survey
+from factorflow.records import from_record
 
 
 def measurements(seed: int = 0) -> Any:
@@ -96,7 +97,7 @@ def test_manifest_of_before(tmp_path: Path) -> None:
 
     dataset = write_dataset(tmp_path / "d", {"y": measurements()})
     record = {key: value for key, value in vars(dataset.manifest.views[0]).items() if key != "outliers"}
-    assert ViewEntry.from_record(record) == dataset.manifest.views[0]
+    assert from_record(ViewEntry, record) == dataset.manifest.views[0]
 
 
 @pytest.mark.parametrize("size", [1, 7, 200])

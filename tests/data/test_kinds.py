@@ -65,18 +65,18 @@ def test_table_of_kinds() -> None:
     ("largest", "dtype"), [(0, "uint8"), (255, "uint8"), (256, "uint16"), (65536, "uint32")]
 )
 def test_smallest_type_of_counts(largest: int, dtype: str) -> None:
-    assert KINDS["poisson"].stored(largest) == dtype
+    assert KINDS["poisson"].storage_dtype(largest) == dtype
     with pytest.raises(ValueError, match="largest"):
-        KINDS["poisson"].stored()
+        KINDS["poisson"].storage_dtype()
 
 
 @pytest.mark.parametrize(
     ("largest", "dtype"), [(0, "int8"), (127, "int8"), (128, "int16"), (32767, "int16"), (32768, "int32")]
 )
 def test_smallest_type_of_codes(largest: int, dtype: str) -> None:
-    assert KINDS["categorical"].stored(largest) == dtype
+    assert KINDS["categorical"].storage_dtype(largest) == dtype
     with pytest.raises(ValueError, match="largest"):
-        KINDS["categorical"].stored()
+        KINDS["categorical"].storage_dtype()
 
 
 @pytest.mark.parametrize("name", ["gaussian", "poisson", "covariate", "bernoulli"])

@@ -21,6 +21,7 @@ from factorflow.data.store.views import SPARSE_BELOW
 from factorflow.engine.memory_limits import Footprint, required_bytes
 from factorflow.errors import InputError, OptionError
 from factorflow.kernels.sparse_rows import SparseRows
+from factorflow.records import from_record
 
 pytestmark = pytest.mark.filterwarnings("ignore::factorflow.data.DataWarning")
 
@@ -304,4 +305,4 @@ def test_layouts_of_older_stores(tmp_path: Path) -> None:
     dataset: Dataset = write_dataset(tmp_path / "d", {"x": counts()}, layout={"x": "dense"})
     entry: Any = dataset.manifest.views[0]
     record = {name: value for name, value in asdict(entry).items() if name not in ("layout", "block_entries")}
-    assert type(entry).from_record(record) == replace(entry, layout="dense", block_entries=0)
+    assert from_record(type(entry), record) == replace(entry, layout="dense", block_entries=0)

@@ -144,31 +144,31 @@ def test_truth_comes_with_the_one_read(dataset: Dataset, monkeypatch: pytest.Mon
 
 
 def test_kept_blocks_are_counted_whole(dataset: Dataset) -> None:
-    from factorflow.engine.source import _kept_blocks
+    from factorflow.engine.source import _block_cache
 
     source = Source(dataset, ("y", "b"), Holdout(0.2, 2), 1 << 20)
     size = 0
     for block, truth in source.with_truth(range(5)):
         arrays = [*block.data.values(), *block.columns.values(), *truth.values()]
         size += sum(a.nbytes for a in [*arrays, *(part for where in block.hidden.values() for part in where)])
-    assert (1 << 20) - _kept_blocks(source)._left["blocks"] == size
+    assert (1 << 20) - _block_cache(source)._left["blocks"] == size
     assert len(block.columns) == 2
     assert truth["y"].size
 
 
 def test_a_later_run_goes_by_its_own_budget(dataset: Dataset) -> None:
-    from factorflow.engine.source import _kept_blocks
+    from factorflow.engine.source import _block_cache
 
     ample = Source(dataset, ("y", "b"), Holdout(0.2, 4), 1 << 20, 1 << 20)
     for block in ample.stream(range(5)):
         block.once("ten numbers", (), lambda: np.zeros(10))
-    kept = _kept_blocks(ample)
+    kept = _block_cache(ample)
     assert len(kept) == 5
     half = kept.n_bytes // 2
-    assert _kept_blocks(replace(ample, cache_bytes=half)) is kept
+    assert _block_cache(replace(ample, cache_bytes=half)) is kept
     assert 0 < kept.n_bytes <= half
     assert kept._left == {"blocks": half - kept.n_bytes, "memory": (1 << 20) - 80 * len(kept)}
-    _kept_blocks(replace(ample, cache_bytes=half, memory_bytes=100))
+    _block_cache(replace(ample, cache_bytes=half, memory_bytes=100))
     assert len(kept) == 1
     assert len(list(ample.stream(range(5)))) == 5
-    assert len(_kept_blocks(ample)) == 5  # there is room again
+    assert len(_block_cache(ample)) == 5  # there is room again

@@ -19,7 +19,7 @@ import stochastic_model
 import factorflow
 from factorflow.engine import memory, memory_limits
 from factorflow.engine import source as source_module
-from factorflow.engine.executors.assignment import cut_aligned, most_merged
+from factorflow.engine.executors.assignment import cut_aligned, max_merged_nodes
 from factorflow.engine.executors.local import LocalExecutor
 from factorflow.engine.memory import Footprint, _CountingCache, _made_up, _try, measure, trace_scratch
 from factorflow.engine.memory_limits import (
@@ -348,7 +348,7 @@ def test_what_is_needed_is_the_sum_of_its_parts() -> None:
     wide = replace(meta, views=(ViewMeta("a", "gaussian", 5000, "none"),))
     heavy = Footprint(0, 10**9, 10**8, 7, 11, update=10**10, update_run=10**6)
     for n_groups, nodes in ((1, 1), (2, 2), (3, 5), (4, 5), (8, 5)):
-        assert most_merged(8, n_groups) == nodes
+        assert max_merged_nodes(8, n_groups) == nodes
         merging = 2 * 10**9 * nodes + 10**9 + 2 * 10**8 + 10**10 + 10**6
         assert merge_bytes(wide, heavy, n_groups, 2, 2) == merging
         mapping = 4 * 5000 * 4096 + 7 + 11 * 1024 + 2 * 10**9 * 7 + 2 * 2 * 10**8
@@ -370,7 +370,7 @@ def test_no_less_is_asked_of_more_workers(n_blocks: int) -> None:
     assert asked == sorted(asked)
     for n_groups in (2, 3, 12, 65, 100, 1000):
         needed = max(sum(n_nodes(r) for r in runs) for runs in _merges(cut_aligned(n_blocks, n_groups)))
-        assert most_merged(n_blocks, n_groups) >= needed
+        assert max_merged_nodes(n_blocks, n_groups) >= needed
 
 
 def _merges(runs: list[range]) -> list[list[range]]:

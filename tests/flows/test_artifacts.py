@@ -119,13 +119,13 @@ def test_progress_is_the_share_of_iterations_and_ends_at_all(
 
     watcher, key = RunWatcher(label()), label().key("progress")
     watcher(RunStarted("x", 9, 1, 1, "http://h:8787/status", ("all",), max_iter=40))
-    assert shown[key] == (0.0, f"Iterations: {label().shown()}")
+    assert shown[key] == (0.0, f"Iterations: {label().as_markdown()}")
     watcher(IterationDone("all", 10, -5.5, None, 1.0))
-    assert shown[key] == (25.0, f"{label().shown()}: all: bound -5.5")
+    assert shown[key] == (25.0, f"{label().as_markdown()}: all: bound -5.5")
     watcher(IterationDone("all", 11, -5.4, None, 1.1))
     assert shown[key][0] == 25.0
     watcher(RunFinished("converged", 12, 3.21, None))
-    assert shown[key] == (100.0, f"{label().shown()}: converged after 12 iterations")
+    assert shown[key] == (100.0, f"{label().as_markdown()}: converged after 12 iterations")
     assert shown[label().key("dask-dashboard")][1].startswith("While ")
     watcher.close()
     assert shown[label().key("dask-dashboard")][1].startswith("The run is over.")

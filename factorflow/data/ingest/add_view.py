@@ -76,19 +76,19 @@ def add_view(
     ...     dataset.views["log"].likelihood
     'gaussian'
     """
-    given = {"transform": transform, "target_sum": target_sum, "max_value": max_value}
-    options = parse_config(DerivedOptions, given)
+    arguments = {"transform": transform, "target_sum": target_sum, "max_value": max_value}
+    options = parse_config(DerivedOptions, arguments)
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     if not isinstance(opened.path, Path):
         expected = "a dataset on a disk"
         raise InputError("dataset", str(opened.path), expected, "Add the view before it is uploaded.")
     base = _counts_of(opened, name, of)
-    made = Transform(options.transform, options.target_sum, _limit(options, opened.n_rows))
-    if made.name == "binarize":
-        made = Transform(made.name)
-    of_features = _of_features(opened, base, made)
-    survey = _survey(opened, base, made, lambda: of_features)
-    entry = _entry(opened, name, base, made, survey)
+    transformation = Transform(options.transform, options.target_sum, _limit(options, opened.n_rows))
+    if transformation.name == "binarize":
+        transformation = Transform(transformation.name)
+    of_features = _of_features(opened, base, transformation)
+    survey = _survey(opened, base, transformation, lambda: of_features)
+    entry = _entry(opened, name, base, transformation, survey)
     _write(opened.path, opened.manifest, entry, opened.features(base.name), survey, of_features)
     return open_dataset(opened.path)
 
@@ -115,50 +115,57 @@ def _limit(options: DerivedOptions, n_rows: int) -> float | None:
     return options.max_value
 
 
-def _of_features(dataset: Dataset, base: ViewEntry, made: Transform) -> NDArray[np.float64] | None:
+def _of_features(dataset: Dataset, base: ViewEntry, transformation: Transform) -> NDArray[np.float64] | None:
     """Return what the transform needs of each feature, (D,)."""
-    if made.name == "pearson":
+    if transformation.name == "pearson":
         moments = dataset.moments(base.name, "n_observed", "mean")
         totals = moments["n_observed"] * moments["mean"]
         return np.asarray(totals / totals.sum())
-    if made.name == "log1p" and made.max_value is not None:
-        survey = _survey(dataset, base, Transform(made.name, made.target_sum), lambda: None)
-        return np.asarray(survey.mean + made.max_value * np.sqrt(survey.variance))
+    if transformation.name == "log1p" and transformation.max_value is not None:
+        survey = _survey(
+            dataset, base, Transform(transformation.name, transformation.target_sum), lambda: None
+        )
+        return np.asarray(survey.mean + transformation.max_value * np.sqrt(survey.variance))
     return None
 
 
 def _survey(
-    dataset: Dataset, base: ViewEntry, made: Transform, read: Callable[[], NDArray[np.float64] | None]
+    dataset: Dataset,
+    base: ViewEntry,
+    transformation: Transform,
+    read: Callable[[], NDArray[np.float64] | None],
 ) -> Survey:
     """Return statistics of the values."""
-    view, survey = DerivedView(dataset.opened_view(base.name), made, read), Survey(base.n_features)
+    view, survey = DerivedView(dataset.opened_view(base.name), transformation, read), Survey(base.n_features)
     for number in range(dataset.n_blocks):
         values = view.block(number)
-        survey.update(np.where(made.kind.observed(values), values, np.nan).astype(np.float32))
+        survey.update(np.where(transformation.kind.observed(values), values, np.nan).astype(np.float32))
     return survey
 
 
-def _entry(dataset: Dataset, name: str, base: ViewEntry, made: Transform, survey: Survey) -> ViewEntry:
+def _entry(
+    dataset: Dataset, name: str, base: ViewEntry, transformation: Transform, survey: Survey
+) -> ViewEntry:
     """Return the view as the manifest has it."""
     block = dataset.block_rows * base.kind.row_bytes(base.n_features)
     return replace(
         base,
         name=name,
-        likelihood=made.kind.name,  # type: ignore[arg-type]
+        likelihood=transformation.kind.name,  # type: ignore[arg-type]
         default_likelihood="",
         likelihood_from="given",
         missing=survey.missing,  # type: ignore[arg-type]
-        dtype=made.kind.dtype,
+        dtype=transformation.kind.dtype,
         masked=False,
         compressed=False,
         recoded={},
         outliers=(),
-        read_as=f"{made.name} of {base.name}",
+        read_as=f"{transformation.name} of {base.name}",
         location=(),
         largest=0.0,
         layout="derived",
         of=base.name,
-        transform=asdict(made),
+        transform=asdict(transformation),
         block_entries=0,
         n_patterns=0,
         derived_bytes=base.reading_bytes + COPIES * block,
@@ -186,7 +193,7 @@ def _write(
     group.attrs.update({"likelihood": entry.likelihood, "of": entry.of, "transform": entry.transform})
     sync(path / entry.name)
     about: dict[str, Any] = {"name": entry.name, "of": entry.of, "transform": entry.transform}
-    known = json.dumps([manifest.fingerprint, about], sort_keys=True).encode()
-    fingerprint = hashlib.sha256(known).hexdigest()
+    fingerprint_text = json.dumps([manifest.fingerprint, about], sort_keys=True).encode()
+    fingerprint = hashlib.sha256(fingerprint_text).hexdigest()
     grown = replace(manifest, views=(*manifest.views, entry), fingerprint=fingerprint)
     write_manifest(path, attributes=grown.attributes())

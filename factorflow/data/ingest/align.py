@@ -35,10 +35,10 @@ def align(
     if isinstance(samples, Mapping):
         check_by_view("samples", samples, sources)
     own = {view: _sample_names(view, source, samples) for view, source in sources.items()}
-    named = [names for names in own.values() if names is not None]
+    name_lists = [names for names in own.values() if names is not None]
     if samples is not None and not isinstance(samples, Mapping):
-        named.insert(0, labels(samples))
-    if not named:
+        name_lists.insert(0, labels(samples))
+    if not name_lists:
         return _enough(RowNames(_one_length(sources))), dict.fromkeys(sources)
     unnamed = next((view for view, names in own.items() if names is None), None)
     if unnamed is not None:
@@ -53,7 +53,9 @@ def align(
             index_col=...,
         )
     warn_of_names({view: names for view, names in own.items() if names is not None}, sources)
-    union = np.asarray(list(dict.fromkeys(name for names in named for name in names.tolist())), dtype=str)
+    union = np.asarray(
+        list(dict.fromkeys(name for names in name_lists for name in names.tolist())), dtype=str
+    )
     where = {name: i for i, name in enumerate(union.tolist())}
     positions: dict[str, NDArray[np.int64] | None] = {}
     for view, names in own.items():
@@ -87,13 +89,13 @@ def _sample_names(view: str, source: Source, samples: Any) -> StrArray | None:
     return names
 
 
-def check_own_names(what: str, view: str, own: StrArray | None, given: StrArray) -> None:
+def check_own_names(what: str, view: str, own: StrArray | None, names: StrArray) -> None:
     """Refuse names for a view that brings others: it is not known which of the two are meant."""
-    if own is not None and own.size == given.size and not np.array_equal(own, given):
-        at = int(np.argmax(own != given))
+    if own is not None and own.size == names.size and not np.array_equal(own, names):
+        at = int(np.argmax(own != names))
         raise InputError(
             f"{what} of view {view!r}",
-            f"{str(given[at])!r}, where the view has {str(own[at])!r} (number {at + 1})",
+            f"{str(names[at])!r}, where the view has {str(own[at])!r} (number {at + 1})",
             "names for views that bring none",
             f"Leave {what} out; rename or reorder what the view itself has.",
         )
@@ -127,11 +129,11 @@ def _enough(names: RowNames) -> RowNames:
     return names
 
 
-def check_by_view(what: str, given: Any, sources: Mapping[str, Source]) -> None:
+def check_by_view(what: str, values: Any, sources: Mapping[str, Source]) -> None:
     """Refuse an argument that is no mapping by view, or names a view that does not exist."""
-    known = ", ".join(sources)
-    if not isinstance(given, Mapping):
-        raise InputError(what, given, "a mapping by view", f"The views are {known}.")
-    unknown = [str(view) for view in given if view not in sources]
+    available = ", ".join(sources)
+    if not isinstance(values, Mapping):
+        raise InputError(what, values, "a mapping by view", f"The views are {available}.")
+    unknown = [str(view) for view in values if view not in sources]
     if unknown:
-        raise InputError(what, ", ".join(unknown), f"views among {known}", "Check the names.")
+        raise InputError(what, ", ".join(unknown), f"views among {available}", "Check the names.")

@@ -105,8 +105,10 @@ def from_anndata(data: Any, view: str, reading: Reading) -> Found:
     sources = {view: source}
     for key in reading.annotated.obsm:
         if key not in data.obsm:
-            known = ", ".join(data.obsm) or "none"
-            raise InputError("obsm", key, f"a key of obsm ({known})", "Choose one of them, or leave it out.")
+            available = ", ".join(data.obsm) or "none"
+            raise InputError(
+                "obsm", key, f"a key of obsm ({available})", "Choose one of them, or leave it out."
+            )
         beside = from_object(key, data.obsm[key], reading.kinds(key))
         beside.samples = source.samples
         sources[key] = beside
@@ -114,7 +116,7 @@ def from_anndata(data: Any, view: str, reading: Reading) -> Found:
     return sources, about if about.shape[1] else None
 
 
-def _with_places(data: Any, named: str | None) -> pd.DataFrame:
+def _with_places(data: Any, obsm_key: str | None) -> pd.DataFrame:
     """Return obs with the places in obsm as columns x, y (and z), those that it has not.
 
     Raises
@@ -123,12 +125,14 @@ def _with_places(data: Any, named: str | None) -> pd.DataFrame:
         When a key was named that is not there, or does not hold places.
     """
     obs: pd.DataFrame = data.obs
-    key = named or "spatial"
+    key = obsm_key or "spatial"
     if key not in data.obsm:
-        if named is None:
+        if obsm_key is None:
             return obs
-        known = ", ".join(data.obsm) or "none"
-        raise InputError("spatial", key, f"a key of obsm ({known})", "Choose one of them, or leave it out.")
+        available = ", ".join(data.obsm) or "none"
+        raise InputError(
+            "spatial", key, f"a key of obsm ({available})", "Choose one of them, or leave it out."
+        )
     values = np.asarray(data.obsm[key])
     if values.ndim != 2 or values.shape[1] not in (2, 3) or values.dtype.kind not in "iuf":
         expected = "two or three numbers a sample"
@@ -182,8 +186,8 @@ def _matrix(data: Any, view: str, layer: str | None) -> tuple[Any, pd.DataFrame]
         return data.raw.X, data.raw.var
     if layer is not None:
         if layer not in data.layers:
-            known = f"a layer of {view!r} ({_layers(data)})"
-            raise InputError("layer", layer, known, "Leave it out for X, or name it by view.")
+            available = f"a layer of {view!r} ({_layers(data)})"
+            raise InputError("layer", layer, available, "Leave it out for X, or name it by view.")
         return data.layers[layer], data.var
     if data.X is None:
         raise InputError(

@@ -96,8 +96,8 @@ class AppendedView:
     @property
     def feature_metadata(self) -> pd.DataFrame | None:
         """Metadata of the features, if there are any."""
-        found = self.dataset.feature_metadata(self.view)
-        return found if found.shape[1] else None
+        frame = self.dataset.feature_metadata(self.view)
+        return frame if frame.shape[1] else None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -109,8 +109,8 @@ class AppendedView:
         n, parts = self.dataset.n_rows, []
         if start < n:
             values = self.dataset.values(self.view, start, min(stop, n))
-            seen = self.dataset.views[self.view].kind.observed(values)
-            parts.append(np.where(seen, values, np.nan).astype(np.float64))
+            observed = self.dataset.views[self.view].kind.observed(values)
+            parts.append(np.where(observed, values, np.nan).astype(np.float64))
         if stop > n:
             parts.append(np.asarray(self.more.read(max(start, n) - n, stop - n), np.float64))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -138,9 +138,9 @@ def _check(old: Dataset) -> None:
         "attributes": bool(old.attributes),
     }
     if any(wrong.values()):
-        found = ", ".join(what for what, there in wrong.items() if there)
+        differences = ", ".join(what for what, there in wrong.items() if there)
         raise _append_error(
-            "dataset", f"{old.path}, with {found}", "one of values by sample and feature alone"
+            "dataset", f"{old.path}, with {differences}", "one of values by sample and feature alone"
         )
 
 
@@ -152,27 +152,29 @@ def _append_view(old: Dataset, view: str, sources: Mapping[str, Source]) -> Appe
     """Return a view with its new rows, in the same features."""
     if view not in sources:
         raise _append_error("views", ", ".join(sources), f"all of the dataset: {', '.join(old.views)}")
-    source, known = sources[view], old.features(view)
-    same = source.shape[1] == len(known)
+    source, stored_features = sources[view], old.features(view)
+    same = source.shape[1] == len(stored_features)
     if same and source.features is not None:
-        same = np.array_equal(np.asarray(source.features, str), np.asarray(known, str))
+        same = np.array_equal(np.asarray(source.features, str), np.asarray(stored_features, str))
     if not same:
-        expected = f"the {len(known)} features of the dataset, in the same order"
+        expected = f"the {len(stored_features)} features of the dataset, in the same order"
         raise _append_error(f"features of view {view!r}", f"{source.shape[1]} others", expected)
     return AppendedView(old, view, source)
 
 
 def _samples(old: Dataset, sources: Mapping[str, Source]) -> dict[str, Any] | None:
     """Return the names of all samples by view; None where they have none."""
-    found = {view: source.samples for view, source in sources.items()}
-    unnamed = [view for view, names in found.items() if names is None]
+    sample_names = {view: source.samples for view, source in sources.items()}
+    unnamed = [view for view, names in sample_names.items() if names is None]
     if bool(unnamed) == old.manifest.named:
         value = "rows without names" if unnamed else "rows with names"
         raise _append_error("samples", value, "names as in the dataset")
     if unnamed:
         return None
-    known = np.asarray(old.obs_names, str)
-    return {view: np.concatenate([known, np.asarray(names, str)]) for view, names in found.items()}
+    stored_names = np.asarray(old.obs_names, str)
+    return {
+        view: np.concatenate([stored_names, np.asarray(names, str)]) for view, names in sample_names.items()
+    }
 
 
 def _append_error(parameter: str, value: str, expected: str) -> InputError:

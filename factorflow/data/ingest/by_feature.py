@@ -40,44 +40,49 @@ def split_by_likelihood(
     InputError
         For a feature that there is not, or a part with the name of another view.
     """
-    found: dict[str, Source] = {}
+    split_sources: dict[str, Source] = {}
     chosen: dict[str, str] = {view: name for view, name in likelihoods.items() if isinstance(name, str)}
     parts: dict[str, str] = {}
     for view, source in sources.items():
         by_feature = likelihoods.get(view)
         if not isinstance(by_feature, Mapping):
-            found[view] = source
+            split_sources[view] = source
             continue
         names = _names(view, source, features)
-        given = {str(feature): str(name) for feature, name in by_feature.items()}
-        if unknown := [feature for feature in given if feature not in set(names.tolist())]:
+        requested = {str(feature): str(name) for feature, name in by_feature.items()}
+        if unknown := [feature for feature in requested if feature not in set(names.tolist())]:
             what = f"likelihoods of view {view!r}"
             raise InputError(what, checks.join_names(unknown), "names of its features", "Check the names.")
-        of_columns = np.array([given.get(feature, "") for feature in names.tolist()], dtype=object)
+        of_columns = np.array([requested.get(feature, "") for feature in names.tolist()], dtype=object)
         for name in dict.fromkeys(sorted(of_columns)):
             part = f"{view}_{name.partition('(')[0].strip()}" if name else view
-            if part in found or (name and part in sources):
+            if part in split_sources or (name and part in sources):
                 raise InputError(
                     "likelihoods", name, f"no view called {part!r} beside {view!r}", "Rename it."
                 )
-            kept = np.flatnonzero(of_columns == name)
-            rows = Columns(_Rows(source), kept)
-            about = None if source.about is None else source.about.iloc[kept]
-            found[part] = Source(
-                rows, source.samples, names[kept], dtype=source.dtype, read_as=source.read_as, about=about
+            columns_of_part = np.flatnonzero(of_columns == name)
+            rows = Columns(_Rows(source), columns_of_part)
+            about = None if source.about is None else source.about.iloc[columns_of_part]
+            split_sources[part] = Source(
+                rows,
+                source.samples,
+                names[columns_of_part],
+                dtype=source.dtype,
+                read_as=source.read_as,
+                about=about,
             )
             parts[part] = view
             if name:
                 chosen[part] = name
-    return found, chosen, parts
+    return split_sources, chosen, parts
 
 
-def of_parts(given: Any, parts: Mapping[str, str]) -> Any:
+def of_parts(values: Any, parts: Mapping[str, str]) -> Any:
     """Return an option by view with what it says of a view for each of its parts; others as they are."""
-    if not isinstance(given, Mapping):
-        return given
-    kept = {name: value for name, value in given.items() if name not in set(parts.values())}
-    return kept | {part: given[view] for part, view in parts.items() if view in given}
+    if not isinstance(values, Mapping):
+        return values
+    unsplit = {name: value for name, value in values.items() if name not in set(parts.values())}
+    return unsplit | {part: values[view] for part, view in parts.items() if view in values}
 
 
 @dataclass(frozen=True)

@@ -36,9 +36,9 @@ def warn(message: str, **options: Any) -> None:
 
 def join_names(names: Sequence[str] | StrArray, limit: int = 5, total: int | None = None) -> str:
     """Return the first names, and how many more there are (of ``total``, all of them when left out)."""
-    shown = ", ".join(repr(str(name)) for name in names[:limit])
+    first = ", ".join(repr(str(name)) for name in names[:limit])
     more = (len(names) if total is None else total) - limit
-    return shown + (f" and {more} more" if more > 0 else "")
+    return first + (f" and {more} more" if more > 0 else "")
 
 
 def check_view_names(names: Sequence[str]) -> None:
@@ -83,12 +83,12 @@ def warn_of_spelling(what: str, names: Iterable[str]) -> None:
     """Warn of names that belong together and differ in case or blanks alone."""
     first, pairs = dict[str, str](), list[str]()
     for name in names:
-        known = first.setdefault(without_blanks(name).casefold(), name)
-        pairs += [f"{known!r} and {name!r}"] if known != name else []
+        earlier = first.setdefault(without_blanks(name).casefold(), name)
+        pairs += [f"{earlier!r} and {name!r}"] if earlier != name else []
     if pairs:
-        shown = ", ".join(pairs[:3]) + (f" and {len(pairs) - 3} more" if pairs[3:] else "")
+        text = ", ".join(pairs[:3]) + (f" and {len(pairs) - 3} more" if pairs[3:] else "")
         warn(
-            f"{what} differ in case or blanks alone ({shown}): they are taken as different ones; if they are "
+            f"{what} differ in case or blanks alone ({text}): they are taken as different ones; if they are "
             "the same, write them alike"
         )
 
@@ -124,10 +124,10 @@ def usable_name(name: str) -> str:
 
 def usable_names(names: Iterable[str]) -> dict[str, str]:
     """Return the view that each view of a file becomes: of names that are accepted no two are equal."""
-    given, out = list(names), dict[str, str]()
-    for name in given:
+    original, out = list(names), dict[str, str]()
+    for name in original:
         better = usable_name(name)
-        while better != name and (better in out.values() or better in given):
+        while better != name and (better in out.values() or better in original):
             better += "_"
         out[name] = better
     return out
@@ -221,10 +221,10 @@ def check_survey(view: str, kind: Kind, survey: Survey, features: StrArray) -> N
 def warn_of_outliers(view: str, outliers: Sequence[Outlier]) -> None:
     """Warn of single entries that are far from all others of their feature."""
     if outliers:
-        shown = "; ".join(map(str, outliers[:3])) + (f"; {len(outliers) - 3} more" if outliers[3:] else "")
+        text = "; ".join(map(str, outliers[:3])) + (f"; {len(outliers) - 3} more" if outliers[3:] else "")
         n = "a value" if len(outliers) == 1 else f"{len(outliers)} values"
         warn(
-            f"view {view!r}: {n} hundreds of times as far off as all others of the feature: {shown}. "
+            f"view {view!r}: {n} hundreds of times as far off as all others of the feature: {text}. "
             "A decimal point may be lost, or a code stand for a missing entry: correct the value or leave it "
             "empty, or a fit may find no factors"
         )

@@ -123,11 +123,11 @@ def _always(kind: Kind | None) -> KindOf:
     return lambda _: kind
 
 
-def _place(given: str | os.PathLike[str]) -> Path:
+def _place(path: str | os.PathLike[str]) -> Path:
     """Return a path as it is given, ``~`` replaced; an empty text would be the folder one is in."""
-    if not os.fspath(given):
+    if not os.fspath(path):
         raise InputError("views", "an empty path", "the path of a file or folder", "Name it.")
-    return Path(os.path.expanduser(given))
+    return Path(os.path.expanduser(path))
 
 
 def _from_path(path: Path, reading: Reading) -> Found:
@@ -146,12 +146,12 @@ def _open_path(path: Path, reading: Reading) -> Found:
     if is_table(path):
         view = table_stem(path)
         reading.tables.append(view)
-        given = replace(reading.format, na_values=reading.codes.texts(reading.name or view))
+        table_format = replace(reading.format, na_values=reading.codes.texts(reading.name or view))
         transpose = reading.transpose(reading.name or view)
-        table = open_table(path, given, kind := reading.kinds(view))
+        table = open_table(path, table_format, kind := reading.kinds(view))
         if is_long_table(table):
             return from_long_table(table, reading)
-        source = read_table(path, reading.spool, given, kind, transpose=transpose, table=table)
+        source = read_table(path, reading.spool, table_format, kind, transpose=transpose, table=table)
         return {view: source}, None
     if ending is None:
         raise InputError(
@@ -168,14 +168,14 @@ def _ending(path: Path) -> str | None:
 def _from_folder(folder: Path, reading: Reading) -> Found:
     sources: dict[str, Source] = {}
     obs: pd.DataFrame | None = None
-    found: dict[str, pd.DataFrame | None] = {}
+    files: dict[str, pd.DataFrame | None] = {}
     beside = tenx.companion_files(folder)
     if beside:
         sources |= tenx.open_10x_folder(folder, folder.name, reading)[0]
     for path in sorted(folder.iterdir()):
-        known = is_table(path) or _ending(path) or path.suffix.lower() == ".zarr"
-        known = known or (path.is_dir() and tenx.is_10x_folder(path))
-        if path.name.startswith(".") or path in beside or not known:
+        is_readable = is_table(path) or _ending(path) or path.suffix.lower() == ".zarr"
+        is_readable = is_readable or (path.is_dir() and tenx.is_10x_folder(path))
+        if path.name.startswith(".") or path in beside or not is_readable:
             continue
         if is_table(path) and table_stem(path).lower() in METADATA_STEMS:
             table: Any = path  # read once the names of the samples are known
@@ -188,12 +188,12 @@ def _from_folder(folder: Path, reading: Reading) -> Found:
                 "view names", ", ".join(repeated), "every name once", f"Rename one of the files in {folder}."
             )
         sources |= inside
-        found[next(iter(inside))] = metadata
+        files[next(iter(inside))] = metadata
     if not sources:
         raise InputError(
             "views", str(folder), f"a folder with one file a view ({_ENDINGS})", "Check the path."
         )
-    return sources, join_metadata(found) if obs is None else obs
+    return sources, join_metadata(files) if obs is None else obs
 
 
 def _from_container(views: Any, reading: Reading) -> Found:

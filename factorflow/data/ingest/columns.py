@@ -31,21 +31,21 @@ MANY = 10
 """From so many samples on, groups or sequences of one each are a mistake; fewer may be new samples."""
 
 
-def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> pd.DataFrame | None:
+def _metadata(obs: Any, names: RowNames, table_format: TableFormat, *, alone: bool) -> pd.DataFrame | None:
     """Return the sample metadata in the order of the samples."""
     if obs is None:
         return None
     import pandas as pd
 
     if isinstance(obs, str | os.PathLike):
-        samples = np.array([], str) if names.given is None else names.given
+        samples = np.array([], str) if names.stored is None else names.stored
         with checks.readable(f"file {obs}"):
-            obs = read_metadata(Path(os.path.expanduser(obs)), "obs", given, samples, alone=alone)
-        if names.given is not None and isinstance(obs.index, pd.RangeIndex):
+            obs = read_metadata(Path(os.path.expanduser(obs)), "obs", table_format, samples, alone=alone)
+        if names.stored is not None and isinstance(obs.index, pd.RangeIndex):
             raise InputError(
                 "obs",
                 f"no column of sample names among {checks.join_names([str(c) for c in obs.columns])}",
-                f"names such as {checks.join_names(names.given, 3)} in the first column",
+                f"names such as {checks.join_names(names.stored, 3)} in the first column",
                 "Or name the column: index_col.",
             )
     if hasattr(obs, "to_pandas"):
@@ -55,7 +55,7 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
             frame = with_exact_integers(frame, table)
         obs = _named_by_column(frame, names)
     frame = obs if isinstance(obs, pd.DataFrame) else _frame(obs)
-    frame = without_codes(frame, given.na_values)
+    frame = without_codes(frame, table_format.na_values)
     columns = frame.columns.map(str)
     repeated = columns[columns.duplicated()].to_numpy(dtype=str)
     if repeated.size:
@@ -80,37 +80,37 @@ def _metadata(obs: Any, names: RowNames, given: TableFormat, *, alone: bool) -> 
             )
         _check_order(frame, names)
         return frame
-    known = as_names(frame.index)
-    checks.check_unique("sample names of obs", known)
+    row_names = as_names(frame.index)
+    checks.check_unique("sample names of obs", row_names)
     whole = names.whole()
-    unknown = whole[~np.isin(whole, known)]
-    _, examples = spelling_examples(unknown, known) if unknown.size else (0, "")
+    unknown = whole[~np.isin(whole, row_names)]
+    _, examples = spelling_examples(unknown, row_names) if unknown.size else (0, "")
     if unknown.size == whole.size:
         remedy = "Index it by sample name."
-        if names.given is None:
+        if names.stored is None:
             text = "The views have no sample names: give them ({samples}), or obs by position."
             remedy = OptionText(text, samples=...)
         elif examples:
             remedy = f"Only the spelling differs: {examples}."
         expected = f"sample names such as {checks.join_names(whole, 3)}"
-        raise InputError("index of obs", checks.join_names(known), expected, remedy)
+        raise InputError("index of obs", checks.join_names(row_names), expected, remedy)
     if unknown.size:
         of_all = pluralize(whole.size, "sample")
         spelled = f"; some differ in spelling alone: {examples}" if examples else ""
         checks.warn(f"obs lacks {unknown.size} of {of_all} ({checks.join_names(unknown)}){spelled}")
     whole_numbers = keep_integers(frame) if unknown.size else frame
-    return whole_numbers.set_axis(pd.Index(known.astype(object))).reindex(whole)
+    return whole_numbers.set_axis(pd.Index(row_names.astype(object))).reindex(whole)
 
 
 def _named_by_column(frame: pd.DataFrame, names: RowNames) -> pd.DataFrame:
     """Return a frame of a library without row names, indexed by its first column where samples have names."""
     import pandas as pd
 
-    if names.given is None or not isinstance(frame.index, pd.RangeIndex) or not frame.shape[1]:
+    if names.stored is None or not isinstance(frame.index, pd.RangeIndex) or not frame.shape[1]:
         return frame
     first = as_names(frame.iloc[:, 0])
-    if not np.isin(first, names.given).any():
-        expected = f"sample names such as {checks.join_names(names.given, 3)}"
+    if not np.isin(first, names.stored).any():
+        expected = f"sample names such as {checks.join_names(names.stored, 3)}"
         remedy = "Put the names first, or give a DataFrame of pandas indexed by them."
         raise InputError("first column of obs", checks.join_names(first), expected, remedy)
     return frame.set_index(frame.columns[0])
@@ -118,20 +118,20 @@ def _named_by_column(frame: pd.DataFrame, names: RowNames) -> pd.DataFrame:
 
 def _check_order(frame: pd.DataFrame, names: RowNames) -> None:
     """Refuse metadata by position if a column of theirs has the names of the samples in another order."""
-    if names.given is None:
+    if names.stored is None:
         return
-    known = names.whole()
+    sample_names = names.whole()
     for place, column in enumerate(frame.columns):
         own = as_names(frame.iloc[:, place])
-        if np.array_equal(own, known):
+        if np.array_equal(own, sample_names):
             return
         if frame.dtypes.iloc[place].kind in "biufmM" and str(column).lower() not in NAME_HEADERS:
             continue
-        if 2 * np.isin(own, known).sum() > own.size:
+        if 2 * np.isin(own, sample_names).sum() > own.size:
             raise InputError(
                 f"column {str(column)!r} of obs",
                 f"the names of the samples in another order ({checks.join_names(own, 3)})",
-                f"that of the samples ({checks.join_names(known, 3)}) where no index names the rows",
+                f"that of the samples ({checks.join_names(sample_names, 3)}) where no index names the rows",
                 f"Index it by them: obs.set_index({str(column)!r}).",
             )
 
@@ -157,7 +157,7 @@ def describe_rows(
     obs: Any,
     groups: Any,
     sequences: Any,
-    given: TableFormat = FOUND,
+    table_format: TableFormat = FOUND,
     *,
     alone: bool = False,
 ) -> Columns:
@@ -169,7 +169,7 @@ def describe_rows(
         Of the samples.
     obs, groups, sequences
         As for `factorflow.data.write_dataset`.
-    given : TableFormat
+    table_format : TableFormat
         How a table of metadata is laid out, as far as it was said.
     alone : bool
         Whether it was said of the metadata alone, since no view is a table.
@@ -179,7 +179,7 @@ def describe_rows(
     InputError
         When they do not match the samples, or a sequence is not in one piece.
     """
-    frame = _metadata(obs, names, given, alone=alone)
+    frame = _metadata(obs, names, table_format, alone=alone)
     codes: dict[str, NDArray[Any]] = {}
     labels: tuple[str, ...] = ()
     n_sequences = 0
@@ -217,11 +217,11 @@ def _codes(what: str, labels: Any, names: RowNames, frame: Any) -> tuple[tuple[s
 
     if isinstance(labels, str):
         if frame is None or labels not in frame.columns:
-            known = "none" if frame is None else ", ".join(str(c) for c in frame.columns)
+            available = "none" if frame is None else ", ".join(str(c) for c in frame.columns)
             raise InputError(
                 what,
                 labels,
-                f"a column of the sample metadata ({known})",
+                f"a column of the sample metadata ({available})",
                 "Or give a label for every sample.",
             )
         labels = frame[labels]
@@ -233,8 +233,8 @@ def _codes(what: str, labels: Any, names: RowNames, frame: Any) -> tuple[tuple[s
         expected = f"{names.n_rows} labels, one for every sample"
         raise InputError(what, "lists of several lengths", expected, "Give texts or numbers.") from error
     if len(shape) != 1 or shape[0] != names.n_rows:
-        given = f"{shape[0]} labels" if len(shape) == 1 else f"{type(labels).__name__} of shape {shape}"
-        raise InputError(what, given, f"{names.n_rows} labels, one for every sample", "Check their number.")
+        actual = f"{shape[0]} labels" if len(shape) == 1 else f"{type(labels).__name__} of shape {shape}"
+        raise InputError(what, actual, f"{names.n_rows} labels, one for every sample", "Check their number.")
     try:
         codes, levels = pd.factorize(pd.Series(list(labels)))
     except TypeError as error:  # mappings, sets

@@ -80,11 +80,11 @@ class TableFormat:
     na_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, known in (("sep", "one character, such as ';' or '\\t'"), ("decimal", "'.' or ','")):
+        for name, expectation in (("sep", "one character, such as ';' or '\\t'"), ("decimal", "'.' or ','")):
             value = getattr(self, name)
             wrong = not isinstance(value, str) or len(value) != 1 or (name == "decimal" and value not in ".,")
             if value is not None and wrong:
-                raise InputError(name, value, known, "Leave it out to have it detected.")
+                raise InputError(name, value, expectation, "Leave it out to have it detected.")
         if self.index_col is True or not isinstance(self.index_col, str | int | None):
             expected = "the name or position of a column, or False"
             remedy = "Leave it out for a first column of text, or one called 'id' or 'sample'."
@@ -95,8 +95,8 @@ class TableFormat:
             expected = "an encoding that Python knows"
             raise InputError("encoding", self.encoding, expected, "For example 'cp1252'.") from None
 
-    def given(self) -> dict[str, Any]:
-        """Return the options that were given."""
+    def set_options(self) -> dict[str, Any]:
+        """Return the options that are set."""
         return {name: value for name, value in vars(self).items() if value is not None and value != ()}
 
 
@@ -143,13 +143,13 @@ class Dialect:
     def describe(self) -> list[str]:
         """Describe what differs from the usual dialect."""
         names = {"\t": "tabs", ";": "semicolons", "|": "vertical bars", " ": "blanks"}
-        said = [f"separated by {names.get(self.separator, self.separator)}"] if self.separator != "," else []
-        said += ["decimal comma"] if self.decimal == "," else []
+        parts = [f"separated by {names.get(self.separator, self.separator)}"] if self.separator != "," else []
+        parts += ["decimal comma"] if self.decimal == "," else []
         if self.n_comments:
-            said.append(f"{self.n_comments} comment line{'s' if self.n_comments > 1 else ''} skipped")
-        said += ["separators at the ends of lines left out"] if self.n_fields > len(self.columns) else []
-        said += [f"encoding {self.encoding}"] if self.encoding != "utf-8-sig" else []
-        return said
+            parts.append(f"{self.n_comments} comment line{'s' if self.n_comments > 1 else ''} skipped")
+        parts += ["separators at the ends of lines left out"] if self.n_fields > len(self.columns) else []
+        parts += [f"encoding {self.encoding}"] if self.encoding != "utf-8-sig" else []
+        return parts
 
 
 def is_feature_header(header: str) -> bool:
@@ -168,14 +168,14 @@ def read_rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
                 yield rows.line_num + dialect.skipped, row
 
 
-def find_dialect(path: Path, given: TableFormat, *, one_column: bool) -> Dialect:
+def find_dialect(path: Path, table_format: TableFormat, *, one_column: bool) -> Dialect:
     """Detect the dialect of a text table.
 
     Parameters
     ----------
     path : Path
         The file.
-    given : TableFormat
+    table_format : TableFormat
         What the user says of it.
     one_column : bool
         Whether a table of one column is expected.
@@ -185,14 +185,14 @@ def find_dialect(path: Path, given: TableFormat, *, one_column: bool) -> Dialect
     InputError
         When there is no header, or only one column.
     """
-    encoding = given.encoding or _encoding(path)
+    encoding = table_format.encoding or _encoding(path)
     preamble, lines, complete = _head(path, encoding)
     if lines and (hint := _EXCEL_HINT.fullmatch(lines[0])):  # the first line of Excel's own
         preamble.append(lines.pop(0))
-        given = replace(given, sep=given.sep or hint[1])
-    if preamble and _is_header(preamble[-1], lines, complete, given, path):
+        table_format = replace(table_format, sep=table_format.sep or hint[1])
+    if preamble and _is_header(preamble[-1], lines, complete, table_format, path):
         lines.insert(0, preamble.pop().removeprefix("#"))
-    dialect = _dialect_of(path, lines, complete, given, one_column)
+    dialect = _dialect_of(path, lines, complete, table_format, one_column)
     n_comments = sum(line.startswith("#") for line in preamble)
     skipped = dialect.skipped + len(preamble)
     dialect = replace(dialect, skipped=skipped, encoding=encoding, n_comments=n_comments)
@@ -230,19 +230,19 @@ def _head(path: Path, encoding: str) -> tuple[list[str], list[str], bool]:
     return preamble, lines, True
 
 
-def _is_header(line: str, lines: list[str], complete: bool, given: TableFormat, path: Path) -> bool:
+def _is_header(line: str, lines: list[str], complete: bool, table_format: TableFormat, path: Path) -> bool:
     """Whether a line "#name..." is the header: it has as many fields as the rows (BIOM's "#OTU ID")."""
     if not re.match(r"#[^\s#]", line) or not lines:
         return False
-    sign, rows = _separate(path, [line.removeprefix("#"), *lines], complete, given)
+    sign, rows = _separate(path, [line.removeprefix("#"), *lines], complete, table_format)
     return len(rows) > 1 and len(rows[0]) > 1 and all(len(row) == len(rows[0]) for row in rows)
 
 
 def _dialect_of(
-    path: Path, lines: Sequence[str], complete: bool, given: TableFormat, one_column: bool
+    path: Path, lines: Sequence[str], complete: bool, table_format: TableFormat, one_column: bool
 ) -> Dialect:
     """Return the dialect of the lines from the header on."""
-    separator, rows = _separate(path, lines, complete, given)
+    separator, rows = _separate(path, lines, complete, table_format)
     header, data = (rows[0], rows[1:]) if rows else ([], [])
     n_fields = _n_fields(header, data)
     if len(header) < 2 and n_fields < 2 and not (one_column and header):
@@ -257,7 +257,7 @@ def _dialect_of(
         )
     if header[-1:] == [""] and n_fields == len(header) - 1:  # a separator at the end of the header alone
         header = header[:-1]
-    if separator == " " and given.sep is None and any(_BLANKS.match(line) for line in lines):
+    if separator == " " and table_format.sep is None and any(_BLANKS.match(line) for line in lines):
         raise InputError(
             f"columns of {path}",
             "separated by runs of blanks",
@@ -265,7 +265,7 @@ def _dialect_of(
             "Write it with commas or tabs: pandas.read_csv(path, sep=r'\\s+') reads such tables.",
         )
     row_names = n_fields == len(header) + 1
-    if row_names and separator == "," and given.sep is None:
+    if row_names and separator == "," and table_format.sep is None:
         _check_commas(path, header, data, lines)
     columns = ["", *header] if row_names else header
     first = csv.reader(iter(lines), delimiter=separator, quotechar=_quote(lines))
@@ -273,7 +273,7 @@ def _dialect_of(
     return Dialect(
         separator=separator,
         quote=_quote(lines),
-        decimal=given.decimal or _decimal(data),
+        decimal=table_format.decimal or _decimal(data),
         encoding="",
         columns=tuple(map(str.strip, columns)),
         n_fields=len(columns),
@@ -319,12 +319,12 @@ def _fits(header: list[str], n_fields: int) -> bool:
 
 
 def _separate(
-    path: Path, lines: Sequence[str], complete: bool, given: TableFormat
+    path: Path, lines: Sequence[str], complete: bool, table_format: TableFormat
 ) -> tuple[str, list[list[str]]]:
     """Return the separator, and the lines split by it."""
     usual = TEXT.get(table_ending(path), ",")
-    if given.sep is not None:
-        return given.sep, _split(lines, given.sep, complete)
+    if table_format.sep is not None:
+        return table_format.sep, _split(lines, table_format.sep, complete)
     best: tuple[Any, str, list[list[str]]] | None = None
     for sign in SEPARATORS:
         rows = _split(lines, sign, complete) if sign == usual or any(sign in line for line in lines) else []
@@ -335,8 +335,8 @@ def _separate(
         share = n_rows / max(1, len(rows) - 1) if _fits(header, n_fields) else 0.0
         several = max(len(header), n_fields) > 1
         whole = several and (share == 1.0 or not counts)
-        found = whole and sign != " ", whole, several and sign != " ", several * share
-        score = *found, n_fields, n_fields == len(header), -_n_strange(rows), sign == usual
+        rank = whole and sign != " ", whole, several and sign != " ", several * share
+        score = *rank, n_fields, n_fields == len(header), -_n_strange(rows), sign == usual
         if best is None or score > best[0]:
             best = score, sign, rows
     return (best[1], best[2]) if best is not None else (usual, [])
@@ -365,14 +365,14 @@ def _quote(lines: Sequence[str]) -> str:
 
 def _decimal(rows: list[list[str]]) -> str:
     """Return the decimal mark; a comma only if no number has a point, and some cannot be thousands."""
-    found = False
+    has_comma = False
     for row in rows:
         for cell in row:
             if _POINT.fullmatch(cell):
                 return "."
-            if "," in cell and not found:
-                found = bool(_COMMA.fullmatch(cell)) and not _THOUSANDS.fullmatch(cell)
-    return "," if found else "."
+            if "," in cell and not has_comma:
+                has_comma = bool(_COMMA.fullmatch(cell)) and not _THOUSANDS.fullmatch(cell)
+    return "," if has_comma else "."
 
 
 def _without_empty_columns(path: Path, dialect: Dialect) -> Dialect:

@@ -62,10 +62,10 @@ class Limits:
         """Refuse features of which too little was measured."""
         few = np.flatnonzero(np.asarray(self.measured) < LEAST_MEASURED)
         if few.size:
-            found = f"feature {str(features[few[0]])!r} with {int(np.asarray(self.measured)[few[0]])} values"
+            actual = f"feature {str(features[few[0]])!r} with {int(np.asarray(self.measured)[few[0]])} values"
             raise InputError(
                 f"limits of view {view!r}",
-                f"{found} within them" + f" (and {few.size - 1} more such features)" * (few.size > 1),
+                f"{actual} within them" + f" (and {few.size - 1} more such features)" * (few.size > 1),
                 f"at least {LEAST_MEASURED} measured values of each feature",
                 "Leave the feature out: nothing tells how much it varies.",
             )
@@ -95,23 +95,23 @@ class Trials:
                 raise InputError(
                     f"trials of {where}", n[row, column], "a whole number from 0 on", "Correct it."
                 )
-            found = f"{values[row, column]:g} of {n[row, column]:g} trials"
-            raise InputError(f"value of {where}", found, "no more successes than trials", "Correct either.")
-        seen = (n > 0) & ~np.isnan(values)
-        return np.where(seen, values, np.nan), np.where(seen, n, 0.0).astype(np.uint32)
+            actual = f"{values[row, column]:g} of {n[row, column]:g} trials"
+            raise InputError(f"value of {where}", actual, "no more successes than trials", "Correct either.")
+        observed = (n > 0) & ~np.isnan(values)
+        return np.where(observed, values, np.nan), np.where(observed, n, 0.0).astype(np.uint32)
 
     def check(self, view: str, features: Any) -> None:
         """Refuse nothing: every entry was checked."""
 
 
 def limits_of(
-    given: Any, view: str, names: RowNames, features: Any, reading: Reading, sides: Any = None
+    limits: Any, view: str, names: RowNames, features: Any, reading: Reading, sides: Any = None
 ) -> Limits:
     """Return the limits of a view.
 
     Parameters
     ----------
-    given : pair, text or path
+    limits : pair, text or path
         Lower and upper limit: None, a number, a Series or mapping by feature, or entries as a view has them;
         "LOWER,UPPER", either may be empty; or a table by feature with columns lower and upper.
     view : str
@@ -123,13 +123,13 @@ def limits_of(
     sides : DataFrame, optional
         Sides of entries whose values are limits already.
     """
-    if isinstance(given, str | os.PathLike):
-        given = _limits_of_text(os.fspath(given), view, features)
-    if not isinstance(given, tuple | list) or len(given) != 2:
+    if isinstance(limits, str | os.PathLike):
+        limits = _limits_of_text(os.fspath(limits), view, features)
+    if not isinstance(limits, tuple | list) or len(limits) != 2:
         expected = "a pair of lower and upper limit; None: there is none"
-        raise InputError(f"limits of view {view!r}", given, expected, "For example (0.5, None).")
+        raise InputError(f"limits of view {view!r}", limits, expected, "For example (0.5, None).")
     what = f"limits of view {view!r}"
-    low, high = (_rows(what, end, view, names, features, reading) for end in given)
+    low, high = (_rows(what, end, view, names, features, reading) for end in limits)
     if sides is None:
         return Limits(low, high)
     return Limits(low, high, _rows(what, sides, view, names, features, reading))
@@ -148,17 +148,19 @@ def _limits_of_text(text: str, view: str, features: Any) -> tuple[Any, Any]:
     table = pd.read_csv(text, index_col=0, sep=None, engine="python")
     table.index = table.index.astype(str)
     if not set(table.columns) & {"lower", "upper"}:
-        found = ", ".join(map(str, table.columns))
-        raise InputError(f"limits of view {view!r}", found, "columns lower, upper or both", "Name them so.")
+        available = ", ".join(map(str, table.columns))
+        raise InputError(
+            f"limits of view {view!r}", available, "columns lower, upper or both", "Name them so."
+        )
     return table.get("lower"), table.get("upper")
 
 
-def trials_of(given: Any, view: str, value: Any, names: RowNames, features: Any, reading: Reading) -> Trials:
+def trials_of(trials: Any, view: str, value: Any, names: RowNames, features: Any, reading: Reading) -> Trials:
     """Return the numbers of trials of a view.
 
     Parameters
     ----------
-    given : int, path, layer or entries
+    trials : int, path, layer or entries
         One number for all entries; a file, or entries as a view has them; or a layer of ``value``.
     view : str
         Name of the view.
@@ -169,42 +171,42 @@ def trials_of(given: Any, view: str, value: Any, names: RowNames, features: Any,
     reading : Reading
         How files are read.
     """
-    if isinstance(given, str) and given.isdigit():
-        given = int(given)
-    if isinstance(given, str) and not os.path.exists(given):
-        reading = replace(reading, annotated=AnnDataOptions(layer=given))
-        given = value
-    return Trials(_rows(f"trials of view {view!r}", given, view, names, features, reading))
+    if isinstance(trials, str) and trials.isdigit():
+        trials = int(trials)
+    if isinstance(trials, str) and not os.path.exists(trials):
+        reading = replace(reading, annotated=AnnDataOptions(layer=trials))
+        trials = value
+    return Trials(_rows(f"trials of view {view!r}", trials, view, names, features, reading))
 
 
-def _rows(what: str, given: Any, view: str, names: RowNames, features: Any, reading: Reading) -> Rows:
+def _rows(what: str, values: Any, view: str, names: RowNames, features: Any, reading: Reading) -> Rows:
     """Return a function that reads numbers of rows, features in the order of the view."""
-    if given is None or isinstance(given, Real):
-        number = np.nan if given is None else float(given)
+    if values is None or isinstance(values, Real):
+        number = np.nan if values is None else float(values)
         return lambda start, stop: number
-    given = np.asarray(given, dtype=float) if isinstance(given, list | tuple) else given
-    if isinstance(given, Mapping) or (getattr(given, "ndim", 2) == 1 and hasattr(given, "index")):
-        by_name = {str(name): value for name, value in given.items()}
+    values = np.asarray(values, dtype=float) if isinstance(values, list | tuple) else values
+    if isinstance(values, Mapping) or (getattr(values, "ndim", 2) == 1 and hasattr(values, "index")):
+        by_name = {str(name): value for name, value in values.items()}
         if unknown := sorted(set(by_name) - set(map(str, features))):
             raise InputError(what, checks.join_names(unknown), "names of its features", "Check the names.")
         return _constant(np.array([by_name.get(str(name), np.nan) for name in features], dtype=float))
-    if getattr(given, "ndim", 2) == 1:
-        vector = np.asarray(given, dtype=float)
+    if getattr(values, "ndim", 2) == 1:
+        vector = np.asarray(values, dtype=float)
         if vector.shape != (len(features),):
             raise InputError(what, f"{vector.size} numbers", f"{len(features)}, one a feature", "Check them.")
         return _constant(vector)
     plain = replace(reading, seen={}, tables=[], groups=[], transpose=lambda view: False)
-    source = next(iter(collect({view: given}, plain)[0].values()))
+    source = next(iter(collect({view: values}, plain)[0].values()))
     columns = None
     if source.features is not None:
         where = {name: i for i, name in enumerate(source.features.tolist())}
         if missing := [str(name) for name in features if str(name) not in where]:
             raise InputError(what, "none", f"columns for {checks.join_names(missing)}", "Add them.")
         columns = np.array([where[str(name)] for name in features])
-    if source.samples is None or names.given is None:
+    if source.samples is None or names.stored is None:
         if source.shape[0] != names.n_rows:
-            found = f"{source.shape[0]} rows"
-            raise InputError(what, found, f"{names.n_rows}, one a sample", "Check their number.")
+            actual = f"{source.shape[0]} rows"
+            raise InputError(what, actual, f"{names.n_rows}, one a sample", "Check their number.")
         return lambda start, stop: _of_columns(source.read(start, stop), columns)
     place = {name: i for i, name in enumerate(source.samples.tolist())}
     rows = np.array([place.get(str(name), -1) for name in names.whole()])

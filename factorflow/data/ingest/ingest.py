@@ -143,30 +143,46 @@ def write_dataset(
         for name, value in removed.items():
             raise _unknown_option(name, value)
         checks.check_attributes(attributes or {})
-        named = parse_config(MatrixOptions, {"join": join, "layout": layout})
-        said = named_kinds(likelihoods, inputs)
+        matrix_options = parse_config(MatrixOptions, {"join": join, "layout": layout})
+        requested_kinds = named_kinds(likelihoods, inputs)
         table, codes = TableFormat(index_col, sep, decimal, encoding), MissingCodes(na_values)
         annotated, turned = _anndata_options(layer, obsm, spatial, highly_variable), _transposes(transpose)
         reading = Reading(
-            partial / "spool", table, lookup(said), annotated, named.join, transpose=turned, codes=codes
+            partial / "spool",
+            table,
+            lookup(requested_kinds),
+            annotated,
+            matrix_options.join,
+            transpose=turned,
+            codes=codes,
         )
         views = _on_disk(views, partial, opened)
         obs = opened.enter_context(as_local_source(obs, partial, "obs"))
         views, sides = read_marked(views, table, turned)
-        sources, found = collect(views, reading)
-        of_samples = obs if obs is not None else found
+        sources, obs_frames = collect(views, reading)
+        of_samples = obs if obs is not None else obs_frames
         reading.check_used(has_metadata_table=isinstance(of_samples, str | os.PathLike))
         _check_named_views(transpose, codes, sources)
         for source in sources.values():
             opened.callback(source.close)
         sources, chosen, parts = split_by_likelihood(sources, likelihoods or {}, features or {})
         if parts:
-            said, codes = named_kinds(chosen, inputs), MissingCodes(of_parts(na_values, parts))
-            features = {name: given for name, given in (features or {}).items() if name not in parts.values()}
+            requested_kinds, codes = named_kinds(chosen, inputs), MissingCodes(of_parts(na_values, parts))
+            features = {
+                name: names_of_view
+                for name, names_of_view in (features or {}).items()
+                if name not in parts.values()
+            }
         names, positions = align(sources, of_parts(samples, parts))
-        layouts = of_parts(named.layout or {}, parts)
+        layouts = of_parts(matrix_options.layout or {}, parts)
         described = view_sources(
-            sources, positions, said, features or {}, codes, layouts, drop_empty=drop_empty_features
+            sources,
+            positions,
+            requested_kinds,
+            features or {},
+            codes,
+            layouts,
+            drop_empty=drop_empty_features,
         )
         described = [as_sticks(v) if chosen.get(v.name) == "categorical" else v for v in described]
         for what, by_view in (("limits", limits or {}), ("trials", trials or {})):
@@ -223,16 +239,16 @@ def _on_disk(views: Any, near: Path, opened: ExitStack) -> Any:
 def _unknown_option(name: str, value: Any) -> InputError:
     if name == "sample_column":
         return removed_option(name, value, "index_col")
-    known = tuple(inspect.signature(write_dataset).parameters)[:-1]
-    return OptionError(name, value, None, "factorflow.write_dataset", known)
+    parameters = tuple(inspect.signature(write_dataset).parameters)[:-1]
+    return OptionError(name, value, None, "factorflow.write_dataset", parameters)
 
 
 def _transposes(transpose: bool | str | Sequence[str]) -> Callable[[str], bool]:
     """Return a predicate: whether the features of a view are in rows."""
     if isinstance(transpose, bool | np.bool_):
         return lambda view: bool(transpose)
-    named = {transpose} if isinstance(transpose, str) else set(transpose)
-    return lambda view: view in named or checks.usable_name(view) in named
+    transposed = {transpose} if isinstance(transpose, str) else set(transpose)
+    return lambda view: view in transposed or checks.usable_name(view) in transposed
 
 
 def _check_named_views(transpose: Any, codes: MissingCodes, sources: Mapping[str, Source]) -> None:

@@ -30,25 +30,27 @@ def join_metadata(
     prefixed : bool
         Keep the columns of every view as ``<view>:<column>`` in any case, as MuData does.
     """
-    given = {v: keep_integers(frame) for v, frame in frames.items() if frame is not None and frame.shape[1]}
-    if len(given) < 2 and not prefixed:
-        return next(iter(given.values()), None)
+    non_empty = {
+        v: keep_integers(frame) for v, frame in frames.items() if frame is not None and frame.shape[1]
+    }
+    if len(non_empty) < 2 and not prefixed:
+        return next(iter(non_empty.values()), None)
     import pandas as pd
 
-    unnamed = {view for view, frame in given.items() if counts_rows(frame.index)}
-    lengths = {len(given[view]) for view in unnamed}
-    if unnamed and (len(unnamed) < len(given) or len(lengths) > 1):
+    unnamed = {view for view, frame in non_empty.items() if counts_rows(frame.index)}
+    lengths = {len(non_empty[view]) for view in unnamed}
+    if unnamed and (len(unnamed) < len(non_empty) or len(lengths) > 1):
         left = sorted(unnamed)
         warn(f"the metadata of {join_names(left)} have no sample names to be matched by: they are left out")
-        given = {view: frame for view, frame in given.items() if view not in unnamed}
-        if not given:
+        non_empty = {view: frame for view, frame in non_empty.items() if view not in unnamed}
+        if not non_empty:
             return None
-    named = {view: _prefix_columns(view, frame, unnamed) for view, frame in given.items()}
-    index = pd.Index(list(dict.fromkeys(name for frame in named.values() for name in frame.index)))
+    with_prefix = {view: _prefix_columns(view, frame, unnamed) for view, frame in non_empty.items()}
+    index = pd.Index(list(dict.fromkeys(name for frame in with_prefix.values() for name in frame.index)))
     columns: dict[str, Any] = {}
     conflicts: dict[str, str] = {}
-    for column in dict.fromkeys(column for frame in named.values() for column in frame.columns):
-        parts = {view: frame[column] for view, frame in named.items() if column in frame}
+    for column in dict.fromkeys(column for frame in with_prefix.values() for column in frame.columns):
+        parts = {view: frame[column] for view, frame in with_prefix.items() if column in frame}
         conflict = _conflict(parts)
         if conflict:
             conflicts[str(column)] = conflict
@@ -74,15 +76,15 @@ def _prefix_columns(view: str, frame: pd.DataFrame, unnamed: set[str]) -> pd.Dat
 
 def _conflict(parts: Mapping[str, pd.Series[Any]]) -> str:
     """Return where two views disagree on a sample, as text."""
-    held, *others = (part.astype(object) for part in parts.values())
+    first, *others = (part.astype(object) for part in parts.values())
     for part in others:
-        both = held.index.intersection(part.index)
-        ours, theirs = held.loc[both], part.loc[both]
+        both = first.index.intersection(part.index)
+        ours, theirs = first.loc[both], part.loc[both]
         differ = ours.notna() & theirs.notna() & (ours != theirs)
         if differ.any():
             name = both[int(np.argmax(differ.to_numpy()))]
             return f"sample {name!r}: {ours[name]!r} and {theirs[name]!r}"
-        held = held.combine_first(part)
+        first = first.combine_first(part)
     return ""
 
 
@@ -90,8 +92,8 @@ def _fill_column(parts: list[pd.Series[Any]], index: pd.Index[Any]) -> pd.Series
     """Return a column filled from all views, of the type they share."""
     import pandas as pd
 
-    kept = pd.concat([part.dropna().astype(object) for part in parts])
-    whole: Any = kept[~kept.index.duplicated()].reindex(index)
+    values = pd.concat([part.dropna().astype(object) for part in parts])
+    whole: Any = values[~values.index.duplicated()].reindex(index)
     dtypes: list[Any] = list({part.dtype for part in parts})
     if all(isinstance(dtype, pd.CategoricalDtype) for dtype in dtypes):
         levels = list(dict.fromkeys(level for part in parts for level in part.cat.categories))

@@ -88,10 +88,10 @@ def split(labels: NDArray[Any]) -> tuple[NDArray[np.intp], list[str]]:
     import pandas as pd
 
     try:
-        codes, found = pd.factorize(labels)
+        codes, levels = pd.factorize(labels)
     except TypeError as error:  # mappings, lists
         raise InputError("labels", str(error), "texts or numbers", "Give each sample one label.") from error
-    texts = [text_of(label) for label in found]
+    texts = [text_of(label) for label in levels]
     names = list(dict.fromkeys(text for text in texts if text))
     where = {"": -1} | {name: code for code, name in enumerate(names)}
     codes = np.array([*(where[text] for text in texts), -1])[codes]
@@ -116,7 +116,7 @@ class Variable(Protocol):
 def find_levels(
     view: str,
     source: Variable,
-    given: StrArray | None,
+    labels: StrArray | None,
     read: Callable[[int, int], NDArray[Any]] | None = None,
     *,
     drop_empty: bool,
@@ -129,7 +129,7 @@ def find_levels(
         Name of the view.
     source : Variable
         Its labels.
-    given : (L,) str array or None
+    labels : (L,) str array or None
         Levels in the order the user wants. Without them: that of the source, else sorted (by value, where
         every level is a number).
     read : callable, optional
@@ -152,12 +152,12 @@ def find_levels(
             f"labels of view {view!r}", "all of them missing", "at least one label", "Leave the view out."
         )
     levels = [text_of(label) for label in source.levels] if source.levels is not None else None
-    if given is not None:
-        levels = given.tolist()
+    if labels is not None:
+        levels = labels.tolist()
     if levels is None:
         return np.asarray(sort_levels(list(present)), dtype=str)
-    known = set(levels)
-    unknown = [label for label in present if label not in known]
+    level_set = set(levels)
+    unknown = [label for label in present if label not in level_set]
     if unknown:
         raise InputError(
             f"labels of view {view!r}",
@@ -175,8 +175,8 @@ def reader(
     where = {level: code for code, level in enumerate(levels.tolist())}
 
     def codes(start: int, stop: int) -> NDArray[np.int32]:
-        found, names = split(read(start, stop)[:, 0])
-        return np.array([*(where[name] for name in names), -1], np.int32)[found]
+        codes, names = split(read(start, stop)[:, 0])
+        return np.array([*(where[name] for name in names), -1], np.int32)[codes]
 
     return codes
 

@@ -165,7 +165,7 @@ def _collect_names(
     pieces: Pieces, where: str
 ) -> tuple[dict[str, tuple[dict[str, int], dict[str, int]]], dict[str, str]]:
     """Return the numbers of the samples and the features of every view, and the group of each sample."""
-    found: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
+    positions: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
     groups: dict[str, str] = {}
     first = 0
     for piece in pieces():
@@ -178,8 +178,8 @@ def _collect_names(
         for place, column in enumerate(("sample", "feature")):
             pairs = piece[["view", column]].drop_duplicates()
             for view, name in zip(labels(pairs["view"]), labels(pairs[column]), strict=True):
-                known = found.setdefault(str(view), ({}, {}))[place]
-                known.setdefault(str(name), len(known))
+                of_view = positions.setdefault(str(view), ({}, {}))[place]
+                of_view.setdefault(str(name), len(of_view))
         if GROUP in piece:
             pairs = piece[["sample", GROUP]].drop_duplicates()
             for sample, group in zip(labels(pairs["sample"]), labels(pairs[GROUP]), strict=True):
@@ -191,15 +191,15 @@ def _collect_names(
                         "Give the samples of the groups names of their own if these are two.",
                     )
         first += len(piece)
-    return found, groups
+    return positions, groups
 
 
 def _codes(names: pd.Series[Any], numbers: dict[str, int]) -> NDArray[np.int64]:
     """Return the numbers of names."""
     import pandas as pd
 
-    codes, found = pd.factorize(names)
-    return np.array([numbers[name] for name in labels(found).tolist()], np.int64)[codes]
+    codes, distinct = pd.factorize(names)
+    return np.array([numbers[name] for name in labels(distinct).tolist()], np.int64)[codes]
 
 
 class _Table:

@@ -21,7 +21,7 @@ _MARKED = re.compile(r"\s*([<>])=?\s*([-+]?[0-9][-+0-9.eE]*|[-+]?\.[0-9]+)\s*")
 
 
 def read_marked(
-    views: Any, given: TableFormat, transposed: Callable[[str], bool]
+    views: Any, table_format: TableFormat, transposed: Callable[[str], bool]
 ) -> tuple[Any, dict[str, pd.DataFrame]]:
     """Return views with numbers in place of such entries, and -1, 0 or 1 for each entry of views with some.
 
@@ -29,7 +29,7 @@ def read_marked(
     ----------
     views : object
         As for `write_dataset`.
-    given : TableFormat
+    table_format : TableFormat
         How text tables are laid out, as far as it was said.
     transposed : callable
         Name of a view to whether its features are in rows.
@@ -39,14 +39,14 @@ def read_marked(
         views = {usable_name(table_stem(path)): path}
     if type(views) is not dict:
         return views, {}
-    found, sides = dict(views), dict[str, Any]()
+    plain, sides = dict(views), dict[str, Any]()
     for view, value in views.items():
-        frame = _frame(value, given)
+        frame = _frame(value, table_format)
         parts = None if frame is None else _split(frame)
         if parts is not None:
-            found[view], side = parts
+            plain[view], side = parts
             sides[str(view)] = side.T if transposed(str(view)) else side
-    return found, sides
+    return plain, sides
 
 
 def _has_marks(path: Any) -> bool:
@@ -63,19 +63,19 @@ TEXTS = {".csv", ".tsv", ".txt", ".tab"}
 """Endings of tables that are looked into; compressed ones are not."""
 
 
-def _frame(value: Any, given: TableFormat) -> pd.DataFrame | None:
+def _frame(value: Any, table_format: TableFormat) -> pd.DataFrame | None:
     import pandas as pd
 
     if isinstance(value, pd.DataFrame):
         return value
     if not isinstance(value, str | os.PathLike) or not _has_marks(value):
         return None
-    options: dict[str, Any] = {"sep": given.sep, "engine": "python", "dtype": str}
-    frame: pd.DataFrame = pd.read_csv(value, encoding=given.encoding, **options)
+    options: dict[str, Any] = {"sep": table_format.sep, "engine": "python", "dtype": str}
+    frame: pd.DataFrame = pd.read_csv(value, encoding=table_format.encoding, **options)
     first = frame.iloc[:, 0]
     if pd.to_numeric(first, errors="coerce").isna().all() and not first.map(_is_marked).any():
         frame = frame.set_index(frame.columns[0])
-    if given.decimal == ",":
+    if table_format.decimal == ",":
         frame = frame.map(lambda cell: cell.replace(",", ".") if isinstance(cell, str) else cell)
     return frame
 

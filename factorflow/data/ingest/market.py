@@ -81,7 +81,7 @@ def _parts(stream: IO[str], fields: str, shape: tuple[int, int], n_entries: int)
     names = list(_COLUMNS)[: 2 if fields == "pattern" else 3]
     if n_entries == 0:
         return
-    seen = 0
+    n_read = 0
     with pd.read_csv(
         stream,
         sep=r"\s+",
@@ -97,10 +97,10 @@ def _parts(stream: IO[str], fields: str, shape: tuple[int, int], n_entries: int)
                 if numbers.min() < 0 or numbers.max() >= size:
                     at = int(np.argmax((numbers < 0) | (numbers >= size)))
                     raise ValueError(
-                        f"{what} index out of bounds: {numbers[at] + 1} of entry {seen + at + 1}, of {size}"
+                        f"{what} index out of bounds: {numbers[at] + 1} of entry {n_read + at + 1}, of {size}"
                     )
-            seen += len(chunk)
+            n_read += len(chunk)
             yield columns, rows, np.ones(len(chunk)) if fields == "pattern" else chunk["value"].to_numpy()
-    if seen != n_entries:
-        how = "truncated" if seen < n_entries else "too long"
-        raise ValueError(f"{how}: {seen} entries instead of {n_entries}")
+    if n_read != n_entries:
+        how = "truncated" if n_read < n_entries else "too long"
+        raise ValueError(f"{how}: {n_read} entries instead of {n_entries}")

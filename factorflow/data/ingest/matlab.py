@@ -31,9 +31,9 @@ def open_mat(path: Path, view: str, reading: Reading) -> Found:
     raw, close = _read(path)
     arrays = {key: _as_vector(key, value) for key, value in raw.items()}
     left = [key for key, array in arrays.items() if _is_vector(array) and not _is_named(key)]
-    given = [key for key in left if (kind := reading.kinds(key)) is not None and not kind.is_values]
-    left = [key for key in left if key not in given]
-    arrays = {key: np.ravel(v) if key in given else v for key, v in arrays.items() if key not in left}
+    requested = [key for key in left if (kind := reading.kinds(key)) is not None and not kind.is_values]
+    left = [key for key in left if key not in requested]
+    arrays = {key: np.ravel(v) if key in requested else v for key, v in arrays.items() if key not in left}
     if left:
         warn(
             f"{path}: {join_names(left)} left out: vectors and scalars are no views; as metadata: obs_<name>"
@@ -59,12 +59,12 @@ def _read(path: Path) -> tuple[dict[str, Any], Callable[[], Any]]:
         if _is_hdf5(path):
             file = require("h5py", "reads files of MATLAB 7.3").File(path, "r")
             return _from_hdf5(file, path), file.close
-        found = {key: value for key, value in loadmat(path).items() if not key.startswith("__")}
+        variables = {key: value for key, value in loadmat(path).items() if not key.startswith("__")}
     except (InputError, MemoryError):
         raise
     except Exception as error:  # of a damaged file SciPy raises whatever it comes upon
         raise read_error(path, error, "a .mat file", "Save it again.") from error
-    return found, lambda: None
+    return variables, lambda: None
 
 
 def _is_named(key: str) -> bool:
@@ -116,17 +116,17 @@ class _ColumnMajorMatrix:
 
 
 def _from_hdf5(file: Any, path: Path) -> dict[str, Any]:
-    found = {}
+    variables = {}
     for key, node in file.items():
         kind = node.attrs.get("MATLAB_class", b"")
         kind = kind.decode("ascii") if isinstance(kind, bytes) else str(kind)
         if "MATLAB_sparse" in node.attrs:
-            found[key] = _sparse(node, path)
+            variables[key] = _sparse(node, path)
         elif kind in _NUMBERS:
-            found[key] = _ColumnMajorMatrix(node)
+            variables[key] = _ColumnMajorMatrix(node)
         elif kind in ("cell", "char"):
-            found[key] = _names(file, node, kind)
-    return found
+            variables[key] = _names(file, node, kind)
+    return variables
 
 
 def _sparse(node: Any, path: Path) -> Any:

@@ -37,7 +37,7 @@ _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|Inf|INF)
 def read_metadata(
     path: Path,
     parameter: str = "obs",
-    given: TableFormat = FOUND,
+    table_format: TableFormat = FOUND,
     samples: NDArray[np.str_] | None = None,
     *,
     alone: bool = False,
@@ -50,7 +50,7 @@ def read_metadata(
         A text table or Parquet.
     parameter : str
         What errors call it.
-    given : TableFormat
+    table_format : TableFormat
         What the user says of it.
     samples : (N,) str array, optional
         Names of the samples; empty: they have none.
@@ -67,26 +67,28 @@ def read_metadata(
     try:
         if not path.exists():
             raise InputError(parameter, str(path), "a file that exists", "Check the path.")
-        table = ArrowTable(path) if is_arrow(path) else TextTable(path, given, one_column=True)
+        table = ArrowTable(path) if is_arrow(path) else TextTable(path, table_format, one_column=True)
     except OSError as error:
         expected = f"a readable table with sample names first ({error})"
         raise InputError(parameter, str(path), expected, "Check path and contents.") from error
-    names = _find_names(table, given.index_col, samples, alone=alone)
+    names = _find_names(table, table_format.index_col, samples, alone=alone)
     if isinstance(table, ArrowTable):
         content = table.file.read()
         frame = with_exact_integers(content.to_pandas(ignore_metadata=True), content)
     else:
         frame = _infer_types(table, names)
     if names is None:
-        numbers = table.row_numbers if isinstance(table, ArrowTable) and given.index_col is None else None
+        numbers = (
+            table.row_numbers if isinstance(table, ArrowTable) and table_format.index_col is None else None
+        )
         return (
             frame
             if numbers is None or numbers.size != len(frame)
             else frame.set_axis(pd.Index(numbers.astype(object), name="obs"))
         )
     index = pd.Index(labels(frame.iloc[:, names]).astype(object), name="obs")
-    kept: pd.DataFrame = frame.iloc[:, [i for i in range(frame.shape[1]) if i != names]]
-    return kept.set_axis(index)
+    columns: pd.DataFrame = frame.iloc[:, [i for i in range(frame.shape[1]) if i != names]]
+    return columns.set_axis(index)
 
 
 def with_exact_integers(frame: pd.DataFrame, table: Any) -> pd.DataFrame:
@@ -132,8 +134,10 @@ def _find_names(
     if samples is None or table.is_text(0) or not header.strip():
         return 0
     if samples.size:
-        known = {text.removesuffix(".0") for text in samples.tolist()}
-        return 0 if known & {cell.strip().removesuffix(".0") for cell in table.first_cells(0)} else None
+        sample_names = {text.removesuffix(".0") for text in samples.tolist()}
+        return (
+            0 if sample_names & {cell.strip().removesuffix(".0") for cell in table.first_cells(0)} else None
+        )
     return 0 if header.strip().lower() in NAME_HEADERS else None
 
 
@@ -152,15 +156,15 @@ def _infer_types(table: TextTable, names: int | None) -> pd.DataFrame:
             continue
         name = name or f"Unnamed: {place}"
         columns.append(_column(name, cells, table, odd))
-    found = pd.concat(columns, axis=1) if columns else pd.DataFrame()
-    found.columns = pd.Index([name or f"Unnamed: {i}" for i, name in enumerate(table.columns)], dtype=object)
+    typed = pd.concat(columns, axis=1) if columns else pd.DataFrame()
+    typed.columns = pd.Index([name or f"Unnamed: {i}" for i, name in enumerate(table.columns)], dtype=object)
     if odd and not table.dialect.row_names:  # R writes NA where something is missing
         words = sorted(set().union(*odd.values()))
         warn(
             f"{table.path}: {join_names(words)} in {join_names(list(odd), 3)} is taken as missing; "
             "where it is a level, write another word"
         )
-    return found
+    return typed
 
 
 def _column(name: str, cells: NDArray[Any], table: TextTable, odd: dict[str, set[str]]) -> pd.Series[Any]:
@@ -169,33 +173,33 @@ def _column(name: str, cells: NDArray[Any], table: TextTable, odd: dict[str, set
 
     cells = np.array([cell.strip() for cell in cells], dtype=object)
     distinct = pd.unique(cells)
-    known = [cell for cell in distinct if cell not in {*MISSING_NUMBERS, *table.na_values}]
-    if not known:  # None alone
-        known = [cell for cell in distinct if cell not in {*MISSING_TEXTS, *table.na_values}]
+    plausible = [cell for cell in distinct if cell not in {*MISSING_NUMBERS, *table.na_values}]
+    if not plausible:  # None alone
+        plausible = [cell for cell in distinct if cell not in {*MISSING_TEXTS, *table.na_values}]
     if table.dialect.decimal == ",":
-        commas = {cell: cell.replace(",", ".") if "." not in cell else cell + "," for cell in known}
+        commas = {cell: cell.replace(",", ".") if "." not in cell else cell + "," for cell in plausible}
     else:
-        commas = {cell: cell for cell in known}
-    if known and all(cell in (*TRUE, *FALSE) for cell in known):
-        truth = {cell: cell in TRUE for cell in known}
-        if len(known) == distinct.size:
+        commas = {cell: cell for cell in plausible}
+    if plausible and all(cell in (*TRUE, *FALSE) for cell in plausible):
+        truth = {cell: cell in TRUE for cell in plausible}
+        if len(plausible) == distinct.size:
             return pd.Series([truth[cell] for cell in cells], dtype=bool)
         return pd.Series([truth.get(cell) for cell in cells], dtype="boolean")
-    numbers = [cell for cell in known if _DECIMAL.fullmatch(commas[cell])]
-    identifiers = any(_IDENTIFIER.fullmatch(cell) for cell in known)
-    if len(numbers) == len(known) and not identifiers:
-        whole = bool(known) and all(_WHOLE.fullmatch(cell) for cell in known)
-        long = not whole and any(cell.isdigit() for cell in known if len(cell) > 15)
+    numbers = [cell for cell in plausible if _DECIMAL.fullmatch(commas[cell])]
+    identifiers = any(_IDENTIFIER.fullmatch(cell) for cell in plausible)
+    if len(numbers) == len(plausible) and not identifiers:
+        whole = bool(plausible) and all(_WHOLE.fullmatch(cell) for cell in plausible)
+        long = not whole and any(cell.isdigit() for cell in plausible if len(cell) > 15)
         if not long:
             if words := {str(cell) for cell in distinct if cell in ("None", "none")}:
                 odd[name] = words  # no dose, or not known
-            values = {cell: float(commas[cell]) for cell in known}
+            values = {cell: float(commas[cell]) for cell in plausible}
             column = np.array([values.get(cell, np.nan) for cell in cells], np.float64)
-            return pd.Series(column.astype(np.int64) if whole and len(known) == distinct.size else column)
+            return pd.Series(column.astype(np.int64) if whole and len(plausible) == distinct.size else column)
     missing = {*MISSING_TEXTS, *table.na_values}
     if words := {str(cell) for cell in distinct if cell in MISSING_TEXTS and cell}:
         odd[name] = words
-    _warn_of_numbers(name, cells, numbers, known, table, identifiers)
+    _warn_of_numbers(name, cells, numbers, plausible, table, identifiers)
     texts = [cell for cell in distinct if cell not in missing]
     typed: dict[str, Any] = dict(zip(texts, _times(texts), strict=True))
     return pd.Series([typed.get(cell) for cell in cells], dtype=None if texts else object)
@@ -219,14 +223,14 @@ def _warn_of_numbers(
     name: str,
     cells: NDArray[Any],
     numbers: list[str],
-    known: list[str],
+    values: list[str],
     table: TextTable,
     identifiers: bool,
 ) -> None:
     """Warn of a column that is text since a few of its entries are no numbers."""
-    if identifiers or len(numbers) == len(known):
+    if identifiers or len(numbers) == len(values):
         return
-    odd = [cell for cell in known if cell not in set(numbers)]
+    odd = [cell for cell in values if cell not in set(numbers)]
     if all(_OTHER_MARK.fullmatch(cell) for cell in odd):
         other = "," if table.dialect.decimal == "." else "."
         warn(
@@ -235,7 +239,7 @@ def _warn_of_numbers(
             decimal=other,
         )
         return
-    n_numbers, n_known = int(np.isin(cells, numbers).sum()), int(np.isin(cells, known).sum())
+    n_numbers, n_known = int(np.isin(cells, numbers).sum()), int(np.isin(cells, values).sum())
     if 2 * n_numbers > n_known:
         warn(
             f"{table.path}: column {name!r} is text, since {join_names(odd, 3)} is no number "

@@ -52,10 +52,10 @@ class MissingCodes:
         Numbers and texts; of a mapping the key ``obs`` is for the sample metadata.
     """
 
-    def __init__(self, given: Any) -> None:
-        by_view = given if isinstance(given, Mapping) else {}
+    def __init__(self, missing_codes: Any) -> None:
+        by_view = missing_codes if isinstance(missing_codes, Mapping) else {}
         self.by_view = {str(view): _as_tuple(codes) for view, codes in by_view.items()}
-        self.for_all = () if isinstance(given, Mapping) else _as_tuple(given)
+        self.for_all = () if isinstance(missing_codes, Mapping) else _as_tuple(missing_codes)
 
     def of(self, view: str) -> tuple[Any, ...]:
         """Return the codes of a view."""
@@ -93,14 +93,14 @@ def _as_tuple(codes: Any) -> tuple[Any, ...]:
         return ()
     if isinstance(codes, str | bytes) or not isinstance(codes, Iterable):
         codes = (codes,)
-    found = tuple(codes)
-    wrong = [code for code in found if not isinstance(code, str | int | float | np.number)]
+    values = tuple(codes)
+    wrong = [code for code in values if not isinstance(code, str | int | float | np.number)]
     if wrong:
         expected = "numbers and texts that stand for a missing entry"
         raise InputError(
             "na_values", wrong[0], expected, "For example {na_values}.", na_values=[-9, "unknown"]
         )
-    return found
+    return values
 
 
 def _number(code: Any) -> float | None:
@@ -133,7 +133,7 @@ def warn_of_codes(
     high: NDArray[Any],
     read: Callable[[NDArray[np.intp]], Iterable[NDArray[Any]]],
     one_unit: bool = True,
-    told: Iterable[float] = (),
+    reported: Iterable[float] = (),
 ) -> None:
     """Warn of numbers far from all others that probably stand for missing entries.
 
@@ -155,14 +155,14 @@ def warn_of_codes(
         may be one.
     one_unit : bool
         Whether the columns are compared with each other.
-    told : iterable of float
+    reported : iterable of float
         Numbers that were warned of already.
     """
-    told = {*told} | _warn_of_known_codes(view, names, low, high, read, {*told})
+    reported = {*reported} | _warn_of_known_codes(view, names, low, high, read, {*reported})
     everything = np.arange(len(names))
     for columns in [everything] if one_unit else np.split(everything, everything.size):
         for code, extreme in ((np.fmin.reduce(low[columns]), low), (np.fmax.reduce(high[columns]), high)):
-            if code in told:
+            if code in reported:
                 continue
             holds = columns[extreme[columns] == code]
             if number := _n_isolated(float(code), low, high, columns, holds, read):
@@ -181,9 +181,9 @@ def _n_isolated(
 
     ``holds`` are the columns of which it is an extreme. Those with hardly another value do not count.
     """
-    rest = np.setdiff1d(columns, holds, assume_unique=True)
-    least = float(np.fmin.reduce(low[rest], initial=np.inf))
-    most = float(np.fmax.reduce(high[rest], initial=-np.inf))
+    remaining = np.setdiff1d(columns, holds, assume_unique=True)
+    least = float(np.fmin.reduce(low[remaining], initial=np.inf))
+    most = float(np.fmax.reduce(high[remaining], initial=-np.inf))
     if least <= most and not _is_isolated(code, least, most):
         return 0
     entries, n_others = np.zeros(holds.size, np.int64), np.zeros(holds.size, np.int64)
@@ -211,7 +211,7 @@ def _warn_of_known_codes(
     low: NDArray[Any],
     high: NDArray[Any],
     read: Callable[[NDArray[np.intp]], Iterable[NDArray[Any]]],
-    known: set[float],
+    reported: set[float],
 ) -> set[float]:
     """Warn of `CODES` but those that are known already, and return them."""
     places = np.flatnonzero(np.isin(low, CODES) | np.isin(high, CODES))
@@ -225,16 +225,16 @@ def _warn_of_known_codes(
         others = np.isnan(values) | np.isin(values, CODES)
         least = np.minimum(least, np.where(others, np.inf, values).min(axis=0))
         most = np.maximum(most, np.where(others, -np.inf, values).max(axis=0))
-    told = set[float]()
+    suspects = set[float]()
     for code, number in entries.items():
         gap = np.maximum(least - code, code - most)
         far = (number > 0) & np.isfinite(least) & ((gap > most - least) | ((code < 0) & (least >= 0)))
         if code == NA_INTEGER:
             far = number > 0
-        if far.any() and code not in known:
+        if far.any() and code not in reported:
             _say(view, code, [str(names[i]) for i in places[far]], int(number[far].sum()))
-            told.add(code)
-    return told
+            suspects.add(code)
+    return suspects
 
 
 def warn_of_negatives(
@@ -282,11 +282,11 @@ def warn_of_negatives(
 
 
 def _say(view: str, code: float, columns: list[str], n_entries: int) -> None:
-    shown = join_names(columns, 3)
+    names = join_names(columns, 3)
     whose = "R's missing integer" if code == NA_INTEGER else "far from all other values"
     entries = pluralize(n_entries, "entry", "entries")
     warn(
-        f"{view}: {entries} of {code:.10g} in {shown}, {whose}: if it stands for a missing entry, say so: "
+        f"{view}: {entries} of {code:.10g} in {names}, {whose}: if it stands for a missing entry, say so: "
         "{na_values}",
         na_values=[int(code) if float(code).is_integer() else code],
     )

@@ -114,8 +114,8 @@ def check_array(view: str, value: Any, kind: Kind | None = None) -> None:
             "an array, a sparse matrix, a DataFrame, a DataArray or the path of a file",
             "Convert it to a NumPy array of samples x features.",
         )
-    given = kind is not None and not kind.is_values
-    if not (len(shape) == 2 or (given and len(shape) == 1)) or 0 in shape:
+    has_levels = kind is not None and not kind.is_values
+    if not (len(shape) == 2 or (has_levels and len(shape) == 1)) or 0 in shape:
         raise InputError(
             f"shape of view {view!r}",
             tuple(shape),
@@ -138,12 +138,14 @@ def _check_decoded(view: str, value: Any) -> None:
     attrs = getattr(value, "attrs", None)
     if attrs is None:
         return
-    found = [name for name in ("scale_factor", "add_offset") if name in attrs]
-    found += [name for name in ("_FillValue", "missing_value") if name in attrs and _is_number(attrs[name])]
-    if found:
+    encoded_by = [name for name in ("scale_factor", "add_offset") if name in attrs]
+    encoded_by += [
+        name for name in ("_FillValue", "missing_value") if name in attrs and _is_number(attrs[name])
+    ]
+    if encoded_by:
         raise InputError(
             f"view {view!r}",
-            f"values that are packed, with {' and '.join(found)}",
+            f"values that are packed, with {' and '.join(encoded_by)}",
             "values as they were measured",
             "Open it with xarray (xr.open_zarr, xr.open_dataset, or xr.decode_cf), which unpacks them.",
         )
@@ -240,8 +242,8 @@ def _column_of_names(frame: Any, *, transpose: bool) -> Any:
 def from_dataarray(view: str, array: Any, kind: Kind | None = None) -> Source:
     """Return the source of an xarray DataArray: the first dimension holds the samples."""
     kind = kind or KINDS.get(str(array.attrs.get("likelihood")))
-    given = kind is not None and not kind.is_values
-    if array.ndim != 2 and not (given and array.ndim == 1):
+    has_levels = kind is not None and not kind.is_values
+    if array.ndim != 2 and not (has_levels and array.ndim == 1):
         raise InputError(
             f"dimensions of view {view!r}", tuple(array.dims), "two: samples and features", "Stack or select."
         )

@@ -113,8 +113,10 @@ class StackedRows:
             if low < high:
                 block = source.read(low - first, high - first)
                 columns = np.arange(block.shape[1]) if self.where is None else self.where[number]
-                kept = columns >= 0
-                out[low - start : high - start, columns[kept]] = block if kept.all() else block[:, kept]
+                is_there = columns >= 0
+                out[low - start : high - start, columns[is_there]] = (
+                    block if is_there.all() else block[:, is_there]
+                )
             first += source.shape[0]
         return out
 
@@ -129,9 +131,11 @@ def _select_features(sources: list[Source], join: str) -> list[Source]:
     marked = [set(s.features[s.marked]) for s in sources if s.marked is not None and s.features is not None]
     if not marked:
         return sources
-    kept = list(set.union(*marked) if join == "outer" else set.intersection(*marked))
+    selected = list(set.union(*marked) if join == "outer" else set.intersection(*marked))
     return [
-        source if source.features is None else replace(source, marked=np.isin(source.features, kept)).select()
+        source
+        if source.features is None
+        else replace(source, marked=np.isin(source.features, selected)).select()
         for source in sources
     ]
 
@@ -164,14 +168,16 @@ def _prefix_barcodes(view: str, names: Sequence[str], sources: list[Source]) -> 
 def _short_names(names: Sequence[str]) -> list[str]:
     """Return the last part of paths in which all of them differ, without its ending; else their numbers."""
     paths = [Path(name).with_suffix("").parts[::-1] for name in names]
-    found = next((list(level) for level in zip(*paths, strict=False) if len(set(level)) == len(paths)), None)
-    return found or [str(number) for number in range(len(paths))]
+    distinct = next(
+        (list(level) for level in zip(*paths, strict=False) if len(set(level)) == len(paths)), None
+    )
+    return distinct or [str(number) for number in range(len(paths))]
 
 
 def _samples(view: str, names: Sequence[str], sources: list[Source]) -> NDArray[np.str_] | None:
     """Return the names of all samples; None if no part has any."""
-    found = [source.samples for source in sources]
-    unnamed = [name for name, samples in zip(names, found, strict=True) if samples is None]
+    sample_names = [source.samples for source in sources]
+    unnamed = [name for name, samples in zip(names, sample_names, strict=True) if samples is None]
     if len(unnamed) == len(names):
         return None
     if unnamed:
@@ -182,7 +188,7 @@ def _samples(view: str, names: Sequence[str], sources: list[Source]) -> NDArray[
             "Add them to the file.",
         )
     where: dict[str, str] = {}
-    for name, samples in zip(names, found, strict=True):
+    for name, samples in zip(names, sample_names, strict=True):
         assert samples is not None
         check_unique(f"sample names of {name!r}", samples)
         for sample in samples.tolist():
@@ -201,11 +207,11 @@ def _features(
     view: str, names: Sequence[str], sources: list[Source], join: str
 ) -> tuple[NDArray[np.str_] | None, list[NDArray[np.int64]] | None]:
     """Return the features of the whole, and the place of the columns of every part in it."""
-    found = [source.features for source in sources]
-    if any(features is None for features in found):
+    feature_names = [source.features for source in sources]
+    if any(features is None for features in feature_names):
         widths = {source.shape[1] for source in sources}
-        if len(widths) > 1 or any(features is not None for features in found):
-            without = [name for name, features in zip(names, found, strict=True) if features is None]
+        if len(widths) > 1 or any(features is not None for features in feature_names):
+            without = [name for name, features in zip(names, feature_names, strict=True) if features is None]
             raise InputError(
                 f"features of view {view!r}",
                 f"no names in {join_names(without)}",
@@ -213,8 +219,8 @@ def _features(
                 "Give the values as a DataFrame, or a table with a header.",
             )
         return None, None
-    of_parts = [features.tolist() for features in found if features is not None]
-    for name, features in zip(names, found, strict=True):
+    of_parts = [features.tolist() for features in feature_names if features is not None]
+    for name, features in zip(names, feature_names, strict=True):
         assert features is not None
         check_unique(f"feature names of {name!r}", features)
     every = dict.fromkeys(feature for features in of_parts for feature in features)

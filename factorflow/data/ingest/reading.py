@@ -103,10 +103,10 @@ class Reading:
 
     def wants_marked(self, view: str) -> bool:
         """Whether a view is to have highly variable features only."""
-        wanted = self.annotated.highly_variable
-        if isinstance(wanted, bool):
-            return wanted
-        return not {self.name or view, usable_name(self.name or view)}.isdisjoint(wanted)
+        views = self.annotated.highly_variable
+        if isinstance(views, bool):
+            return views
+        return not {self.name or view, usable_name(self.name or view)}.isdisjoint(views)
 
     def is_named(self, view: str) -> bool:
         """Whether highly variable features were asked of this view by its name."""
@@ -114,7 +114,9 @@ class Reading:
 
     def check_used(self, *, has_metadata_table: bool) -> None:
         """Refuse options for AnnData or tables if no source is one."""
-        for name, value in self.format.given().items() if not (self.tables or has_metadata_table) else ():
+        for name, value in (
+            self.format.set_options().items() if not (self.tables or has_metadata_table) else ()
+        ):
             expected = "nothing: it is for text tables and Parquet files, and no view is one"
             raise InputError(name, value, expected, "Leave it out.")
         for name, value in vars(self.annotated).items():
@@ -132,8 +134,8 @@ class Reading:
             self._check_marks()
 
     def _check_views(self, parameter: str, names: tuple[str, ...]) -> None:
-        known = {*self.seen, *map(usable_name, self.seen)}
-        unknown = [name for name in names if name not in known]
+        view_names = {*self.seen, *map(usable_name, self.seen)}
+        unknown = [name for name in names if name not in view_names]
         if unknown:
             expected = f"views of AnnData or MuData ({', '.join(self.seen)})"
             raise InputError(parameter, ", ".join(unknown), expected, "Check the names.")

@@ -88,11 +88,11 @@ class Source:
         """Return the source of the marked features alone."""
         if self.marked is None:
             return self
-        kept = np.flatnonzero(self.marked)
+        columns = np.flatnonzero(self.marked)
         lazy = isinstance(self, DaskSource)
-        array = self.array[:, kept] if lazy else Columns(self.array, kept)
-        features = None if self.features is None else self.features[kept]
-        about = None if self.about is None else self.about.iloc[kept]
+        array = self.array[:, columns] if lazy else Columns(self.array, columns)
+        features = None if self.features is None else self.features[columns]
+        about = None if self.about is None else self.about.iloc[columns]
         return replace(self, array=array, features=features, about=about, marked=None)
 
     def transposed(self) -> Source:
@@ -100,33 +100,33 @@ class Source:
         if self.marked is not None:
             expected = "views of which all features are taken"
             raise InputError("transpose", True, expected, "Leave highly_variable out, or transpose the data.")
-        said = f"{self.read_as}; features in rows" if self.read_as else "features in rows"
+        description = f"{self.read_as}; features in rows" if self.read_as else "features in rows"
         array = self.array
         turned = None if isinstance(array, np.memmap) else getattr(array, "T", None)
         if turned is None:
             array = _TransposedRows(array)
         else:
             array = turned.tocsr() if hasattr(turned, "tocsr") else turned
-        return replace(self, array=array, samples=self.features, features=self.samples, read_as=said)
+        return replace(self, array=array, samples=self.features, features=self.samples, read_as=description)
 
     def take(self, rows: NDArray[np.int64]) -> AnyBlock:
         """Return rows by position, (len(rows), D); those at -1 are NaN (labels: None)."""
         out = np.full((rows.size, self.shape[1]), None if self.dtype == "object" else np.nan, self.dtype)
         here = np.flatnonzero(rows >= 0)
-        wanted = rows[here]
+        sources = rows[here]
         if not here.size:
             return out
-        if wanted[-1] - wanted[0] == here.size - 1 and np.all(np.diff(wanted) == 1):
-            values = self.read(int(wanted[0]), int(wanted[-1]) + 1)
+        if sources[-1] - sources[0] == here.size - 1 and np.all(np.diff(sources) == 1):
+            values = self.read(int(sources[0]), int(sources[-1]) + 1)
             if here.size == rows.size:
                 return values
             out[here] = values
             return out
         # Runs of neighbouring rows in the order of the source: every kind of array can be sliced.
-        order = np.argsort(wanted)
-        runs = np.split(order, np.flatnonzero(np.diff(wanted[order]) != 1) + 1)
+        order = np.argsort(sources)
+        runs = np.split(order, np.flatnonzero(np.diff(sources[order]) != 1) + 1)
         for run in runs:
-            out[here[run]] = self.read(int(wanted[run[0]]), int(wanted[run[-1]]) + 1)
+            out[here[run]] = self.read(int(sources[run[0]]), int(sources[run[-1]]) + 1)
         return out
 
 

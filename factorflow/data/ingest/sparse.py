@@ -181,8 +181,8 @@ def from_scipy(value: Any, where: str) -> SparseRows:
             parts = value.data[:n_stored], value.indices[:n_stored], value.indptr
         else:
             parts = value.data, value.indices, value.indptr
-        made: SparseRows = from_parts(*parts, value.shape, value.format, where)
-        return made
+        sparse_rows: SparseRows = from_parts(*parts, value.shape, value.format, where)
+        return sparse_rows
     if value.format == "bsr":
         try:
             value.check_format(full_check=True)
@@ -267,12 +267,12 @@ def sort_rows(
     check_space(spool, n_entries * record.itemsize)
     folder = Path(tempfile.mkdtemp(prefix="rows-", dir=spool))
     per_row = max(1.0, n_entries / max(1, shape[0]))
-    made = BucketedRows(folder, shape, max(1, int(part_size(n_entries) / per_row)), record, where)
+    bucketed = BucketedRows(folder, shape, max(1, int(part_size(n_entries) / per_row)), record, where)
     for rows, columns, values in parts:
         entries = np.empty(rows.size, record)
         entries["row"], entries["column"], entries["value"] = rows, columns, values
-        made.add(entries)
-    return made
+        bucketed.add(entries)
+    return bucketed
 
 
 @dataclass

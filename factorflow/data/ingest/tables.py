@@ -53,7 +53,7 @@ def table_stem(path: Path) -> str:
 def read_table(
     path: Path,
     spool: Path,
-    given: TableFormat = FOUND,
+    table_format: TableFormat = FOUND,
     kind: Kind | None = None,
     *,
     transpose: bool = False,
@@ -67,7 +67,7 @@ def read_table(
         .csv, .tsv, .txt, .tab (also .gz, .bz2, .xz, .zip, .zst) .parquet or .feather.
     spool : Path
         Directory for the parsed values; made when it does not exist.
-    given : TableFormat
+    table_format : TableFormat
         What the user says of it.
     kind : Kind, optional
         What the view is said to be; a categorical one is a column of labels.
@@ -83,8 +83,8 @@ def read_table(
     """
     spool.mkdir(parents=True, exist_ok=True)
     target = spool / f"{len(list(spool.iterdir()))}.values"
-    table = open_table(path, given, kind) if table is None else table
-    names, origin = find_names(table, given.index_col, transpose=transpose)
+    table = open_table(path, table_format, kind) if table is None else table
+    names, origin = find_names(table, table_format.index_col, transpose=transpose)
     columns = [i for i in range(len(table.columns)) if i != names]
     header = np.asarray([table.columns[i] for i in columns], dtype=str)
     if not transpose:
@@ -94,25 +94,29 @@ def read_table(
     if array is None:
         expected = "a table of samples x features"
         raise InputError(f"file {path}", "no values", expected, "Check the separator and the header.")
-    known = transpose or not header.size or not isinstance(table, TextTable) or table.has_header_of_names
-    if not known and (_looks_like_values(header) or _is_number(table.columns[0])):
+    names_known = (
+        transpose or not header.size or not isinstance(table, TextTable) or table.has_header_of_names
+    )
+    if not names_known and (_looks_like_values(header) or _is_number(table.columns[0])):
         warn(
             f"{path}: there are numbers in the header ({', '.join(header[:3])}, ...): if that "
             "line is a sample, put a line with the names of the features above it"
         )
-    named = None if names is None else np.asarray(rows, dtype=str)
-    if names is None and given.index_col is None:
+    names_of_rows = None if names is None else np.asarray(rows, dtype=str)
+    if names is None and table_format.index_col is None:
         numbers = table.row_numbers if isinstance(table, ArrowTable) else None
         if numbers is not None and numbers.size == array.shape[0]:
-            named, origin = numbers, "names: row names"
-    said = "; ".join([*table.describe(), origin])
-    return Source(array, named, header, dtype=read_type(kind), read_as=said)
+            names_of_rows, origin = numbers, "names: row names"
+    description = "; ".join([*table.describe(), origin])
+    return Source(array, names_of_rows, header, dtype=read_type(kind), read_as=description)
 
 
-def open_table(path: Path, given: TableFormat = FOUND, kind: Kind | None = None) -> TextTable | ArrowTable:
+def open_table(
+    path: Path, table_format: TableFormat = FOUND, kind: Kind | None = None
+) -> TextTable | ArrowTable:
     """Open a table of a view that is said to be of a kind."""
-    one_column = given.index_col in (False, "false") or (kind is not None and not kind.is_values)
-    return ArrowTable(path) if is_arrow(path) else TextTable(path, given, one_column=one_column)
+    one_column = table_format.index_col in (False, "false") or (kind is not None and not kind.is_values)
+    return ArrowTable(path) if is_arrow(path) else TextTable(path, table_format, one_column=one_column)
 
 
 def find_names(
@@ -131,8 +135,8 @@ def find_names(
         return None, "samples are numbered (index_col=False)"
     if isinstance(chosen, str):
         if chosen not in table.columns:
-            shown = ", ".join(table.columns[:10]) + (", ..." if n_columns > 10 else "")
-            raise InputError("index_col", chosen, f"a column of {table.path}: {shown}", "Check its header.")
+            text = ", ".join(table.columns[:10]) + (", ..." if n_columns > 10 else "")
+            raise InputError("index_col", chosen, f"a column of {table.path}: {text}", "Check its header.")
         return table.columns.index(chosen), f"names: column {chosen!r}"
     if chosen is not None:
         if not 0 <= chosen < n_columns:
@@ -217,12 +221,12 @@ def _matrix(batch: pa.RecordBatch, first: int, dtype: str) -> NDArray[Any]:
 
 def _encode(column: Any, codes: dict[str, int], table: TextTable | ArrowTable) -> NDArray[np.int32]:
     """Return the codes of the labels of a batch; new labels get the next ones."""
-    found, texts = split(column.to_pandas().to_numpy(dtype=object))
+    own_codes, texts = split(column.to_pandas().to_numpy(dtype=object))
     missing = set[str]()
     if isinstance(table, TextTable):
         missing, texts = {*MISSING_TEXTS, *table.na_values}, [text.strip() for text in texts]
     own = [-1 if text in missing else codes.setdefault(text, len(codes)) for text in texts]
-    return np.array([*own, -1], np.int32)[found]
+    return np.array([*own, -1], np.int32)[own_codes]
 
 
 def _row_names(path: Path, column: Any) -> list[str]:
@@ -322,8 +326,8 @@ class ArrowTable:
         """Yield Arrow record batches of some columns, those of ``texts`` first."""
         import pyarrow.types as kinds
 
-        known = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_null, kinds.is_decimal)
-        wrong = [self.columns[i] for i in numbers if not any(is_kind(self.types[i]) for is_kind in known)]
+        is_plain = (kinds.is_integer, kinds.is_floating, kinds.is_boolean, kinds.is_null, kinds.is_decimal)
+        wrong = [self.columns[i] for i in numbers if not any(is_kind(self.types[i]) for is_kind in is_plain)]
         if wrong:
             raise InputError(
                 f"columns of {self.path}",

@@ -113,13 +113,13 @@ def _split_by_type(
     names = {kind: MODALITIES.get(kind, usable_name(kind)) for kind in dict.fromkeys(types)}
     if len(names) == 1:
         names = dict.fromkeys(names, view)
-    found: dict[str, Source] = {}
+    by_type: dict[str, Source] = {}
     for kind, name in names.items():
         marked: NDArray[np.bool_] = np.array([own == kind for own in types])
         source = Source(rows, samples, features, dtype=read_type(reading.kinds(name)))
         source.about, source.barcodes = about if about.shape[1] else None, True
-        found[name] = (source if marked.all() else replace(source, marked=marked)).select()
-    return found
+        by_type[name] = (source if marked.all() else replace(source, marked=marked)).select()
+    return by_type
 
 
 def _matrices(folder: Path) -> list[Path]:

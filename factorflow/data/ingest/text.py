@@ -54,7 +54,7 @@ class TextTable:
     index_is_known: bool
     """Whether the file says if there are row names."""
 
-    def __init__(self, path: Path, given: TableFormat = FOUND, *, one_column: bool = False) -> None:
+    def __init__(self, path: Path, table_format: TableFormat = FOUND, *, one_column: bool = False) -> None:
         self.path = path
         with damaged_files(path):
             if not _ends_with_a_line(path):
@@ -62,11 +62,11 @@ class TextTable:
                     f"{path}: the last line has no line break at its end: if the file was cut off there, "
                     "the last number is wrong"
                 )
-            self.dialect = find_dialect(path, given, one_column=one_column)
+            self.dialect = find_dialect(path, table_format, one_column=one_column)
         self.columns = list(self.dialect.columns)
         self.stored_index = 0 if self.dialect.row_names else None
         self.index_is_known = self.dialect.row_names
-        self.na_values = given.na_values
+        self.na_values = table_format.na_values
         if self._header_is_data():
             raise InputError(
                 f"header of {path}",
@@ -164,20 +164,20 @@ class TextTable:
 
     def _is_logical(self, position: int) -> bool:
         """Whether the first cells of a column are TRUE and FALSE."""
-        found = False
+        has_logical = False
         for row in self.dialect.head:
             cell = row[position] if position < len(row) else ""
             if cell in TRUE or cell in FALSE:
-                found = True
+                has_logical = True
             elif cell not in MISSING_NUMBERS:
                 return False
-        return found
+        return has_logical
 
     def _locate_error(self, numbers: Sequence[int], error: Exception) -> InputError:
         """Return the error of the first line with too few or too many fields, or a cell that is no number."""
         missing = {*MISSING_NUMBERS, *self.na_values}
-        found = re.search(r"In CSV column #(\d+): ", str(error))
-        places = [int(found[1])] if found and int(found[1]) in numbers else [] if found else list(numbers)
+        match = re.search(r"In CSV column #(\d+): ", str(error))
+        places = [int(match[1])] if match and int(match[1]) in numbers else [] if match else list(numbers)
         logical = {place for place in places if self._is_logical(place)}
         try:
             for line, row in read_rows(self.path, self.dialect):

@@ -39,7 +39,7 @@ def _requested_kinds(likelihoods: Mapping[str, Any] | None) -> dict[str, Kind]:
     """Return the kinds of views given by `likelihoods` and `inputs`."""
     if likelihoods is not None and not isinstance(likelihoods, Mapping):
         raise InputError("likelihoods", likelihoods, "a mapping by view", "For example {'rna': 'gaussian'}.")
-    found = {}
+    kinds = {}
     for view, name in (likelihoods or {}).items():
         if isinstance(name, Mapping):  # by feature: the view is cut first
             _requested_kinds({f"{view}:{feature}": of_one for feature, of_one in name.items()})
@@ -52,8 +52,8 @@ def _requested_kinds(likelihoods: Mapping[str, Any] | None) -> dict[str, Kind]:
             raise InputError(
                 f"likelihood of view {view!r}", name, expected, "Leave it out to have it guessed."
             )
-        found[str(view)] = kind_of(view, kind_name(name))
-    return found
+        kinds[str(view)] = kind_of(view, kind_name(name))
+    return kinds
 
 
 def _input_kinds(inputs: Mapping[str, str] | None) -> dict[str, Kind]:
@@ -68,7 +68,7 @@ def _input_kinds(inputs: Mapping[str, str] | None) -> dict[str, Kind]:
 def view_sources(
     sources: Mapping[str, Source],
     positions: Mapping[str, NDArray[np.int64] | None],
-    said: Mapping[str, Kind],
+    requested_kinds: Mapping[str, Kind],
     features: Mapping[str, Names],
     codes: MissingCodes,
     layouts: Mapping[str, str],
@@ -83,18 +83,18 @@ def view_sources(
         Where the values come from.
     positions : mapping of str to int array or None
         As `align` returns them.
-    said, features, layouts : mappings by view
+    requested_kinds, features, layouts : mappings by view
         Kinds, names of features and layouts that were given.
     codes : MissingCodes
         What stands for missing entries.
     drop_empty : bool
         Whether levels without a sample are left out.
     """
-    for what, given in (("likelihoods", said), ("features", features), ("layout", layouts)):
-        check_by_view(what, given, sources)
-    found = []
+    for what, by_view in (("likelihoods", requested_kinds), ("features", features), ("layout", layouts)):
+        check_by_view(what, by_view, sources)
+    prepared = []
     for view, source in sources.items():
-        kind, origin = said.get(view), "given"
+        kind, origin = requested_kinds.get(view), "given"
         if kind is None and source.likelihood is not None:
             kind, origin = kind_of(view, source.likelihood), "file"
         names = labels(features[view]) if view in features else None
@@ -109,15 +109,17 @@ def view_sources(
         checks.warn_of_spelling(f"{what} of view {view!r}", names.tolist())
         layout = layouts.get(view, "auto")
         about = None if kind is not None and kind.coded else source.about
-        found.append(ViewSource(view, names, read, kind, origin, source.read_as, layout=layout, about=about))
-    if all(view.kind is not None and not view.kind.is_values for view in found):
+        prepared.append(
+            ViewSource(view, names, read, kind, origin, source.read_as, layout=layout, about=about)
+        )
+    if all(view.kind is not None and not view.kind.is_values for view in prepared):
         raise InputError(
             "views",
             ", ".join(sources),
             "at least one view of values beside categorical variables and covariates",
             "Add the view that is to be modelled.",
         )
-    return found
+    return prepared
 
 
 def entry_arrays(
@@ -130,25 +132,25 @@ def entry_arrays(
     reading: Reading,
 ) -> dict[str, Limits | Trials]:
     """Return the limits or numbers of trials of the views that have some."""
-    found: dict[str, Limits | Trials] = {}
+    arrays: dict[str, Limits | Trials] = {}
     for view in described:
         if view.name in limits or view.name in sides:
-            given, side = limits.get(view.name, (None, None)), sides.get(view.name)
-            found[view.name] = limits_of(given, view.name, names, view.features, reading, side)
+            limits_of_view, side = limits.get(view.name, (None, None)), sides.get(view.name)
+            arrays[view.name] = limits_of(limits_of_view, view.name, names, view.features, reading, side)
         if view.name in trials:
-            if view.name in found:
+            if view.name in arrays:
                 raise InputError("trials", view.name, "a view without limits", "Leave one of the two out.")
             value = views.get(view.name) if isinstance(views, Mapping) else views
-            given = trials[view.name]
-            found[view.name] = trials_of(given, view.name, value, names, view.features, reading)
-    return found
+            limits_of_view = trials[view.name]
+            arrays[view.name] = trials_of(limits_of_view, view.name, value, names, view.features, reading)
+    return arrays
 
 
 def with_defaults(
     described: Sequence[ViewSource], likelihoods: Mapping[str, str], arrays: Mapping[str, Limits | Trials]
 ) -> list[ViewSource]:
     """Return the views with the likelihoods that fits of them have by default."""
-    found = []
+    completed = []
     for view in described:
         name, split = str(likelihoods.get(view.name, "")), arrays.get(view.name)
         default = "" if name in KINDS else name
@@ -162,12 +164,12 @@ def with_defaults(
                     "Leave it out.",
                 )
             view = replace(view, kind=kind, split=split)
-        found.append(replace(view, default_likelihood=default))
-    return found
+        completed.append(replace(view, default_likelihood=default))
+    return completed
 
 
-def _feature_names(view: str, source: Source, given: StrArray | None) -> StrArray:
-    names = source.features if given is None else given
+def _feature_names(view: str, source: Source, own_names: StrArray | None) -> StrArray:
+    names = source.features if own_names is None else own_names
     if names is None:
         names = number_names("feature", source.shape[1])
     check_own_names("features", view, source.features, names)
@@ -181,9 +183,9 @@ def _feature_names(view: str, source: Source, given: StrArray | None) -> StrArra
     return names
 
 
-def lookup(said: Mapping[str, Kind]) -> KindOf:
+def lookup(requested_kinds: Mapping[str, Kind]) -> KindOf:
     """Return a function from the name of a view, in its file or in the dataset, to its kind."""
-    return lambda view: said.get(view) or said.get(checks.usable_name(view))
+    return lambda view: requested_kinds.get(view) or requested_kinds.get(checks.usable_name(view))
 
 
 def _reader(view: str, source: Source, positions: NDArray[np.int64] | None) -> Any:

@@ -102,7 +102,7 @@ def sparse_gfa(
     def group(start: int, stop: int) -> NDArray[np.int32]:
         return np.asarray(np.arange(start, stop) * groups // n_samples, dtype=np.int32)
 
-    curves = _Curves.drawn(noise, smooth, 1 if places == "time" else 2, length_scale)
+    curves = _Curves.draw(noise, smooth, 1 if places == "time" else 2, length_scale)
     positions = _positions(noise, n_samples, groups, places) if smooth else None
     in_group = _activity(generator, groups, n_factors, 2 / 3).astype(np.float32) if groups else None
 
@@ -157,7 +157,7 @@ class _Curves:
     phases: NDArray[np.float64]
 
     @classmethod
-    def drawn(cls, noise: Noise, number: int, columns: int, length_scale: float) -> _Curves:
+    def draw(cls, noise: Noise, number: int, columns: int, length_scale: float) -> _Curves:
         """Draw ``number`` functions of ``columns`` numbers."""
         generator = noise.generator(CURVES)
         frequencies = generator.standard_normal((number, WAVES, columns)) / length_scale
@@ -177,11 +177,11 @@ def _positions(noise: Noise, n_samples: int, groups: int, places: str) -> NDArra
     if places == "plane":
         return noise.rows(POSITIONS, 0, n_samples, 2, "uniform").astype(np.float64)
     codes = np.arange(n_samples) * max(1, groups) // n_samples
-    found = np.empty((n_samples, 1))
+    positions = np.empty((n_samples, 1))
     for group in range(max(1, groups)):
         rows = np.flatnonzero(codes == group)
-        found[rows, 0] = np.linspace(0.0, 1.0, len(rows))
-    return found
+        positions[rows, 0] = np.linspace(0.0, 1.0, len(rows))
+    return positions
 
 
 def _as_frame(positions: NDArray[np.float64]) -> pd.DataFrame:
@@ -314,14 +314,16 @@ def binary(
 
 def specifications(views: Any) -> dict[str, tuple[str, int]]:
     """Return likelihood and width of every view, as they were given."""
-    wanted = "a likelihood and a number of features for every name"
+    expected = "a likelihood and a number of features for every name"
     if not isinstance(views, Mapping):
-        raise InputError("views", views, wanted, 'For example {"rna": ["gaussian", 200]}.')
+        raise InputError("views", views, expected, 'For example {"rna": ["gaussian", 200]}.')
     checks.check_view_names(list(views))
     specs = {}
     for name, spec in views.items():
         if isinstance(spec, str) or not isinstance(spec, Sequence) or len(spec) != 2:
-            raise InputError(f"view {name!r}", spec, wanted, f'For example {{"{name}": ["gaussian", 200]}}.')
+            raise InputError(
+                f"view {name!r}", spec, expected, f'For example {{"{name}": ["gaussian", 200]}}.'
+            )
         check_count(f"features of view {name!r}", spec[1])
         if not kind_of(name, spec[0]).is_values:
             raise InputError(

@@ -94,7 +94,7 @@ def table(
     )
     views = [ViewSource(VALUE, number_names("feature", 1), world.read, KINDS[response])]
     views += [
-        ViewSource(name, number_names(name, n), partial(world.seen, d), KINDS["categorical"])
+        ViewSource(name, number_names(name, n), partial(world.observed_codes, d), KINDS["categorical"])
         for d, (name, n) in enumerate(variables.items())
     ]
     views += [
@@ -153,10 +153,10 @@ class _TableModel:
         """Return the levels of rows, (B, variables); the first rows go through all of them."""
         uniform = self.draws.rows(CODES, start, stop, self.levels.size, "uniform").astype(np.float64)
         row = np.arange(start, stop)[:, None]
-        drawn = (uniform * self.levels).astype(np.int64)
-        return np.asarray(np.where(row < self.levels, row % self.levels, drawn))
+        codes = (uniform * self.levels).astype(np.int64)
+        return np.asarray(np.where(row < self.levels, row % self.levels, codes))
 
-    def seen(self, variable: int, start: int, stop: int) -> NDArray[np.int32]:
+    def observed_codes(self, variable: int, start: int, stop: int) -> NDArray[np.int32]:
         """Return the codes of a variable, (B,), -1 where missing; the first rows show every level."""
         uniform = self.draws.rows(CODE_GAPS, start, stop, self.levels.size, "uniform")[:, variable]
         lost = uniform < self.missing_codes[variable]
@@ -169,9 +169,9 @@ class _TableModel:
 
     def columns_of(self, group: int, start: int, stop: int) -> FloatArray:
         """Return the weights z of a linear group, (B, columns), of sum 1 on average."""
-        drawn = self.draws.rows(WEIGHTS, start, stop, sum(self.columns), "uniform").astype(np.float64)
+        weights = self.draws.rows(WEIGHTS, start, stop, sum(self.columns), "uniform").astype(np.float64)
         first, size = sum(self.columns[:group]), self.columns[group]
-        return np.ascontiguousarray(drawn[:, first : first + size] * (2.0 / size))
+        return np.ascontiguousarray(weights[:, first : first + size] * (2.0 / size))
 
     def mean(self, start: int, stop: int) -> FloatArray:
         """Return the means m, (B, 1)."""
@@ -219,9 +219,9 @@ def _weights(
 
 
 def _check(variables: Any, linear: Any, n_components: Any, response: Any, rate: Any, noise: Any) -> None:
-    wanted = "a number of levels for every variable"
+    expected = "a number of levels for every variable"
     if not isinstance(variables, Mapping) or not variables:
-        raise InputError("variables", variables, wanted, 'For example {"site": 6, "year": 4}.')
+        raise InputError("variables", variables, expected, 'For example {"site": 6, "year": 4}.')
     if not isinstance(linear, Mapping):
         raise InputError("linear", linear, "a number of columns for every group", 'For example {"cover": 3}.')
     checks.check_view_names([*map(str, variables), *map(str, linear), VALUE, GIVEN])

@@ -57,8 +57,8 @@ def encode(column: pd.Series[Any]) -> tuple[NDArray[Any], Record | None]:
         nullable = {"type": str(dtype)} if hasattr(dtype, "numpy_dtype") else None  # others are sparse
         if not missing.any():
             return column.to_numpy(dtype=getattr(dtype, "numpy_dtype", np.float64)), nullable
-        known = column.dropna()
-        if kind == "f" or known.empty or max(-int(known.min()), int(known.max())) <= LARGEST_EXACT:
+        present = column.dropna()
+        if kind == "f" or present.empty or max(-int(present.min()), int(present.max())) <= LARGEST_EXACT:
             return column.to_numpy(dtype=np.float64, na_value=np.nan), nullable
         return _texts(column, missing), nullable
     if kind == "M":
@@ -69,9 +69,9 @@ def encode(column: pd.Series[Any]) -> tuple[NDArray[Any], Record | None]:
         return _texts(column, missing), {"type": "duration", "unit": column.dt.unit}
     if isinstance(dtype, pd.PeriodDtype):
         return _texts(column, missing), {"type": "period", "freq": str(dtype)[len("period[") : -1]}
-    found = pd.api.types.infer_dtype(column, skipna=True)
-    if found in ("date", "time", "decimal"):
-        return _texts(column, missing), {"type": found}
+    inferred = pd.api.types.infer_dtype(column, skipna=True)
+    if inferred in ("date", "time", "decimal"):
+        return _texts(column, missing), {"type": inferred}
     values = column.astype(object).where(~missing, "").astype(str).to_numpy(dtype=object)
     gaps = bool(missing.any()) and "" not in values[~missing]
     if isinstance(dtype, pd.StringDtype):
@@ -88,13 +88,13 @@ def decode(values: NDArray[Any], record: Mapping[str, Any] | None) -> Any:
     texts = values.astype(object) if values.dtype.kind in "UTO" else values
     failures = (ValueError, TypeError, KeyError, OverflowError, NotImplementedError)
     try:
-        found = _DECODERS.get(str(record["type"]), _nullable)(texts, record)
+        decoded = _DECODERS.get(str(record["type"]), _nullable)(texts, record)
     except failures:
         return values
     try:
-        return pd.Series(found).astype(_dtype_named(record["as"])).array if "as" in record else found
+        return pd.Series(decoded).astype(_dtype_named(record["as"])).array if "as" in record else decoded
     except failures:  # pandas knows no name of some types of Arrow: decimals, lists
-        return found
+        return decoded
 
 
 def _dtype_named(name: str) -> Any:
@@ -121,18 +121,22 @@ def _own_dtype(dtype: pd.ArrowDtype) -> Any:
     import pandas as pd
     import pyarrow as pa
 
-    kept: Any = dtype.pyarrow_dtype
-    if pa.types.is_integer(kept):
-        return str(kept).replace("int", "Int").replace("u", "U")
-    if pa.types.is_boolean(kept):
+    arrow_dtype: Any = dtype.pyarrow_dtype
+    if pa.types.is_integer(arrow_dtype):
+        return str(arrow_dtype).replace("int", "Int").replace("u", "U")
+    if pa.types.is_boolean(arrow_dtype):
         return "boolean"
-    if pa.types.is_floating(kept):
+    if pa.types.is_floating(arrow_dtype):
         return "Float64"
-    if pa.types.is_timestamp(kept):
-        return pd.DatetimeTZDtype(kept.unit, kept.tz) if kept.tz else f"datetime64[{kept.unit}]"
-    if pa.types.is_duration(kept):
-        return f"timedelta64[{kept.unit}]"
-    return "category" if pa.types.is_dictionary(kept) else object
+    if pa.types.is_timestamp(arrow_dtype):
+        return (
+            pd.DatetimeTZDtype(arrow_dtype.unit, arrow_dtype.tz)
+            if arrow_dtype.tz
+            else f"datetime64[{arrow_dtype.unit}]"
+        )
+    if pa.types.is_duration(arrow_dtype):
+        return f"timedelta64[{arrow_dtype.unit}]"
+    return "category" if pa.types.is_dictionary(arrow_dtype) else object
 
 
 def _infer_dtype(column: pd.Series[Any]) -> pd.Series[Any]:
@@ -141,7 +145,7 @@ def _infer_dtype(column: pd.Series[Any]) -> pd.Series[Any]:
 
     if column.dtype != object:
         return column
-    found = pd.api.types.infer_dtype(column, skipna=True)
+    inferred = pd.api.types.infer_dtype(column, skipna=True)
     types = {
         "boolean": ("boolean",),
         "integer": ("Int64", "UInt64"),
@@ -153,13 +157,13 @@ def _infer_dtype(column: pd.Series[Any]) -> pd.Series[Any]:
         "timedelta": ("timedelta64[ns]",),
         "period": ("period",),
         "interval": ("interval",),
-    }.get(found, ())
+    }.get(inferred, ())
     for dtype in types:
         try:
-            known: Any = column.where(column.notna(), None)
+            as_objects: Any = column.where(column.notna(), None)
             if dtype in ("period", "interval"):
-                return pd.Series(pd.array(known, dtype=None), index=column.index)
-            return pd.Series(known.astype(dtype))
+                return pd.Series(pd.array(as_objects, dtype=None), index=column.index)
+            return pd.Series(as_objects.astype(dtype))
         except (ValueError, TypeError, OverflowError):
             continue
     return column
@@ -226,8 +230,8 @@ def _intervals(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
 
     if record["levels"] is None or "closed" not in record["of"]:
         raise ValueError("levels that are no intervals")
-    found = _categories(texts, record)
-    return pd.array(found.categories).take(found.codes, allow_fill=True)
+    categories = _categories(texts, record)
+    return pd.array(categories.categories).take(categories.codes, allow_fill=True)
 
 
 def _datetimes(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
@@ -237,16 +241,16 @@ def _datetimes(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
         naive = np.where(texts == "", "NaT", texts).astype(str)
         return pd.array(naive.astype(f"datetime64[{record['unit']}]"))
     timed = [f"{text[:10]}T00:00{text[10:]}" if text[10:11] in {*"+-"} else text for text in texts.tolist()]
-    known = pd.Series([text or None for text in timed], dtype=object)
-    found = pd.to_datetime(known, format="ISO8601", utc=True)
-    return found.dt.tz_convert(record["zone"]).dt.as_unit(record["unit"]).array
+    texts_or_none = pd.Series([text or None for text in timed], dtype=object)
+    times = pd.to_datetime(texts_or_none, format="ISO8601", utc=True)
+    return times.dt.tz_convert(record["zone"]).dt.as_unit(record["unit"]).array
 
 
 def _durations(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
     import pandas as pd
 
-    found = pd.to_timedelta(pd.Series(_or_none(texts), dtype=object))
-    return found.dt.as_unit(record["unit"]).array
+    durations = pd.to_timedelta(pd.Series(_or_none(texts), dtype=object))
+    return durations.dt.as_unit(record["unit"]).array
 
 
 def _periods(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
@@ -269,8 +273,8 @@ def _truths(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
 
     if texts.dtype.kind == "b":
         return pd.array(texts, dtype="boolean")
-    known = {"True": True, "False": False, "": None}
-    return pd.array([known[text] for text in texts.tolist()], dtype="boolean")
+    codes = {"True": True, "False": False, "": None}
+    return pd.array([codes[text] for text in texts.tolist()], dtype="boolean")
 
 
 def _text(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
@@ -287,9 +291,9 @@ def _nullable(texts: NDArray[Any], record: Mapping[str, Any]) -> Any:
     if texts.dtype.kind == "O":
         return pd.array([int(text) if text else None for text in texts.tolist()], dtype=record["type"])
     missing = np.isnan(texts) if texts.dtype.kind == "f" else np.zeros(texts.shape, bool)
-    found = pd.array(np.where(missing, 0, texts), dtype=record["type"])
-    found[missing] = pd.NA
-    return found
+    array = pd.array(np.where(missing, 0, texts), dtype=record["type"])
+    array[missing] = pd.NA
+    return array
 
 
 _DECODERS: dict[str, Callable[[NDArray[Any], Mapping[str, Any]], Any]] = {

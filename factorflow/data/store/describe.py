@@ -75,13 +75,13 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
             f"{v['n_features']:,}",
             _missing(v),
             f"{v['n_missing_samples']:,}",
-            _stored(v),
+            _storage_type(v),
         )
         for v in facts["views"]
     ]
 
 
-def _stored(view: dict[str, Any]) -> str:
+def _storage_type(view: dict[str, Any]) -> str:
     """Return how the values of a view lie on disk."""
     if view["layout"] == "derived":
         return "computed"
@@ -118,17 +118,17 @@ def _table(facts: dict[str, Any]) -> list[str]:
 
 def _read_as(facts: dict[str, Any]) -> list[str]:
     """Return the detected dialects of the files of views, equal ones in one line."""
-    said: dict[str, list[str]] = {}
+    views_by_text: dict[str, list[str]] = {}
     for view in facts["views"]:
         if view["read_as"]:
-            said.setdefault(view["read_as"], []).append(view["name"])
-    return [f"  read {', '.join(views)}: {how}" for how, views in said.items()]
+            views_by_text.setdefault(view["read_as"], []).append(view["name"])
+    return [f"  read {', '.join(views)}: {how}" for how, views in views_by_text.items()]
 
 
 def _attributes(facts: dict[str, Any]) -> list[str]:
     """Return the attributes of the dataset by name."""
-    found = ", ".join(facts["attributes"])
-    return [f"  attributes: {found}"] if found else []
+    names = ", ".join(facts["attributes"])
+    return [f"  attributes: {names}"] if names else []
 
 
 def _guesses(facts: dict[str, Any]) -> list[str]:
@@ -169,8 +169,8 @@ def as_text(facts: dict[str, Any]) -> str:
         for row in rows
     ]
     head = [f"Dataset {facts['path']}", f"  {_head(facts)}, fingerprint {facts['fingerprint'][:12]}"]
-    said = (*_read_as(facts), *_guesses(facts), *_outliers(facts))
-    return "\n".join([*head, *_table(facts), *_attributes(facts), *lines, *said])
+    notes = (*_read_as(facts), *_guesses(facts), *_outliers(facts))
+    return "\n".join([*head, *_table(facts), *_attributes(facts), *lines, *notes])
 
 
 def as_html(facts: dict[str, Any]) -> str:

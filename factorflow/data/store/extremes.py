@@ -106,7 +106,7 @@ class Extremes:
         with np.errstate(invalid="ignore"):
             size = np.fmax(np.abs(top.second), np.abs(bottom.second))
         size[~np.isfinite(size)] = 0.0
-        found = []
+        isolated = []
         for sign, end, other in ((1.0, top, bottom), (-1.0, bottom, top)):
             with np.errstate(invalid="ignore"):
                 half, middle = (end.second + other.first) / 2.0, (end.second - other.first) / 2.0
@@ -118,8 +118,8 @@ class Extremes:
                     continue
                 value, near = sign * end.first[feature], sign * end.second[feature]
                 low, high = sorted((float(near), float(-sign * other.first[feature])))
-                found.append((int(end.row[feature]), int(feature), float(value), low, high))
-        return sorted(found)
+                isolated.append((int(end.row[feature]), int(feature), float(value), low, high))
+        return sorted(isolated)
 
 
 def _largest_but(size: FloatArray, feature: int) -> float:

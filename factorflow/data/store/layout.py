@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from factorflow.design import TableDesign
 from factorflow.errors import InputError, OptionText
 from factorflow.kernels.sparse_rows import column_type
 from factorflow.kinds import KINDS, Kind
+from factorflow.records import from_record
 from factorflow.settings import check_block_rows
 from factorflow.shape import Likelihood, Meta, Missing, ViewMeta
 from factorflow.storage.checksums import ChecksumManifest
@@ -74,7 +75,7 @@ class ViewEntry:
     name, likelihood, n_features, missing
         As in `ViewMeta`.
     dtype : str
-        Type on disk (`Kind.stored`).
+        Type on disk (`Kind.storage_dtype`).
     tile : int
         Columns of one chunk; all of them unless a block of the view exceeds 4 MB. 1 for a categorical view.
     compressed : bool
@@ -138,13 +139,6 @@ class ViewEntry:
     derived_bytes: int = 0
     var_columns: dict[str, str] = field(default_factory=dict)
     var_types: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> ViewEntry:
-        """Return the view that a manifest describes."""
-        outliers = tuple(Outlier(**entry) for entry in record.get("outliers", ()))  # older datasets lack them
-        known = {key: value for key, value in record.items() if key in cls.__dataclass_fields__}
-        return cls(**{**known, "outliers": outliers, "location": tuple(record.get("location", ()))})
 
     @property
     def kind(self) -> Kind:
@@ -235,24 +229,13 @@ class Manifest:
     @classmethod
     def from_attributes(cls, attributes: dict[str, Any]) -> Manifest:
         """Return the manifest that `attributes` wrote."""
-        later = {
-            "design",
-            "code_columns",
-            "obs_digests",
-            "obs_types",
-        }  # datasets of before there were any lack the key
-        fields = {key: attributes[key] for key in cls.__dataclass_fields__ if key not in later}
-        fields |= {key: attributes[key] for key in later if attributes.get(key) is not None}
-        if "design" in fields:
-            fields["design"] = TableDesign.from_record(fields["design"])
-        fields["views"] = tuple(map(ViewEntry.from_record, fields["views"]))
-        fields |= {name: tuple(fields[name]) for name in ("groups", "group_sizes")}
-        arrays = [name.removeprefix(f"{METADATA}/") for name in fields["obs_columns"].values()]
-        arrays += [name for view in fields["views"] for name in view.var_columns.values()]
-        for name in (*(view.name for view in fields["views"]), *arrays):
+        manifest = from_record(cls, attributes)
+        arrays = [name.removeprefix(f"{METADATA}/") for name in manifest.obs_columns.values()]
+        arrays += [name for view in manifest.views for name in view.var_columns.values()]
+        for name in (*(view.name for view in manifest.views), *arrays):
             if os.path.basename(name) != name or name in {"", ".", ".."}:
                 raise ValueError(f"{name!r} is no name inside the store")
-        return cls(**fields)
+        return manifest
 
     def meta(self, views: Iterable[ViewEntry], holdout: Holdout | None = None) -> Meta:
         """Return the shape that models see; with a hold-out, any value or row may be missing."""
@@ -286,12 +269,12 @@ def read_manifest(path: Location) -> tuple[Manifest, ChecksumManifest]:
         When there is no factorflow dataset, one of another schema version, or one that was changed.
     """
     document = read_root(path)
-    found = ChecksumManifest.from_root(path, document, DAMAGED)
+    checksums = ChecksumManifest.from_root(path, document, DAMAGED)
     try:
         manifest = Manifest.from_attributes(document["attributes"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"manifest of {path}", str(error), "a complete manifest", DAMAGED) from error
-    return manifest, found
+    return manifest, checksums
 
 
 def read_root(path: Location) -> dict[str, Any]:
@@ -307,9 +290,9 @@ def read_root(path: Location) -> dict[str, Any]:
         document: dict[str, Any] = json.loads((path / "zarr.json").read_text(encoding="utf-8"))
         schema, version = (document["attributes"].get(name) for name in ("schema", "schema_version"))
     except FileNotFoundError:
-        found = "exists, but it is not a Zarr v3 group" if path.exists() else "does not exist"
+        problem = "exists, but it is not a Zarr v3 group" if path.exists() else "does not exist"
         raise InputError(
-            "dataset", str(path), "the path of a factorflow dataset", f"It {found}. {remedy}"
+            "dataset", str(path), "the path of a factorflow dataset", f"It {problem}. {remedy}"
         ) from None
     except NotADirectoryError:
         raise InputError(

@@ -57,11 +57,11 @@ def quality(dataset: Any, sets: Mapping[str, str | Sequence[str]] | None) -> pd.
         raise InputError("dataset", str(dataset.path), expected, "Write it with likelihoods of counts.")
     members = {entry.name: _members(dataset.features(entry.name), sets or {}) for entry in views}
     _check_sets(members, sets or {}, views)
-    found: dict[str, NDArray[Any]] = {}
+    columns: dict[str, NDArray[Any]] = {}
     for entry in views:
         measures = _of_samples(dataset, entry, members[entry.name])
-        found |= {f"{entry.name}_{name}": values for name, values in measures.items()}
-    return pd.DataFrame(found, index=pd.Index(dataset.obs_names, name="obs"))
+        columns |= {f"{entry.name}_{name}": values for name, values in measures.items()}
+    return pd.DataFrame(columns, index=pd.Index(dataset.obs_names, name="obs"))
 
 
 def variability(dataset: Any, view: str, n: int, batch: str | None, by: str) -> pd.DataFrame:
@@ -80,13 +80,13 @@ def variability(dataset: Any, view: str, n: int, batch: str | None, by: str) -> 
     codes = np.zeros(dataset.n_rows, np.intp)
     if batch is not None:
         codes = pd.factorize(dataset.obs_columns([batch])[batch], use_na_sentinel=False)[0]
-    found = pd.DataFrame(_of_features(dataset, entry, codes), index=pd.Index(dataset.features(view)))
-    order = np.argsort(-found[by].fillna(-np.inf).to_numpy(), kind="stable")
-    rank = np.empty(len(found), np.int64)
-    rank[order] = np.arange(1, len(found) + 1)
-    found["rank"] = rank
-    found["highly_variable"] = found["rank"] <= n
-    return found.rename_axis("feature")
+    table = pd.DataFrame(_of_features(dataset, entry, codes), index=pd.Index(dataset.features(view)))
+    order = np.argsort(-table[by].fillna(-np.inf).to_numpy(), kind="stable")
+    rank = np.empty(len(table), np.int64)
+    rank[order] = np.arange(1, len(table) + 1)
+    table["rank"] = rank
+    table["highly_variable"] = table["rank"] <= n
+    return table.rename_axis("feature")
 
 
 def _entries(dataset: Any, entry: ViewEntry) -> Iterator[Entries]:
@@ -120,10 +120,10 @@ def _members(
 ) -> dict[str, NDArray[np.bool_]]:
     """Return which features are in each set; a text is what their names begin with."""
     return {
-        name: np.char.startswith(features, given)
-        if isinstance(given, str)
-        else np.isin(features, list(given))
-        for name, given in sets.items()
+        name: np.char.startswith(features, members)
+        if isinstance(members, str)
+        else np.isin(features, list(members))
+        for name, members in sets.items()
     }
 
 
@@ -133,7 +133,7 @@ def _check_sets(
     views: Sequence[ViewEntry],
 ) -> None:
     for name in sets:
-        if not any(found[name].any() for found in members.values()):
+        if not any(masks[name].any() for masks in members.values()):
             expected = f"features of {', '.join(entry.name for entry in views)}"
             raise InputError("sets", f"{name}: {sets[name]!r}", expected, "Check the names.")
 
@@ -179,10 +179,10 @@ def _of_features(dataset: Any, entry: ViewEntry, batch: NDArray[np.intp]) -> dic
         add("x", x)
         add("xx", x**2)
         add("clog", block.values * np.log(x))
-        seen = some[:, None] if block.missing is None else some[:, None] & ~block.missing
+        observed = some[:, None] if block.missing is None else some[:, None] & ~block.missing
         for number in np.unique(own):
             rows = own == number
-            counted = np.broadcast_to(seen[rows], (int(rows.sum()), shape[1]))
+            counted = np.broadcast_to(observed[rows], (int(rows.sum()), shape[1]))
             sums["n"][number] += counted.sum(axis=0)
             sums["inverse"][number] += inverse[rows] @ counted
             sums["size"][number] += total[rows] @ counted
@@ -199,7 +199,7 @@ def _scores(sums: Mapping[str, NDArray[np.float64]], size: float) -> dict[str, N
         weights = n / n.sum(axis=0)
         expected = np.where(c > 0, c * np.log(c / sums["size"]), 0.0)
     within = {"mean": mean, "variance": variance, "excess_variance": variance - noise}
-    found = {name: np.nansum(weights * values, axis=0) for name, values in within.items()}
+    totals = {name: np.nansum(weights * values, axis=0) for name, values in within.items()}
     nothing = n.sum(axis=0) == 0
-    found["deviance"] = 2.0 * np.maximum((sums["clog"] - expected).sum(axis=0), 0.0)
-    return {name: np.where(nothing, np.nan, values) for name, values in found.items()}
+    totals["deviance"] = 2.0 * np.maximum((sums["clog"] - expected).sum(axis=0), 0.0)
+    return {name: np.where(nothing, np.nan, values) for name, values in totals.items()}

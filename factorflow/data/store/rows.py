@@ -40,16 +40,16 @@ class RowNames:
     ----------
     n_rows : int
         Samples (N).
-    given : (N,) str array or None
+    stored : (N,) str array or None
         Their names.
     """
 
     n_rows: int
-    given: StrArray | None = None
+    stored: StrArray | None = None
 
     def part(self, start: int, stop: int) -> StrArray:
         """Return the names of rows ``start`` to ``stop``."""
-        return sample_names(np.arange(start, stop)) if self.given is None else self.given[start:stop]
+        return sample_names(np.arange(start, stop)) if self.stored is None else self.stored[start:stop]
 
     def whole(self) -> StrArray:
         """Return all names, (N,)."""
@@ -143,8 +143,8 @@ def write_codes(root: Any, columns: Columns, block_rows: int) -> WrittenCodes:
             if name == "sequence":
                 joins(codes, start, block_rows, last, joined)
                 last = int(codes[-1])
-    found = {name: digest.hex() for name, digest in digests.items()}
-    return WrittenCodes(found, tuple(counts.tolist()), joined)
+    hex_digests = {name: digest.hex() for name, digest in digests.items()}
+    return WrittenCodes(hex_digests, tuple(counts.tolist()), joined)
 
 
 def joins(

@@ -133,18 +133,18 @@ class StoredSamples(OpenedStore):
         """
         first, last, _ = slice(start, stop).indices(self.n_rows)
         codes = {column: name for name, column in self.code_columns.items()}
-        found: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for name in self.column_names if names is None else names:
             if name not in self.column_names:
-                known = ", ".join(self.column_names) or "there are none"
-                raise InputError("names", name, f"columns of the metadata: {known}", "Correct the name.")
+                available = ", ".join(self.column_names) or "there are none"
+                raise InputError("names", name, f"columns of the metadata: {available}", "Correct the name.")
             if name not in self.manifest.obs_columns:
                 values = self.codes(codes[name], first, last)
-                found[name] = np.asarray(self.groups)[values] if codes[name] == "group" else values
+                columns[name] = np.asarray(self.groups)[values] if codes[name] == "group" else values
             else:
                 values = self.read_array(self.manifest.obs_columns[name], slice(first, last))
-                found[name] = decode(values, self.manifest.obs_types.get(name))
-        return found
+                columns[name] = decode(values, self.manifest.obs_types.get(name))
+        return columns
 
     def stored_columns(self) -> dict[str, Any]:
         """Return the columns of `obs` as they are stored.
@@ -170,9 +170,10 @@ class StoredSamples(OpenedStore):
     @cached_property
     def code_columns(self) -> dict[str, str]:
         """Columns of the sample metadata in which the groups, sequences and times are, by `code_names`."""
-        taken = set(self.manifest.obs_columns)
+        reserved = set(self.manifest.obs_columns)
         return {
-            name: self.manifest.code_columns.get(name) or free_name(name, taken) for name in self.code_names
+            name: self.manifest.code_columns.get(name) or free_name(name, reserved)
+            for name in self.code_names
         }
 
     def codes(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:

@@ -227,14 +227,14 @@ class SparseArrays(ViewArrays):
         codes = np.zeros(n_rows, np.uint8)
         if missing is not None:
             for row in np.flatnonzero(missing.any(axis=1) & ~missing.all(axis=1)):
-                known = np.packbits(missing[row]).tobytes()
-                codes[row] = self._patterns.setdefault(known, len(self._patterns) + 1)
+                pattern = np.packbits(missing[row]).tobytes()
+                codes[row] = self._patterns.setdefault(pattern, len(self._patterns) + 1)
         return codes
 
     def finish(self) -> None:
         """Write the row pointers, which other readers need, and the sets of missing features."""
         if self._patterns:
-            packed = np.array([np.frombuffer(known, np.uint8) for known in self._patterns])
+            packed = np.array([np.frombuffer(pattern, np.uint8) for pattern in self._patterns])
             self._write_patterns(np.unpackbits(packed, axis=1, count=self.n_features).astype(bool))
         pointers = self._create("indptr", np.dtype(np.int64), self.n_rows + 1, ROW_POINTERS, "row_pointer")
         pointers[:] = self._starts

@@ -97,8 +97,8 @@ def prepare(
     view: ViewSource, names: RowNames, block_rows: int, drop_empty: bool
 ) -> tuple[ViewSource, Survey | None]:
     """Read a view once before it is written, where its type on disk cannot be known otherwise."""
-    known = view.kind is not None and not (view.kind.by_size or drop_empty or view.layout == "sparse")
-    if known or (view.kind is not None and view.kind.coded):
+    kind_is_final = view.kind is not None and not (view.kind.by_size or drop_empty or view.layout == "sparse")
+    if kind_is_final or (view.kind is not None and view.kind.coded):
         return view, None
     rounding = view.kind is None or view.kind.rounded
     survey = Survey(view.features.size, rounding=rounding, signed_zeros=view.layout == "sparse")
@@ -114,12 +114,12 @@ def prepare(
             f"view {view.name!r}: {pluralize(int(empty.sum()), 'feature')} without any observed value left "
             f"out ({checks.join_names(view.features[empty])})"
         )
-        kept, read = np.flatnonzero(~empty), view.read
-        about = None if view.about is None else view.about.iloc[kept]
+        columns, read = np.flatnonzero(~empty), view.read
+        about = None if view.about is None else view.about.iloc[columns]
         view = replace(
             view,
-            features=view.features[kept],
-            read=lambda start, stop: read(start, stop)[:, kept],
+            features=view.features[columns],
+            read=lambda start, stop: read(start, stop)[:, columns],
             about=about,
         )
     return view, survey
@@ -148,7 +148,7 @@ def choose_layout(
         When the view cannot be stored sparse, and is to be.
     """
     assert view.kind is not None
-    wanted = view.layout == "sparse"
+    is_requested = view.layout == "sparse"
     reason = ""
     if not view.kind.is_values:
         reason = "of a view that is an input"
@@ -156,12 +156,12 @@ def choose_layout(
         reason = f"of a view with {view.split.aux}"
     elif survey is not None and len(survey.patterns) > MOST_PATTERNS:
         reason = "of a view with missing entries that differ from row to row"
-    if wanted and reason:
+    if is_requested and reason:
         expected = f"values, and at most {MOST_PATTERNS} sets of features that are missing together"
         remedy = f"Leave it out, or name layout={{{view.name!r}: 'dense'}}."
         raise InputError("layout", f"sparse, {reason} ({view.name!r})", expected, remedy)
-    if wanted or view.layout == "dense" or reason or survey is None or not view.kind.by_size:
-        return "sparse" if wanted else "dense"
+    if is_requested or view.layout == "dense" or reason or survey is None or not view.kind.by_size:
+        return "sparse" if is_requested else "dense"
     sparse = (
         survey.most_nonzero * (column_type(view.features.size).itemsize + dtype.itemsize) + 4 * block_rows
     )
@@ -198,7 +198,7 @@ class ViewWriter:
             LevelCounts(n_features) if self.kind.coded else Survey(n_features, rounding=self.kind.rounded)
         )
         largest = None if survey is None else float(survey.maximum.max())
-        self.dtype = self.kind.stored(n_features - 1 if self.kind.coded else largest)
+        self.dtype = self.kind.storage_dtype(n_features - 1 if self.kind.coded else largest)
         self.compressed = False
         if self.kind.is_values:
             probe = self._probe() if survey is None else survey
@@ -224,12 +224,12 @@ class ViewWriter:
 
     def _probe(self) -> Survey:
         """Return statistics of the first, middle and last block."""
-        n_rows, seen = self.names.n_rows, Survey(self.source.features.size)
+        n_rows, survey = self.names.n_rows, Survey(self.source.features.size)
         n_blocks = -(-n_rows // self.block_rows)
         for number in sorted({0, n_blocks // 2, n_blocks - 1}):
             start = number * self.block_rows
-            seen.update(self.source.read(start, min(start + self.block_rows, n_rows)))
-        return seen
+            survey.update(self.source.read(start, min(start + self.block_rows, n_rows)))
+        return survey
 
     def write(self, number: int, values: NDArray[Any]) -> NDArray[np.bool_]:
         """Write one raw block; return which of its rows have an observed entry, (B,)."""
@@ -260,12 +260,12 @@ class ViewWriter:
         """Return single entries far from all others of their feature, and warn of them."""
         if not self.kind.is_values:
             return []
-        found = [
+        outliers = [
             Outlier(str(self.names.part(row, row + 1)[0]), str(self.source.features[feature]), *numbers)
             for row, feature, *numbers in survey.alone()
         ]
-        checks.warn_of_outliers(self.source.name, found)
-        return found
+        checks.warn_of_outliers(self.source.name, outliers)
+        return outliers
 
     def _columns(self, places: NDArray[np.intp]) -> Iterator[NDArray[Any]]:
         """Yield the raw values of some features, a block at a time."""
@@ -288,10 +288,12 @@ class ViewWriter:
         else:
             checks.check_survey(source.name, self.kind, survey, source.features)
             low, high = survey.minimum, survey.maximum
-            told = set[float]()
+            reported = set[float]()
             if (self.kind.name, source.likelihood_from) == ("gaussian", "guessed"):
-                told = warn_of_negatives(source.name, self.names, source.features, survey, self._columns)
-            warn_of_codes(f"view {source.name!r}", source.features, low, high, self._columns, told=told)
+                reported = warn_of_negatives(source.name, self.names, source.features, survey, self._columns)
+            warn_of_codes(
+                f"view {source.name!r}", source.features, low, high, self._columns, reported=reported
+            )
             recoded = self.kind.recoded(survey)
             outliers = self._outliers(survey)
             location = survey.location if self.kind.rounded else ()
@@ -343,12 +345,12 @@ def write_columns(
 ) -> dict[str, tuple[str, str, dict[str, Any] | None]]:
     """Write the columns of a table into a group; return name of the array, digest and type of each."""
     group, names = parent.create_group(folder), node_names(map(str, frame.columns))
-    written = dict[str, tuple[str, str, dict[str, Any] | None]]()
+    records = dict[str, tuple[str, str, dict[str, Any] | None]]()
     for column in frame.columns:
         (values, type_), name = encode(frame[column]), str(column)
         write_array(group, names[name], values, (dim,), long_name=name)
-        written[name] = names[name], digest_column(values), type_
-    return written
+        records[name] = names[name], digest_column(values), type_
+    return records
 
 
 def write_array(group: Any, name: str, values: Any, dims: tuple[str, ...], **attributes: Any) -> None:

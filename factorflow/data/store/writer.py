@@ -117,10 +117,10 @@ def write_store(
     if attributes:
         write_attributes(root, attributes)
     codes = write_codes(root, columns, block_rows)
-    written = _write_columns(root, columns, codes)
-    named = None if names.given is None else digest_names(names.given)
+    columns_written = _write_columns(root, columns, codes)
+    names_digest = None if names.stored is None else digest_names(names.stored)
     fingerprint = combine(
-        n_rows, block_rows, named, codes.digests, codes.joined, columns.groups, finished, design
+        n_rows, block_rows, names_digest, codes.digests, codes.joined, columns.groups, finished, design
     )
     manifest = Manifest(
         n_rows=n_rows,
@@ -128,15 +128,15 @@ def write_store(
         views=tuple(entry for entry, *_ in finished),
         groups=columns.groups,
         n_sequences=columns.n_sequences,
-        named=names.given is not None,
+        named=names.stored is not None,
         group_sizes=codes.group_sizes,
-        obs_columns={name: array for name, (array, *_) in written.items()},
+        obs_columns={name: array for name, (array, *_) in columns_written.items()},
         fingerprint=fingerprint,
         created_by=_program(),
         design=design,
         code_columns=_code_columns(columns),
-        obs_digests={name: digest for name, (_, digest, _) in written.items()},
-        obs_types={name: type_ for name, (*_, type_) in written.items() if type_ is not None},
+        obs_digests={name: digest for name, (_, digest, _) in columns_written.items()},
+        obs_types={name: type_ for name, (*_, type_) in columns_written.items() if type_ is not None},
     )
     root.attrs.update(manifest.attributes())
     write_manifest(directory)
@@ -177,14 +177,14 @@ def _write_columns(
     root: Any, columns: Columns, codes: WrittenCodes
 ) -> dict[str, tuple[str, str, dict[str, Any] | None]]:
     """Write names, codes and metadata of rows; return path, digest and type of each metadata column."""
-    if columns.names.given is not None:
-        write_array(root, "obs", columns.names.given, ("obs",))
+    if columns.names.stored is not None:
+        write_array(root, "obs", columns.names.stored, ("obs",))
     if columns.n_sequences:
         write_array(root, "joined", codes.joined, ("block",))
     if columns.obs is None:
         return {}
-    found = write_columns(root, METADATA, columns.obs, "obs")
-    return {name: (f"{METADATA}/{array}", digest, type_) for name, (array, digest, type_) in found.items()}
+    records = write_columns(root, METADATA, columns.obs, "obs")
+    return {name: (f"{METADATA}/{array}", digest, type_) for name, (array, digest, type_) in records.items()}
 
 
 def _code_columns(columns: Columns) -> dict[str, str]:
@@ -195,10 +195,10 @@ def _code_columns(columns: Columns) -> dict[str, str]:
     """
     from pandas import factorize
 
-    found, given = dict[str, str](), {} if columns.obs is None else dict(columns.obs.items())
-    by_name = {str(name): column for name, column in given.items()}
+    nodes, obs = dict[str, str](), {} if columns.obs is None else dict(columns.obs.items())
+    by_name = {str(name): column for name, column in obs.items()}
     for code, read in columns.codes.items():
-        found[code] = code
+        nodes[code] = code
         if code not in by_name:
             continue
         codes, own = read(0, columns.names.n_rows), encode(by_name[code])[0]
@@ -207,10 +207,10 @@ def _code_columns(columns: Columns) -> dict[str, str]:
             own = factorize(own)[0]
         if np.array_equal(np.asarray(own).astype(str), np.asarray(labels).astype(str)):
             continue
-        found[code] = free_name(code, set(by_name))
+        nodes[code] = free_name(code, set(by_name))
         what = {"group": "the groups", "sequence": "the numbers of sequences", "time": "rows of sequences"}
-        checks.warn(f"obs has a column {code!r} of its own: {what[code]} are in the column {found[code]!r}")
-    return found
+        checks.warn(f"obs has a column {code!r} of its own: {what[code]} are in the column {nodes[code]!r}")
+    return nodes
 
 
 def _program() -> str:

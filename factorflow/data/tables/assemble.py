@@ -174,12 +174,12 @@ class Table:
 
     # Cells
 
-    def _merge(self, given: ReadNumbers, folder: Path) -> Cells:
+    def _merge(self, numbers: ReadNumbers, folder: Path) -> Cells:
         return merge(
             [self._codes(column) for column in self.terms.variables],
             [len(self.levels[column].names) for column in self.terms.variables],
             self._numbers(self.terms.response),
-            given,
+            numbers,
             self.spooled.n_rows,
             folder,
             counts=self._counts,

@@ -207,8 +207,8 @@ def _encode_dataset(
     levels: Mapping[str, Sequence[str]],
     unseen: dict[str, dict[str, None]],
 ) -> Iterator[Block]:
-    given = [view for view in (design.exposure, design.offset, *design.linear) if view is not None]
-    absent = [view for view in (*unseen, *given) if view not in dataset.views]
+    roles = [view for view in (design.exposure, design.offset, *design.linear) if view is not None]
+    absent = [view for view in (*unseen, *roles) if view not in dataset.views]
     if absent and not (absent == [design.exposure] and not parse(design.formula).offsets):
         raise InputError(
             f"views of {dataset.path}",
@@ -220,7 +220,7 @@ def _encode_dataset(
     for number in range(dataset.n_blocks):
         block = dataset.block(number)
         data: Arrays = {design.response: np.full((block.n_rows, 1), np.nan, np.float32)}
-        data |= {view: block.data[view] for view in (design.response, *given) if view in block.data}
+        data |= {view: block.data[view] for view in (design.response, *roles) if view in block.data}
         for view, (ours, theirs) in places.items():
             codes = block.data[view]
             matched = KINDS["categorical"].reindex(codes, ours, theirs, len(levels[view]))

@@ -81,8 +81,8 @@ def _text(path: Path, table_format: TableFormat) -> TableSource:
             [where[name] for name in labels], [where[name] for name in numbers], labels=True
         )
         odd = dict[str, set[str]]()
-        named = (batch.rename_columns([*labels, *numbers]) for batch in batches)
-        for piece in arrow_pieces(named, str(path)):
+        renamed = (batch.rename_columns([*labels, *numbers]) for batch in batches)
+        for piece in arrow_pieces(renamed, str(path)):
             yield replace(piece, labels=partial(_without_missing, piece, odd))
         if odd and not table.dialect.row_names:  # R writes NA where a label is missing
             words = sorted(set().union(*odd.values()))
@@ -96,8 +96,8 @@ def _text(path: Path, table_format: TableFormat) -> TableSource:
 
 def _without_missing(piece: Piece, odd: dict[str, set[str]], name: str) -> tuple[NDArray[Any], list[Any]]:
     """Return the labels of a piece of text without blanks around them; None is a missing one."""
-    codes, written = piece.labels(name)
-    stripped = [label.strip() for label in written]
+    codes, labels = piece.labels(name)
+    stripped = [label.strip() for label in labels]
     if words := {label for label in stripped if label in MISSING_TEXTS and label}:
         odd.setdefault(name, set()).update(words)
     return codes, [None if label in MISSING_TEXTS else label for label in stripped]
@@ -120,7 +120,7 @@ def _parquet(path: Path) -> TableSource:
 def _arrow_file(path: Path) -> TableSource:
     import pyarrow as pa
 
-    def opened(stream: Any) -> Any:
+    def open_arrow(stream: Any) -> Any:
         try:
             return pa.ipc.open_file(stream)
         except pa.ArrowInvalid:
@@ -128,13 +128,13 @@ def _arrow_file(path: Path) -> TableSource:
             return pa.ipc.open_stream(stream)
 
     def batches() -> Iterator[Any]:
-        with pa.memory_map(str(path)) as stream, opened(stream) as reader:
+        with pa.memory_map(str(path)) as stream, open_arrow(stream) as reader:
             if hasattr(reader, "num_record_batches"):
                 yield from (reader.get_batch(i) for i in range(reader.num_record_batches))
             else:
                 yield from reader
 
-    with pa.memory_map(str(path)) as stream, opened(stream) as reader:
+    with pa.memory_map(str(path)) as stream, open_arrow(stream) as reader:
         schema = reader.schema
     return TableSource(
         tuple(schema.names),

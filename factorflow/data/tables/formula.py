@@ -71,8 +71,8 @@ class Terms:
     @property
     def numbers(self) -> tuple[str, ...]:
         """Columns of numbers besides the response."""
-        named = [column for group in self.linear for column in group.columns if column is not None]
-        return tuple(dict.fromkeys([*(offset.column for offset in self.offsets), *named]))
+        columns = [column for group in self.linear for column in group.columns if column is not None]
+        return tuple(dict.fromkeys([*(offset.column for offset in self.offsets), *columns]))
 
 
 def parse(formula: str) -> Terms:
@@ -182,7 +182,7 @@ def _call(expr: str) -> str | Offset | Linear:
             return Offset(exposure, log)
     if name == "linear":
         ones = [isinstance(part, ast.Constant) and part.value == 1 for part in arguments]
-        if all(one or named is not None for one, named in zip(ones, columns, strict=True)):
+        if all(one or variable is not None for one, variable in zip(ones, columns, strict=True)):
             return _linear(expr, columns)
     raise refused
 

@@ -128,7 +128,7 @@ def merge(
     codes: Sequence[ReadCodes],
     n_levels: Sequence[int],
     response: ReadNumbers,
-    given: ReadNumbers,
+    numbers: ReadNumbers,
     n_rows: int,
     folder: Path,
     *,
@@ -142,7 +142,7 @@ def merge(
         By variable: (start, stop) -> (stop - start,) codes.
     n_levels : sequence of int
         By variable.
-    response, given : callable
+    response, numbers : callable
         (start, stop) -> responses, and exposures (counts) or offsets.
     n_rows : int
         Rows of the table (N).
@@ -160,7 +160,7 @@ def merge(
         words = packing.pack([read(start, stop) for read in codes])
         rows: Columns = dict(zip(packing.names, words, strict=True))
         rows["n"] = np.ones(stop - start, np.int64)
-        rows |= {"y": response(start, stop), "given": given(start, stop)}
+        rows |= {"y": response(start, stop), "given": numbers(start, stop)}
         rows |= {} if counts else {"within": np.zeros(stop - start)}
         constant += _log_constant(rows) if counts else 0.0
         runs.append(write_columns(_combine_cells(rows, packing), folder / f"{len(runs)}.run"))
@@ -214,10 +214,10 @@ def _sums(rows: Columns, starts: NDArray[np.intp]) -> Columns:
 def _moments(rows: Columns, starts: NDArray[np.intp]) -> Columns:
     """Merge means and sums of squares (Chan, Golub and LeVeque 1979)."""
     n = np.add.reduceat(rows["n"], starts)
-    y, given = (np.add.reduceat(rows["n"] * rows[name], starts) / n for name in ("y", "given"))
-    mean = np.repeat(y - given, np.diff(np.append(starts, rows["n"].size)))
+    y, exposure = (np.add.reduceat(rows["n"] * rows[name], starts) / n for name in ("y", "given"))
+    mean = np.repeat(y - exposure, np.diff(np.append(starts, rows["n"].size)))
     between = rows["n"] * (rows["y"] - rows["given"] - mean) ** 2
-    return {"n": n, "y": y, "given": given, "within": np.add.reduceat(rows["within"] + between, starts)}
+    return {"n": n, "y": y, "given": exposure, "within": np.add.reduceat(rows["within"] + between, starts)}
 
 
 def _log_constant(rows: Columns) -> float:

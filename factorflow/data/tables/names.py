@@ -34,15 +34,15 @@ def name_views(terms: Terms, *, quiet: bool = False) -> Names:
     Names of the store (``group``, ``time``, ...) and of the roles (``exposure``, ...) are adapted, with a
     warning unless ``quiet``. A group of columns is called by their names, joined.
     """
-    taken = {EXPOSURE, OFFSET, WEIGHT, WITHIN}
+    reserved = {EXPOSURE, OFFSET, WEIGHT, WITHIN}
 
-    def view(wanted: str) -> str:
-        name = usable_name(wanted)
-        while name in taken:
+    def view(preferred: str) -> str:
+        name = usable_name(preferred)
+        while name in reserved:
             name = f"view_{name}"
-        taken.add(name)
-        if name != wanted and not quiet:
-            warn(f"column {wanted!r} becomes the view {name!r}: views cannot have that name")
+        reserved.add(name)
+        if name != preferred and not quiet:
+            warn(f"column {preferred!r} becomes the view {name!r}: views cannot have that name")
         return name
 
     response = view(terms.response)

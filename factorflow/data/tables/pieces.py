@@ -61,9 +61,9 @@ class TableSource:
     read: Callable[[Sequence[str], Sequence[str]], Iterator[Piece]]
     ordered: Callable[[str], bool]
 
-    def check(self, wanted: Sequence[str]) -> None:
+    def check(self, columns: Sequence[str]) -> None:
         """Refuse columns that are not there, or there twice."""
-        absent = [name for name in wanted if name not in self.columns]
+        absent = [name for name in columns if name not in self.columns]
         if absent:
             raise InputError(
                 "formula",
@@ -71,7 +71,7 @@ class TableSource:
                 f"columns among {', '.join(self.columns[:20])}{', ...' if len(self.columns) > 20 else ''}",
                 "Check the spelling; names with spaces or signs stand in backticks.",
             )
-        twice = [name for name in wanted if self.columns.count(name) > 1]
+        twice = [name for name in columns if self.columns.count(name) > 1]
         if twice:
             raise InputError("columns", ", ".join(twice), "every name once", "Rename one of them.")
 

@@ -37,13 +37,13 @@ COUNTED = 64
 
 
 @lru_cache
-def most_merged(n_blocks: int, n_groups: int) -> int:
+def max_merged_nodes(n_blocks: int, n_groups: int) -> int:
     """Return the nodes of the merge tree that one task merges at most, of so many groups or of fewer."""
-    most = max(_most_merged(cut_aligned(n_blocks, n)) for n in range(1, min(n_groups, COUNTED) + 1))
+    most = max(_max_merged_nodes(cut_aligned(n_blocks, n)) for n in range(1, min(n_groups, COUNTED) + 1))
     return most if n_groups <= COUNTED else max(most, 2 * n_blocks.bit_length())
 
 
-def _most_merged(runs: Sequence[range]) -> int:
+def _max_merged_nodes(runs: Sequence[range]) -> int:
     most = 0
     for step in merge_steps(runs):
         most = max(most, *(sum(n_nodes(runs[i]) for i in merge.run) for merge in step))
@@ -91,9 +91,9 @@ def assign_groups(n_groups: int, slots: Sequence[str], before: Sequence[str] = (
 
 def _interleave_workers(slots: Sequence[str]) -> list[str]:
     """Return the slots with every worker once before any worker twice."""
-    seen: Counter[str] = Counter()
+    n_of_host: Counter[str] = Counter()
     order = []
     for address in slots:
-        seen[address] += 1
-        order.append((seen[address], address))
+        n_of_host[address] += 1
+        order.append((n_of_host[address], address))
     return [address for _, address in sorted(order, key=lambda slot: slot[0])]

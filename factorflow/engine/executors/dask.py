@@ -145,8 +145,8 @@ class DaskExecutor:
         self, files: tuple[str, ...] = (), datasets: tuple[str, ...] = ()
     ) -> dict[str, WorkerInfo]:
         """Return `WorkerInfo` of each worker by address; paths as for `worker_info`."""
-        found: dict[str, WorkerInfo] = self._client.run(worker_info, files, datasets)
-        return found
+        infos: dict[str, WorkerInfo] = self._client.run(worker_info, files, datasets)
+        return infos
 
     def check_paths(self, *paths: str) -> None:
         """Refuse workers that do not see a path of this machine, now and when they join later.

@@ -128,11 +128,11 @@ def compare_environments(client: Client) -> Environment:
     return *versions.items(), ("processor", "".join(set(processors.values())))
 
 
-def _differences(found: Mapping[str, str], expected: Mapping[str, str], where: str) -> list[str]:
+def _differences(others: Mapping[str, str], expected: Mapping[str, str], where: str) -> list[str]:
     return [
-        f"{name} {found.get(name)} on {where}, {value} {'elsewhere' if name == 'processor' else 'here'}"
+        f"{name} {others.get(name)} on {where}, {value} {'elsewhere' if name == 'processor' else 'here'}"
         for name, value in expected.items()
-        if found.get(name) != value
+        if others.get(name) != value
     ]
 
 

@@ -113,8 +113,8 @@ class Compare(Sweep[Globals, Local, ComparisonStats]):
             return np.full(len(own), np.nan)
         mean, variance = moments(settings, block, local, globals_, step)
         piece, few = _first_rows(block, self.n_rows), slice(0, self.n_rows)
-        begun = _gaussians(family, mean[few], variance[few])
-        rows = fit_local(settings, family, self.n_steps, piece, begun, globals_, replace(step, count=0))
+        start = _gaussians(family, mean[few], variance[few])
+        rows = fit_local(settings, family, self.n_steps, piece, start, globals_, replace(step, count=0))
         return self._bound(family, piece, rows, globals_, step)[0]
 
     def _bound(
@@ -142,8 +142,8 @@ class Compare(Sweep[Globals, Local, ComparisonStats]):
         n = stats.n_rows
         bound, excess = stats.bound / n, stats.excess / n
         error = np.sqrt(np.maximum(stats.square / n - excess**2, 0.0) / n)
-        rest = rest_of_bound(self.settings, globals_, stats.own, step_at(step, EVALUATION))
-        bound[FAMILIES.index(self.settings.coupling)] += rest / self.settings.n_rows
+        remaining_terms = rest_of_bound(self.settings, globals_, stats.own, step_at(step, EVALUATION))
+        bound[FAMILIES.index(self.settings.coupling)] += remaining_terms / self.settings.n_rows
         return replace(globals_, comparison=np.stack([bound, error], axis=1)), {}
 
 

@@ -115,8 +115,8 @@ def _view_variables(view: View) -> list[Variable]:
     for part, (dims, doc) in DECODER.items():
         if view.likelihood == "bernoulli" and part.startswith("log_variance"):
             continue
-        key, named = decoder(view.name, part), tuple(dim or feature for dim in dims)
-        out.append(Variable(f"decoder_{part}_{view.name}", named, doc, _value(key)))
+        key, dim_names = decoder(view.name, part), tuple(dim or feature for dim in dims)
+        out.append(Variable(f"decoder_{part}_{view.name}", dim_names, doc, _value(key)))
     if view.likelihood == "gaussian":
         for word, doc in FIXED.items():
             out.append(Variable(f"{word}_{view.name}", (feature,), doc, _standardisation_of(word, view.name)))

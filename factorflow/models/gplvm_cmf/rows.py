@@ -41,8 +41,10 @@ def standardise(
     """Return the values of a view less their mean, over their standard deviation; 0 where missing."""
     values = on_host(block.data[view])
     gaussian = next(v for v in settings.views if v.name == view).likelihood == "gaussian"
-    seen = (values == values) if gaussian else (values >= 0)
-    return np.where(seen, (np.where(seen, values, 0.0) - fixed.location[view]) / fixed.scale[view], 0.0)
+    observed = (values == values) if gaussian else (values >= 0)
+    return np.where(
+        observed, (np.where(observed, values, 0.0) - fixed.location[view]) / fixed.scale[view], 0.0
+    )
 
 
 def standardised_inputs(
@@ -105,8 +107,8 @@ def convert_rows(
     """
     if family == "gp" and not settings.learns_inputs:
         return None
-    wanted = {"gp": "inputs", "mean_field": "log_sd", "full": "factor"}[family]
-    if local is not None and wanted in local.values:
+    parameter = {"gp": "inputs", "mean_field": "log_sd", "full": "factor"}[family]
+    if local is not None and parameter in local.values:
         return local
     if local is None or "mean" not in local.values:
         local = initialize_rows(settings, block, globals_.fixed, step)

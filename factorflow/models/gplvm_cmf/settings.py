@@ -141,7 +141,7 @@ def check_torch() -> None:
 
 
 def check_meta(
-    meta: Meta, given: tuple[str, ...], n_inputs: int | None, n_factors: int
+    meta: Meta, names: tuple[str, ...], n_inputs: int | None, n_factors: int
 ) -> tuple[tuple[View, ...], int]:
     """Return the views that are explained, and the number of inputs (R); refuse what does not suit.
 
@@ -150,19 +150,19 @@ def check_meta(
     InputError
         When a view is of a kind that the model does not know, or an input is not a covariate.
     """
-    known = {view.name: view for view in meta.views}
-    for name in given:
-        if name not in known or known[name].likelihood != "covariate":
+    views_by_name = {view.name: view for view in meta.views}
+    for name in names:
+        if name not in views_by_name or views_by_name[name].likelihood != "covariate":
             covariates = ", ".join(v.name for v in meta.views if v.likelihood == "covariate")
             raise InputError(
                 "given",
-                f"{name} ({known[name].likelihood})" if name in known else name,
+                f"{name} ({views_by_name[name].likelihood})" if name in views_by_name else name,
                 f"covariate views: {covariates or 'the dataset has none'}",
                 "Write the dataset with the inputs as a view of kind 'covariate': inputs.",
             )
     views = []
     for view in meta.views:
-        if view.name in given:
+        if view.name in names:
             continue
         if view.likelihood not in ("gaussian", "bernoulli"):
             raise InputError(
@@ -174,9 +174,9 @@ def check_meta(
         views.append(View(view.name, view.likelihood, view.n_features, view.location))
     if not views:
         raise InputError("views", "a view of inputs", "a Gaussian or Bernoulli view", "Add one.")
-    width = sum(known[name].n_features for name in given)
-    if given and n_inputs not in (None, width):
+    width = sum(views_by_name[name].n_features for name in names)
+    if names and n_inputs not in (None, width):
         raise InputError(
-            "n_inputs", n_inputs, f"{width}, the columns of {', '.join(given)}", "Leave it out: X is given."
+            "n_inputs", n_inputs, f"{width}, the columns of {', '.join(names)}", "Leave it out: X is given."
         )
-    return tuple(views), width if given else n_inputs or n_factors
+    return tuple(views), width if names else n_inputs or n_factors

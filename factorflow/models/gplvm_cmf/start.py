@@ -94,9 +94,9 @@ class MomentsSweep(Sweep[Globals, None, Moments]):
         kinds = {view.name: view.likelihood for view in settings.views}
         about = _locations(settings)
         for name, x in _as_floats(settings, block):
-            seen = (x >= 0) if kinds.get(name) == "bernoulli" else (x == x)
-            x = np.where(seen, x - about.get(name, 0.0), 0.0)
-            sums.append((name, seen.sum(0).astype(float), x.sum(0), (x * x).sum(0)))
+            observed = (x >= 0) if kinds.get(name) == "bernoulli" else (x == x)
+            x = np.where(observed, x - about.get(name, 0.0), 0.0)
+            sums.append((name, observed.sum(0).astype(float), x.sum(0), (x * x).sum(0)))
         return None, Moments(*({name: parts[i] for name, *parts in sums} for i in range(3)))
 
     def update(self, globals_: Globals, stats: Moments, step: Step) -> tuple[Globals, Info]:
@@ -212,10 +212,10 @@ class DirectionsSweep(Sweep[Globals, Local, Directions]):
         m, variance = rows.values["mean"], (factor_of(rows) ** 2).sum(2)
         z = _draw_scores(settings, block, rows, step)
         at = z if settings.learns_inputs else standardised_inputs(settings, block, globals_.fixed)
-        wanted = spread_rows(settings.n_inducing, settings.n_rows) - block.start
-        mine = (wanted >= 0) & (wanted < block.n_rows)
+        rows_here = spread_rows(settings.n_inducing, settings.n_rows) - block.start
+        mine = (rows_here >= 0) & (rows_here < block.n_rows)
         chosen = np.zeros((settings.n_inducing, at.shape[1]))
-        chosen[mine] = at[wanted[mine]]
+        chosen[mine] = at[rows_here[mine]]
         return local, Directions(m.sum(0), m.T @ m, variance.sum(0), chosen)
 
     def update(self, globals_: Globals, stats: Directions, step: Step) -> tuple[Globals, Info]:

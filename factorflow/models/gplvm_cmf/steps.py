@@ -97,8 +97,8 @@ class Reduce(Sweep[Globals, Local, Values]):
         noise = noise_of_inducing(self.settings, step, self.settings.draws)
         assert stats.gram is not None
         assert stats.shift is not None
-        found = passes.cotangents(self.settings, globals_.values, noise, stats.gram, stats.shift)
-        return replace(globals_, pending=found), {}
+        cotangents = passes.cotangents(self.settings, globals_.values, noise, stats.gram, stats.shift)
+        return replace(globals_, pending=cotangents), {}
 
 
 @dataclass(frozen=True)
@@ -153,13 +153,13 @@ class Descend(Sweep[Globals, Local, Gradients]):
             gradients |= {name: gradients[name] + more for name, more in pending.values.items()}
         n = float(self.settings.n_rows)  # a bound a row: Adam does not mind, but its least denominator does
         gradients = {name: gradient / n for name, gradient in gradients.items()}
-        taken = {name: float(globals_.steps.get(name, 0.0)) for name in gradients}
+        step_sizes = {name: float(globals_.steps.get(name, 0.0)) for name in gradients}
         rate = self._rate(self.settings.rate, step)
         shares = {name: SLOWLY if self._moves_all(name) else 1.0 for name in gradients}
         values, first, second = optimise.ascend(
-            globals_.values, globals_.first, globals_.second, gradients, taken, rate, shares
+            globals_.values, globals_.first, globals_.second, gradients, step_sizes, rate, shares
         )
-        steps = dict(globals_.steps) | {name: np.array(n + 1.0) for name, n in taken.items()}
+        steps = dict(globals_.steps) | {name: np.array(n + 1.0) for name, n in step_sizes.items()}
         moved = replace(globals_, values=values, first=first, second=second, steps=steps, pending=None)
         return moved, {"objective": bound}
 

@@ -92,8 +92,8 @@ def energy_groups(sources: Float64[np.ndarray, "n r"], size: int) -> Int[np.ndar
             i, j = np.unravel_index(int(among.argmax()), among.shape)
             group = [left[i], left[j]]
         while len(group) < min(size, len(left)):
-            rest = [k for k in left if k not in group]
-            group.append(rest[int(related[np.ix_(rest, group)].mean(axis=1).argmax())])
+            remaining = [k for k in left if k not in group]
+            group.append(remaining[int(related[np.ix_(remaining, group)].mean(axis=1).argmax())])
         order += group
         left = [k for k in left if k not in group]
     return np.array(order)

@@ -126,7 +126,7 @@ class Learning(Sweep[Globals, L, Stats]):
         }
         if self.learn_relevance:
             relevance = np.minimum(size * by**2 / squares, MOST_RELEVANCE)
-        seen = globals_.edges.values
+        edges = globals_.edges.values
         after = replace(
             globals_,
             weights={v: replace(w, mean=w.mean / by, variance=w.variance / by**2) for v, w in parts.items()},
@@ -136,7 +136,7 @@ class Learning(Sweep[Globals, L, Stats]):
             expected=expected,
             edges=Gather(
                 globals_.edges.numbers,
-                replace(seen, first_mean=seen.first_mean * by, last_mean=seen.last_mean * by),
+                replace(edges, first_mean=edges.first_mean * by, last_mean=edges.last_mean * by),
             ),
             unit=globals_.unit * by,
         )
@@ -297,8 +297,8 @@ def best_scale(
     size += dynamics[2] * moments.previous - 2.0 * dynamics[1] * moments.cross
     if fixed is None:
         return np.asarray(np.sqrt(n / size))
-    rest = n - n_features
-    return np.asarray(np.sqrt((rest + np.sqrt(rest**2 + 4.0 * size * fixed)) / (2.0 * size)))
+    n_others = n - n_features
+    return np.asarray(np.sqrt((n_others + np.sqrt(n_others**2 + 4.0 * size * fixed)) / (2.0 * size)))
 
 
 def scale_moments(moments: Moments, by: Float64[np.ndarray, " K"]) -> Moments:
@@ -335,9 +335,9 @@ def energy_of_states(settings: Settings, globals_: Globals, moments: Moments) ->
     energy += float(moments.starts @ np.log([1.0 - c.initial, c.initial]))
     added = globals_.dynamics - c.dynamics_prior
     data = dynamics_statistics(moments)
-    rest = data - added  # 0 right after the update of Lambda
+    difference = data - added  # 0 right after the update of Lambda
     energy += float((now.log_normaliser - _prior_normaliser(c.dynamics)).sum())
-    energy += float((-rest[0] * now.log + (rest[1:] * now.moments).sum(axis=0)).sum())
+    energy += float((-difference[0] * now.log + (difference[1:] * now.moments).sum(axis=0)).sum())
     k = c.n_columns
     energy -= 0.5 * k * moments.n_pairs * LOG_2PI
     energy -= 0.5 * k * moments.n_first * float(np.log(2.0 * np.pi * c.variance))

@@ -140,15 +140,17 @@ class RepeatedEnd(Sweep[Globals, State, Stats]):
         step: Step,
     ) -> tuple[Globals, Info]:
         """Note what lambda became of another one; then of itself, what share of that was left, and h."""
-        found = expectations(self.settings.choices.dynamics_prior + dynamics_statistics(stats.moments)).mean
+        mean_dynamics = expectations(
+            self.settings.choices.dynamics_prior + dynamics_statistics(stats.moments)
+        ).mean
         if step.count == 0:
-            return replace(globals_, expected=expectations(globals_.dynamics), missing=found), {}
+            return replace(globals_, expected=expectations(globals_.dynamics), missing=mean_dynamics), {}
         change = expectations(_displace_dynamics(globals_)).mean - globals_.expected.mean
         still = change == 0.0  # q(lambda) is a uniform prior
-        left = np.where(still, 0.0, globals_.missing - found) / np.where(still, 1.0, change)
-        seen = 1.0 - np.clip(left, 0.0, MOST_MISSING)
+        left = np.where(still, 0.0, globals_.missing - mean_dynamics) / np.where(still, 1.0, change)
+        share_observed = 1.0 - np.clip(left, 0.0, MOST_MISSING)
         scaled = 1.0 - _shared_with_scale(globals_.expected.mean, stats.moments)
-        return replace(globals_, missing=1.0 - seen * scaled, uncertain=dict(parts)), {}
+        return replace(globals_, missing=1.0 - share_observed * scaled, uncertain=dict(parts)), {}
 
 
 def _displace_dynamics(globals_: Globals) -> Float64[np.ndarray, "4 K"]:

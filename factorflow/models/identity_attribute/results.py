@@ -65,13 +65,13 @@ def compute_rows(settings: Settings, block: Block, local: Halves | Chains | None
     now = rescale_frames(settings, block, local or initialize_frames(settings, block, tables), tables)
     observed = settings.observed(block, tables.location, tables.scale)
     place = settings.place(block)
-    given = conditional_covariances(observed, place, tables)
+    covariances = conditional_covariances(observed, place, tables)
     x, a = (part.reshape(shape) for part in compute_means(now))
     b, on, off = now.present[:, :, None], now.on.reshape(shape), now.off.reshape(shape)
-    inner = np.einsum("mpqq->mpq", given.inverse)[given.which]
+    inner = np.einsum("mpqq->mpq", covariances.inverse)[covariances.which]
     alone = (1.0 / tables.precision)[place].reshape(shape)
     variance = b * inner + (1.0 - b) * alone + b * (1.0 - b) * (on - off) ** 2
-    return Rows(now.present, a, variance, x, compute_covariances(now, given))
+    return Rows(now.present, a, variance, x, compute_covariances(now, covariances))
 
 
 def variables(settings: Settings) -> tuple[Variable, ...]:
@@ -262,23 +262,23 @@ def one_step(
 
     c, n = settings.choices, len(first)
 
-    def joined(name: str) -> Array:
+    def concatenate(name: str) -> Array:
         return settings.concatenate_views({v.name: record[f"{name}_{v.name}"] for v in settings.views})
 
-    location = joined("intercept")
+    location = concatenate("intercept")
     y = np.concatenate([values[view.name] for view in settings.views], axis=1) - location
-    seen = np.isfinite(y).astype(np.float64)
+    observed = np.isfinite(y).astype(np.float64)
     dynamics = np.ascontiguousarray(record["dynamics"])
     present, density = np.empty((n, c.n_identities)), np.empty(n)
     mean = np.empty((n, c.n_identities, c.n_attributes))
     covariance = np.empty((*mean.shape, c.n_attributes))
     compile_scalar(filter_frames)(
-        np.where(seen > 0, y, 0.0),
-        seen,
+        np.where(observed > 0, y, 0.0),
+        observed,
         np.ascontiguousarray(first),
-        np.ascontiguousarray(joined("loadings")),
-        np.ascontiguousarray(joined("loadings_variance")),
-        np.ascontiguousarray(joined("precision")),
+        np.ascontiguousarray(concatenate("loadings")),
+        np.ascontiguousarray(concatenate("loadings_variance")),
+        np.ascontiguousarray(concatenate("precision")),
         np.ascontiguousarray(record["transition"]),
         c.initial,
         c.variance,

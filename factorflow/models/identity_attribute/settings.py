@@ -203,14 +203,17 @@ class Settings:
         y = xp.concat([xp.astype(values, np.float64) for values in views], axis=1)
         y -= device.move_beside(location, other)
         y /= device.move_beside(scale, other)
-        seen = whole = None
+        observed = whole = None
         n = np.full(self.n_features, float(block.n_rows))
         if not self.complete:
             there = xp.isfinite(y)
-            y, seen = xp.where(there, y, 0.0), xp.astype(there, np.float64)
-            whole, n = np.asarray(device.on_host(xp.all(there, axis=1))), device.on_host(xp.sum(seen, axis=0))
+            y, observed = xp.where(there, y, 0.0), xp.astype(there, np.float64)
+            whole, n = (
+                np.asarray(device.on_host(xp.all(there, axis=1))),
+                device.on_host(xp.sum(observed, axis=0)),
+            )
         total, squares = (device.on_host(xp.sum(part, axis=0)) for part in (y, y * y))
-        return ObservedBlock(y, seen, whole, n, total, squares)
+        return ObservedBlock(y, observed, whole, n, total, squares)
 
 
 def on_host(block: Block) -> Block:

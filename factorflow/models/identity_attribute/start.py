@@ -89,8 +89,8 @@ class LocationSweep(Sweep[Globals, None, ExtentStats]):
         """Add up moments of the block."""
         block, views = on_host(block), {}
         for view in self.settings.views:
-            y, seen = view.kind.fill_missing(block.data[view.name] - view.about())
-            views[view.name] = Extent(seen.sum(axis=0), y.sum(axis=0), (y**2).sum(axis=0))
+            y, observed = view.kind.fill_missing(block.data[view.name] - view.about())
+            views[view.name] = Extent(observed.sum(axis=0), y.sum(axis=0), (y**2).sum(axis=0))
         return None, ExtentStats(views)
 
     def update(self, globals_: Globals, stats: ExtentStats, step: Step) -> tuple[Globals, Info]:
@@ -166,14 +166,16 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
         variance = (frames**2).mean(axis=0) if len(frames) else np.ones(s.n_features)
         if len(frames) > 1 and variance.any():
             mixing = self._mixing(both, step)
-        rest = np.maximum(variance - (mixing**2).sum(axis=1), np.maximum(LEAST_NOISE * variance, 1e-3))
+        residual_variance = np.maximum(
+            variance - (mixing**2).sum(axis=1), np.maximum(LEAST_NOISE * variance, 1e-3)
+        )
         weights = {}
         for view in s.views:
             own, part = globals_.weights[view.name], s.slices[view.name]
             mean = mixing[part] / np.sqrt(PRESENCE)
             none = ~mixing.any(axis=0)  # components beyond the rank of the data: a little of the random ones
             mean[:, none] = 0.01 * own.mean[:, none]
-            weights[view.name] = _weights(mean, 1.0 / rest[part])
+            weights[view.name] = _weights(mean, 1.0 / residual_variance[part])
         return replace(globals_, weights=weights), {}
 
     def _mixing(self, both: Float64[np.ndarray, "n 2 D"], step: Step) -> Float64[np.ndarray, "D K"]:

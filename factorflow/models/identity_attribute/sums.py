@@ -46,23 +46,23 @@ def sums_by_view(
     everywhere = None
     for view in settings.views:
         part = settings.slices[view.name]
-        seen = None if observed.seen is None else observed.seen[:, part]
+        observed_here = None if observed.seen is None else observed.seen[:, part]
         packed = None
         if view.missing == "scattered":
-            assert seen is not None
+            assert observed_here is not None
             assert covariance is not None
-            packed = _packed_sums(seen, x, covariance)
+            packed = _packed_sums(observed_here, x, covariance)
         elif view.missing == "none":
             if everywhere is None:
                 everywhere = device.on_host(x.T @ x) + block_diagonal(spread)
             second[view.name] = everywhere
         else:
-            assert seen is not None
+            assert observed_here is not None
             assert covariance is not None
-            there = device.move_beside(np.flatnonzero(device.on_host(seen[:, 0]) > 0), y)
-            shown = x[there]
+            there = device.move_beside(np.flatnonzero(device.on_host(observed_here[:, 0]) > 0), y)
+            rows_shown = x[there]
             spread_there = device.on_host(xp.sum(covariance[there], axis=0))
-            second[view.name] = device.on_host(shown.T @ shown) + block_diagonal(spread_there)
+            second[view.name] = device.on_host(rows_shown.T @ rows_shown) + block_diagonal(spread_there)
         views[view.name] = ViewStats(
             n=observed.n[part],
             total=observed.total[part],
@@ -93,7 +93,7 @@ def unpack_bands(bands: Float64[np.ndarray, "Q K"]) -> Float64[np.ndarray, "P Q 
 
 
 def _packed_sums(
-    seen: Float64[Array, "B D"],
+    observed: Float64[Array, "B D"],
     x: Float64[Array, "B K"],
     covariance: Float64[Array, "B P Q Q"],
 ) -> Float64[np.ndarray, "D pairs"]:
@@ -104,12 +104,12 @@ def _packed_sums(
     own = (low[same] // q) * q**2 + (low[same] % q) * q + high[same] % q
     low, high, same, own = (device.move_beside(part, x) for part in (low, high, same, own))
     flat = xp.reshape(covariance, (len(x), -1))
-    total = device.move_beside(np.zeros((seen.shape[1], n_pairs(k))), x)
+    total = device.move_beside(np.zeros((observed.shape[1], n_pairs(k))), x)
     for start in range(0, len(x), CHUNK):
         part = slice(start, start + CHUNK)
         products = x[part][:, low] * x[part][:, high]
         products[:, same] += flat[part][:, own]
-        total += xp.asarray(seen[part].T, copy=True) @ products
+        total += xp.asarray(observed[part].T, copy=True) @ products
     return np.asarray(device.on_host(total))
 
 

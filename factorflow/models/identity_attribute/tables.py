@@ -98,12 +98,12 @@ def compute_tables(settings: Settings, globals_: Globals) -> Tables:
     """
     global _last
     g = globals_
-    given = [settings, *arrays((g.fixed, g.weights, g.transition, g.expected, g.unit))]
-    made_of, made = _last
-    if made is None or len(made_of) != len(given) or any(map(is_not, made_of, given)):
-        made = _compute_tables(settings, globals_)
-        _last = given, made
-    return replace(made, edges=g.edges, boundary=g.boundary)
+    inputs = [settings, *arrays((g.fixed, g.weights, g.transition, g.expected, g.unit))]
+    made_of, last_tables = _last
+    if last_tables is None or len(made_of) != len(inputs) or any(map(is_not, made_of, inputs)):
+        last_tables = _compute_tables(settings, globals_)
+        _last = inputs, last_tables
+    return replace(last_tables, edges=g.edges, boundary=g.boundary)
 
 
 _last: tuple[list[Any], Tables | None] = [], None

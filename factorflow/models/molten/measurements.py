@@ -108,11 +108,11 @@ class GaussianSweep(VariableSweep[Stats]):
         e = np.where(rows.weight > 0, rows.y - tables.reference, 0.0)
         means, seconds = tables.means, tables.squares
         if rows.groups:
-            found = [
+            statistics = [
                 _append_group_moments(self.settings, rows, m, s, k)
                 for m, s in zip(means, seconds, strict=True)
             ]
-            means, seconds = (np.stack(each) for each in zip(*found, strict=True))
+            means, seconds = (np.stack(each) for each in zip(*statistics, strict=True))
         x = rows.groups.get(self.variable_name)
         levels = {self.variable_name: self._level_sums(rows, e, means, seconds, k)} if x is None else {}
         group = None if x is None else group_sums(rows, self.variable, x, e, means, seconds, k)
@@ -130,11 +130,11 @@ class GaussianSweep(VariableSweep[Stats]):
     ) -> LevelSums:
         """Return the sums of a block for a categorical variable."""
         levels = range(*self.settings.starts[self.variable : self.variable + 2])
-        found = [
+        sums = [
             passes.moments(rows, e, m, square, self.variable, levels)
             for m, square in zip(means, seconds, strict=True)
         ]
-        vectors, cross = (np.stack(each, axis=-2) for each in zip(*found, strict=True))
+        vectors, cross = (np.stack(each, axis=-2) for each in zip(*sums, strict=True))
         of_levels, pairs = vectors[..., :k], np.moveaxis(cross, -2, 1)[..., :k, :k]
         return LevelSums(*(np.ascontiguousarray(x) for x in (*of_levels, pairs)))
 
@@ -160,11 +160,11 @@ class GaussianSweep(VariableSweep[Stats]):
             quadratic, strength = squares_of_group(m, v, sums, run)
             own, m, v = (sums.linear[run], sums.plain[run]), m[run], v[run]
         else:
-            found = stats.levels[axis]
-            own, h = (found.linear, found.plain), found.linear - beta * found.plain
-            m, v = _update_levels(levels.one[run], h, found, free, tau, noise)
+            level_sums = stats.levels[axis]
+            own, h = (level_sums.linear, level_sums.plain), level_sums.linear - beta * level_sums.plain
+            m, v = _update_levels(levels.one[run], h, level_sums, free, tau, noise)
             v = np.where(free[:, None, :], v, levels.two[run])
-            quadratic, strength = _sum_of_squares(m, v, found)
+            quadratic, strength = _sum_of_squares(m, v, level_sums)
         after = Levels(m, v, None, levels.seen[run])
         linear, plain = ((m * each).sum(axis=(0, 2)) for each in own)
         return after, FeatureSums(linear, plain, quadratic, strength, gaussian_totals(after, free))

@@ -139,8 +139,8 @@ def _additive(settings: Settings, name: str, moment: int, rows: slice | int) -> 
     """Return a function for the mean or variance of the additive part of a variable."""
 
     def find(g: Globals) -> Array:
-        found = _moment(settings, g, name, moment)
-        return found[rows, found.shape[1] - settings.n_additive + settings.names.index(name)]
+        variable = _moment(settings, g, name, moment)
+        return variable[rows, variable.shape[1] - settings.n_additive + settings.names.index(name)]
 
     return find
 
@@ -216,6 +216,6 @@ def exposures(settings: Settings, block: Block) -> Float64[Array, " B"]:
     """Return the exposure of every row; of a cell of a grid, the product of those of its levels."""
     out = covariate(block, settings.roles.exposure, 1.0)
     for name, _ in settings.roles.level_exposures or ():
-        known = settings.grid_exposure(name)
-        out = out * np.where(block.data[name] < 0, 1.0, known[block.data[name]])
+        exposure = settings.grid_exposure(name)
+        out = out * np.where(block.data[name] < 0, 1.0, exposure[block.data[name]])
     return out

@@ -189,7 +189,7 @@ def _multiply_levels(
 
 
 def select_observed(
-    seen: Float64[np.ndarray, " D"], free: Bool[np.ndarray, "D K"]
+    observed: Float64[np.ndarray, " D"], free: Bool[np.ndarray, "D K"]
 ) -> Bool[np.ndarray, "D K"]:
     """Return which learned entries belong to levels that have shown rows."""
-    return np.asarray(free & (seen > 0)[:, None])
+    return np.asarray(free & (observed > 0)[:, None])

@@ -165,16 +165,18 @@ class Settings:
         sizes = sorted(
             (self.size(name), g) for g, name in enumerate(self.names) if name not in self.roles.linear
         )
-        found: list[int] = []
+        axes: list[int] = []
         for (_, place), n_runs in zip(sizes, np.cumprod([float(size) for size, _ in sizes]), strict=True):
-            if n_runs <= MOST_RUNS and len(found) + 1 < max(self.n_variables, 2):
-                found.append(place)
-        return tuple(found)
+            if n_runs <= MOST_RUNS and len(axes) + 1 < max(self.n_variables, 2):
+                axes.append(place)
+        return tuple(axes)
 
     def grid_exposure(self, name: str) -> Float64[np.ndarray, " D"]:
         """Return the exposures of the levels of a variable in a complete grid: none of a missing level."""
-        given = dict(self.roles.level_exposures or ())
-        return np.append(np.asarray(given.get(name, np.ones(self.size(name) - 1)), dtype=float), 0.0)
+        level_exposures = dict(self.roles.level_exposures or ())
+        return np.append(
+            np.asarray(level_exposures.get(name, np.ones(self.size(name) - 1)), dtype=float), 0.0
+        )
 
     def free(self, name: str, index: range, n_columns: int) -> Bool[np.ndarray, "D K"]:
         """Return which entries of rows ``index`` of the table of a variable are learned; others are 1."""
@@ -209,11 +211,11 @@ def roles_of(
     design = getattr(meta, "design", None)
     views = {view.name: view for view in meta.views}
     response = response or (design.response if design else _only_response(meta, likelihood))
-    found = _view(views, "response", response, (likelihood,))
-    if found.n_features != 1:
+    response_view = _view(views, "response", response, (likelihood,))
+    if response_view.n_features != 1:
         raise InputError(
             "response",
-            f"{response} ({found.n_features} features)",
+            f"{response} ({response_view.n_features} features)",
             "a view of one feature",
             "A table has one response a row; fit SparseGFA to a matrix.",
         )
@@ -221,8 +223,8 @@ def roles_of(
     if "offset" in views and likelihood == "poisson":
         raise InputError("offset", "offset", "an exposure", "Counts take exp(offset) as view 'exposure'.")
 
-    def covariate(role: str, given: str | None = None) -> str | None:
-        name = given or (getattr(design, role) if design else role if role in views else None)
+    def covariate(role: str, column: str | None = None) -> str | None:
+        name = column or (getattr(design, role) if design else role if role in views else None)
         return None if name is None else _view(views, role, name, ("covariate",)).name
 
     gaussian = likelihood == "gaussian"
@@ -243,7 +245,7 @@ def roles_of(
         within=covariate("within") if gaussian else None,
         constant=design.constant if design and not gaussian else 0.0,
         level_exposures=design.level_exposures if design and design.grid else None,
-        location=found.location[0] if found.location else 0.0,
+        location=response_view.location[0] if response_view.location else 0.0,
     )
 
 

@@ -66,16 +66,16 @@ class StartSweep(Sweep[Globals, None, Stats]):
         s, rows = self.settings, prepare_rows(self.settings, block)
         counts, t = s.likelihood == "poisson", rows.weight
         response = rows.y if counts else t * rows.y
-        levels, shown = {}, (t > 0).astype(float)
+        levels, observed = {}, (t > 0).astype(float)
         for g, name in enumerate(s.names):
             if name in rows.groups:
                 x = rows.groups[name]
-                levels[name] = LevelSums(shown @ (x != 0.0), response @ x, t @ x)
+                levels[name] = LevelSums(observed @ (x != 0.0), response @ x, t @ x)
                 continue
             codes, size = rows.codes[:, g] - s.starts[g], s.size(name)
-            sums = (np.bincount(codes, x, size) for x in (shown, response, t))
+            sums = (np.bincount(codes, x, size) for x in (observed, response, t))
             levels[name] = LevelSums(*sums)
-        groups = {name: np.stack([shown @ np.abs(x), shown @ x**2]) for name, x in rows.groups.items()}
+        groups = {name: np.stack([observed @ np.abs(x), observed @ x**2]) for name, x in rows.groups.items()}
         about = s.roles.location
         squares = rows.within + float(response @ rows.y)
         if about:
@@ -90,19 +90,19 @@ class StartSweep(Sweep[Globals, None, Stats]):
         s, sums, k = self.settings, stats.levels[axis], globals_.scale.shape[2]
         free, moments = s.free(axis, index, k), stats.moments
         several = s.likelihood == "gaussian" and axis not in stats.groups
-        seen = np.maximum(sums.n, sums.exposure) if several else sums.n
+        weights = np.maximum(sums.n, sums.exposure) if several else sums.n
         if s.roles.level_exposures is not None:  # cells with y = 0 are not among the rows
             each = np.array([s.grid_exposure(name).sum() for name in s.names])
             own = s.grid_exposure(axis)[index.start : index.stop]
             exposure = own * each.prod() / each[s.names.index(axis)]
-            sums, seen = replace(sums, exposure=exposure), (own > 0).astype(float)
+            sums, weights = replace(sums, exposure=exposure), (own > 0).astype(float)
             moments = replace(moments, exposure=float(each.prod()))
         make = self._rates if s.likelihood == "poisson" else self._effects
         levels = make(axis, index, free, sums, moments, step)
         if axis in stats.groups:
             levels = self._divide(levels, free, _typical_divisor(stats.groups[axis], moments.n, index))
-        levels = replace(levels, seen=seen)
-        unseen = (seen == 0)[:, None, None] & free[:, None, :]
+        levels = replace(levels, seen=weights)
+        unseen = (weights == 0)[:, None, None] & free[:, None, :]
         one, two = self._prior()
         levels = replace(levels, one=np.where(unseen, one, levels.one), two=np.where(unseen, two, levels.two))
         if s.likelihood == "gaussian":
@@ -231,6 +231,6 @@ def prune(settings: Settings, globals_: Globals) -> Globals:
     """Return globals without components whose share in the response is below `Choices.drop`; one is left."""
     chosen = best_start(globals_)
     strength, multiplied = chosen.strength[0], settings.multiplied(chosen.strength.shape[1])
-    kept = (strength >= settings.choices.drop) | ~multiplied
-    kept[int(np.argmax(np.where(multiplied, strength, -1.0)))] = True
-    return chosen if kept.all() else select_columns(chosen, kept)
+    is_kept = (strength >= settings.choices.drop) | ~multiplied
+    is_kept[int(np.argmax(np.where(multiplied, strength, -1.0)))] = True
+    return chosen if is_kept.all() else select_columns(chosen, is_kept)

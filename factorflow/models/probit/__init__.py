@@ -196,10 +196,10 @@ class ProbitFactors(ModelConfig):
         return dict.fromkeys(("travel_time", "step_limit"), "they are of trajectories, of sampler 'hmc'")
 
     def _check_priors(self) -> tuple[Pair, Pair, Pair]:
-        given = {name: getattr(self, name) for name in ("activity_prior", "density_prior", "variance_prior")}
+        priors = {name: getattr(self, name) for name in ("activity_prior", "density_prior", "variance_prior")}
         if self.priors == "paper":
-            given = {"activity_prior": (0.0, 0.0), "density_prior": (0.0, 0.0), "variance_prior": (1.0, 0.0)}
-        for name, pair in given.items():
+            priors = {"activity_prior": (0.0, 0.0), "density_prior": (0.0, 0.0), "variance_prior": (1.0, 0.0)}
+        for name, pair in priors.items():
             valid = all(math.isfinite(part) and part >= 0.0 for part in pair)
             proper = valid and min(pair) > 0.0
             if not valid or not (proper or self.priors != "proper"):
@@ -212,7 +212,7 @@ class ProbitFactors(ModelConfig):
                     UserWarning,
                     stacklevel=3,
                 )
-        return given["activity_prior"], given["density_prior"], given["variance_prior"]
+        return priors["activity_prior"], priors["density_prior"], priors["variance_prior"]
 
 
 def _binary_view(meta: Meta) -> ViewMeta:

@@ -45,14 +45,14 @@ def variables(settings: Settings, *, store_factors: bool) -> tuple[Variable, ...
     single = partial(Variable, rows=True, dtype="float32")
     average = "mean over draws" if settings.keep_means else "last draw"
     symbol = "s_kt" if settings.kind == BINARY else "f_kt = s_kt v_kt"
-    out.append(single("scores", ("obs", "factor"), f"{symbol}, {average}", lambda found: found.scores))
+    out.append(single("scores", ("obs", "factor"), f"{symbol}, {average}", lambda rows: rows.scores))
     if settings.kind != BINARY:
         doc = f"s_kt, {average}"
-        out.append(single("scores_inclusion", ("obs", "factor"), doc, lambda found: found.inclusion))
+        out.append(single("scores_inclusion", ("obs", "factor"), doc, lambda rows: rows.inclusion))
     if settings.keep_all or settings.keep_held_out:
         which = "all entries" if settings.keep_all else "held-out entries, NaN elsewhere"
         doc = f"p(x_nt = 1 | X), mean over draws: {which}"
-        out.append(single(f"probability_{view}", ("obs", feature), doc, lambda found: found.chance))
+        out.append(single(f"probability_{view}", ("obs", feature), doc, lambda rows: rows.chance))
     if store_factors:
         doc = f"{symbol}, every draw"
         out.append(single("scores_draws", ("obs", "factor"), doc, lambda local: local.factors(k), draws=True))

@@ -60,10 +60,10 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
             _check_rows(s.view, block)
         hidden = block.hidden.get(s.view)
         held_out = self.keep and s.keep_held_out and hidden is not None and len(hidden[0]) > 0
-        wanted = self.keep and s.keep_all
+        keep_rows = self.keep and s.keep_all
         before = initial_factors(s, block, step) if local is None else local.factors(s.n_factors)
         new_factors, chances, sums = sweep_block(
-            x, block.start, before, factor_tables(s, globals_), step, chances=wanted or held_out
+            x, block.start, before, factor_tables(s, globals_), step, chances=keep_rows or held_out
         )
         new_factors = on_host(new_factors)
         draw_sums = DrawSums()
@@ -188,16 +188,16 @@ def _add_to_sum(
 
 def _check_rows(view: str, block: Block) -> None:
     """Refuse rows without a single entry, hidden ones counted."""
-    seen = (on_host(block.data[view]) >= 0).any(axis=1)
+    observed = (on_host(block.data[view]) >= 0).any(axis=1)
     if view in block.hidden:
-        seen[block.hidden[view][0]] = True
-    if not seen.all():
-        row = block.start + int(np.argmin(seen))
+        observed[block.hidden[view][0]] = True
+    if not observed.all():
+        row = block.start + int(np.argmin(observed))
         raise InputError(
             f"row {row} of view {view}",
             "all entries missing",
             "at least one observed entry per row",
-            f"Leave out {pluralize(int((~seen).sum()), 'such row')} of block {block.number}.",
+            f"Leave out {pluralize(int((~observed).sum()), 'such row')} of block {block.number}.",
         )
 
 
@@ -221,9 +221,9 @@ def _draw_beta(
     """Draw from Beta(prior + counts); a parameter of 0 (improper priors) puts all mass at that edge."""
     first, second = prior[0] + on, prior[1] + off
     usable = (first > 0.0) & (second > 0.0)
-    drawn = special.betaincinv(np.where(usable, first, 1.0), np.where(usable, second, 1.0), uniform)
+    draws = special.betaincinv(np.where(usable, first, 1.0), np.where(usable, second, 1.0), uniform)
     edge = np.where(first > 0.0, 1.0, 0.0)
-    return np.asarray(np.clip(np.where(usable, drawn, edge), EDGE, 1.0 - EDGE))
+    return np.asarray(np.clip(np.where(usable, draws, edge), EDGE, 1.0 - EDGE))
 
 
 def _log_prior_loadings(loadings: Float64[np.ndarray, "N K1"], globals_: Globals) -> float:

@@ -66,14 +66,16 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         self, block: Block, local: Local | None, givens: tuple[PreparedGlobals, ...], step: Step
     ) -> tuple[Local | None, ClosingStats]:
         """Add up residual sums of squares of the block."""
-        given, *others = givens
-        settings, globals_ = self.settings, given.globals_
-        new = project_scores(settings, block, rotated_scores(local, globals_), given)
+        own, *others = givens
+        settings, globals_ = self.settings, own.globals_
+        new = project_scores(settings, block, rotated_scores(local, globals_), own)
         scores, spread = expected_scores(new)
         alike = None
         if others:
-            found = [expected_scores(project_scores(settings, block, None, other))[0] for other in others]
-            together = np.column_stack([scores, *found, np.ones(len(scores))])
+            other_scores = [
+                expected_scores(project_scores(settings, block, None, other))[0] for other in others
+            ]
+            together = np.column_stack([scores, *other_scores, np.ones(len(scores))])
             alike = together.T @ together
         design = settings.design(block)
         squares = squares_of_block(settings, block, scores, design, globals_)
@@ -89,7 +91,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         spread = Spread(
             stats.moments, stats.covariance, float(settings.n_rows), globals_.n_factors, settings.n_given
         )
-        found = corrected(settings, globals_, spread)
+        corrected_globals = corrected(settings, globals_, spread)
         order = np.arange(share.shape[1]) if self.warm else np.argsort(-share.sum(axis=0), kind="stable")
         ordered = select_factors(replace(globals_, transform=None), order)
         sign = np.ones(len(order)) if self.warm else _signs(settings, ordered)
@@ -100,12 +102,13 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             alike = start_similarity(globals_, stats.alike)[:, order]
             starts = tuple(replace(start, globals_=None) for start in globals_.starts)
             turned = replace(turned, likeness=alike, starts=starts)
-        found = {
-            name: Corrected(one.mean[:, order] * sign, one.variance[:, order]) for name, one in found.items()
+        corrected_globals = {
+            name: Corrected(one.mean[:, order] * sign, one.variance[:, order])
+            for name, one in corrected_globals.items()
         }
         slopes = _slopes(settings, stats.moments, globals_.n_factors)
         slopes = None if slopes is None else slopes[:, order] * sign
-        found_globals = replace(turned, explained=explained, corrected=found, regression=slopes)
+        found_globals = replace(turned, explained=explained, corrected=corrected_globals, regression=slopes)
         return replace(found_globals, regained=False), {}
 
 

@@ -204,30 +204,30 @@ class SparseGFA(ModelConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _removed(cls, given: Any) -> Any:
+    def _removed(cls, values: Any) -> Any:
         """Refuse removed options; their defaults, which records of earlier fits have, say nothing."""
-        if not isinstance(given, Mapping):
-            return given
-        by_feature = given.get("likelihoods")
+        if not isinstance(values, Mapping):
+            return values
+        by_feature = values.get("likelihoods")
         if isinstance(by_feature, Mapping) and any(isinstance(one, Mapping) for one in by_feature.values()):
             remedy = "Write the dataset with likelihoods by feature: they cut the view, one part each."
             raise InputError("likelihoods", by_feature, "one likelihood for a view", remedy)
         for name, (default, expected, remedy) in REMOVED.items():
-            if given.get(name, default) != default:
-                raise InputError(name, given[name], expected, remedy)
-        return {name: value for name, value in given.items() if name not in REMOVED}
+            if values.get(name, default) != default:
+                raise InputError(name, values[name], expected, remedy)
+        return {name: value for name, value in values.items() if name not in REMOVED}
 
     @field_validator("feature_sets", mode="before")
     @classmethod
-    def _absolute(cls, given: Any) -> Any:
+    def _absolute(cls, value: Any) -> Any:
         """Return paths that mean the same wherever a run is resumed."""
-        if isinstance(given, str | os.PathLike):
-            return str(Path(given).absolute())
-        if not isinstance(given, Mapping):
-            return given
-        if all(isinstance(one, str | os.PathLike | Mapping) for one in given.values()):
-            return {str(view): cls._absolute(one) for view, one in given.items()}
-        return {str(name): one if isinstance(one, str) else list(one) for name, one in given.items()}
+        if isinstance(value, str | os.PathLike):
+            return str(Path(value).absolute())
+        if not isinstance(value, Mapping):
+            return value
+        if all(isinstance(one, str | os.PathLike | Mapping) for one in value.values()):
+            return {str(view): cls._absolute(one) for view, one in value.items()}
+        return {str(name): one if isinstance(one, str) else list(one) for name, one in value.items()}
 
     def given_sets(self, views: Sequence[str]) -> tuple[list[str], str | Mapping[str, Any]] | None:
         """Return the views whose features may be in sets, and the sets."""
@@ -315,8 +315,8 @@ class SparseGFA(ModelConfig):
     def wider(self, kind: str) -> str | None:
         """Return the option with which measurements have outliers, or counts vary more than Poisson's."""
         likelihood = {"gaussian": "student_t", "poisson": "negative_binomial"}.get(kind)
-        known = likelihood is None or likelihood in str(self.likelihoods)
-        return None if known else f'likelihoods="{likelihood}"'
+        is_default = likelihood is None or likelihood in str(self.likelihoods)
+        return None if is_default else f'likelihoods="{likelihood}"'
 
     def build(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
         """Return the model for a dataset of this shape."""
@@ -361,26 +361,26 @@ class SparseGFA(ModelConfig):
     def unused(self, meta: Meta) -> dict[str, str]:
         """Return the options that do nothing for a dataset of this shape, each with the reason."""
         kinds = {likelihood for _, likelihood in likelihoods_of(self, meta)}
-        found: dict[str, str] = {}
+        unused: dict[str, str] = {}
         if not meta.groups:
-            found["grouped_noise"] = "the dataset has no groups of samples"
+            unused["grouped_noise"] = "the dataset has no groups of samples"
         if kinds == {"gaussian"}:
-            found["bound"] = "all views are Gaussian"
+            unused["bound"] = "all views are Gaussian"
         if "gaussian" not in kinds:
             why = "no view is Gaussian"
-            found |= dict.fromkeys(("noise", "scale_views", "scale_features", "grouped_noise"), why)
+            unused |= dict.fromkeys(("noise", "scale_views", "scale_features", "grouped_noise"), why)
         if isinstance(self.size_factors, str):
             if not any(get_likelihood(likelihood).log_link for _, likelihood in likelihoods_of(self, meta)):
-                found["size_factors"] = "no view is of counts"
+                unused["size_factors"] = "no view is of counts"
         if self.given_sets([view.name for view in meta.views]) is None:
-            found["feature_sets"] = "the loadings of no view are 'informed'"
+            unused["feature_sets"] = "the loadings of no view are 'informed'"
         if all(get_prior(loadings_of(self, view.name)).signed for view in meta.value_views):
-            found["slab"] = "the loadings of no view are 'nonnegative'"
+            unused["slab"] = "the loadings of no view are 'nonnegative'"
         if self.intercepts:
-            found["center"] = "intercepts are learned"
+            unused["center"] = "intercepts are learned"
         if self.inference == "full":
-            found["batch"] = "inference is 'full': every pass sees all blocks"
+            unused["batch"] = "inference is 'full': every pass sees all blocks"
         if not self.n_draws:
             why = "they are of the sampler; n_draws says how many draws it keeps"
-            found |= dict.fromkeys(("n_burn_in", "thin", "chains"), why)
-        return found
+            unused |= dict.fromkeys(("n_burn_in", "thin", "chains"), why)
+        return unused

@@ -53,7 +53,7 @@ Phase = Literal["start", "restart", "update", "known"]
 
 
 def map_rows(
-    settings: Settings, block: Block, local: Local | None, given: PreparedGlobals, step: Step, phase: Phase
+    settings: Settings, block: Block, local: Local | None, prepared: PreparedGlobals, step: Step, phase: Phase
 ) -> tuple[Local | None, Stats]:
     """Update q(z) of a block and return the statistics that follow; the body of `Sweep.map`.
 
@@ -61,7 +61,7 @@ def map_rows(
     variance of 0.1; where there is a tangent, with its variance), "update", or "known" (the same of scores
     that go with the globals as they are).
     """
-    globals_ = given.globals_
+    globals_ = prepared.globals_
     codes = settings.group_codes(block)
     before = None if step.projecting else scores_before(local, globals_)
     if not step.projecting and phase != "known":  # new ones never changed basis
@@ -71,10 +71,12 @@ def map_rows(
     else:
         local = scores_or_blank(settings, block, local, globals_)
     if settings.n_noise_groups == 1:
-        new, stats = update_samples(settings, block, codes, local, given, 0, phase, new=step.projecting)
+        new, stats = update_samples(settings, block, codes, local, prepared, 0, phase, new=step.projecting)
     else:
         parts = by_noise_group(settings, block, codes, local)
-        done = [(g, update_samples(settings, rows, c, old, given, g, phase)) for g, _, rows, c, old in parts]
+        done = [
+            (g, update_samples(settings, rows, c, old, prepared, g, phase)) for g, _, rows, c, old in parts
+        ]
         stats = add_groups([(g, added) for g, (_, added) in done], settings.n_noise_groups)
         new = scatter_rows([(p[1], d[1][0]) for p, d in zip(parts, done, strict=True)], block.n_rows)
     return (replace(new, before=before) if settings.stateful else None), stats
@@ -144,7 +146,7 @@ def update_rows(
     block: Block,
     codes: Integer[Array, " B"],
     local: Local | None,
-    given: PreparedGlobals,
+    prepared: PreparedGlobals,
     noise_group: int,
     phase: Phase = "update",
     *,
@@ -155,8 +157,8 @@ def update_rows(
 
     ``new``: they are not of the fit; ``each``: see `smooth.rows.course_prior`.
     """
-    globals_ = given.globals_
-    tabulated = given.tables(noise_group, next(iter(block.data.values())))
+    globals_ = prepared.globals_
+    tabulated = prepared.tables(noise_group, next(iter(block.data.values())))
     pseudo = {
         name: pseudo_data(settings, name, block, local, globals_, table) for name, table in tabulated.items()
     }
@@ -171,10 +173,10 @@ def update_rows(
         updated, entropy, precision = local, blank_entropy(local.mean), blank_precision(local.mean)
     else:
         unknown = settings.covariates is not None and bool(np.isnan(block.columns[COVARIATES]).any())
-        courses, known = None, globals_.courses if new else given.courses(each=each)
-        if known is not None:
+        courses, course_weights = None, globals_.courses if new else prepared.courses(each=each)
+        if course_weights is not None:
             assert settings.smooth is not None
-            courses = course_prior(settings.smooth, block, known, each=each, new=new)
+            courses = course_prior(settings.smooth, block, course_weights, each=each, new=new)
         updated, entropy, precision, given_courses = update_scores(
             settings, codes, design, local, globals_, evidence, courses, unknown=unknown
         )
@@ -217,15 +219,15 @@ def update_samples(
     block: Block,
     codes: Integer[Array, " B"],
     local: Local | None,
-    given: PreparedGlobals,
+    prepared: PreparedGlobals,
     noise_group: int,
     phase: Phase,
     *,
     new: bool = False,
 ) -> tuple[Local, Stats]:
     """Update rows that share their noise precision, and return what they add up; see `update_rows`."""
-    rows = update_rows(settings, block, codes, local, given, noise_group, phase, new=new)
-    return rows.local, sum_statistics(settings, codes, rows, given.globals_)
+    rows = update_rows(settings, block, codes, local, prepared, noise_group, phase, new=new)
+    return rows.local, sum_statistics(settings, codes, rows, prepared.globals_)
 
 
 def blank_entropy(mean: Float64[Array, "B K"]) -> float:
@@ -301,11 +303,11 @@ def update_scores(
         if local is not None:
             new = replace(new, noise_shape=local.noise_shape, noise_rate=local.noise_rate)
         return new, 0.0, np.zeros(n_factors), None
-    given = None
+    site_terms = None
     if settings.full_scores and not settings.scores_spike:
         mean, covariance, logdet = gfa.solve_normals(pairs, h, one, prior)
         if courses is not None:
-            given = None if courses.variance is None else Conditional(courses, covariance)
+            site_terms = None if courses.variance is None else Conditional(courses, covariance)
             covariance = spread_scores(courses, covariance)
         new = Local(mean, covariance)
         entropy = 0.5 * float(logdet.sum() + n_rows * n_factors)
@@ -314,8 +316,8 @@ def update_scores(
     if local is not None:
         new = replace(new, noise_shape=local.noise_shape, noise_rate=local.noise_rate)
     own = [device.on_host(pairs[:, k * (k + 3) // 2])[:, None] for k in range(n_factors)]  # of the diagonal
-    known = np.log(np.concatenate([np.zeros((len(pairs), 0)), *own], axis=1) + prior)
-    return new, entropy, known.sum(axis=0) if len(known) == n_rows else n_rows * known[0], given
+    log_odds = np.log(np.concatenate([np.zeros((len(pairs), 0)), *own], axis=1) + prior)
+    return new, entropy, log_odds.sum(axis=0) if len(log_odds) == n_rows else n_rows * log_odds[0], site_terms
 
 
 def _with_unknown_covariates(
@@ -330,25 +332,28 @@ def _with_unknown_covariates(
     """
     assert settings.covariates is not None
     k, size = prior.shape[1], len(settings.covariates)
-    kept = np.delete(np.arange(k + 1 + size), k)  # all but the constant
+    columns = np.delete(np.arange(k + 1 + size), k)  # all but the constant
     places = np.tril_indices(k + size)
-    high, low = np.maximum(kept[places[0]], kept[places[1]]), np.minimum(kept[places[0]], kept[places[1]])
+    high, low = (
+        np.maximum(columns[places[0]], columns[places[1]]),
+        np.minimum(columns[places[0]], columns[places[1]]),
+    )
     joint = device.on_host(pairs)[:, high * (high + 1) // 2 + low]
     constant = np.concatenate(
         [np.arange(n_pairs(k), n_pairs(k) + k), [n_pairs(k + 1 + c) + k for c in range(size)]]
     )
-    h = linear[:, kept] - device.on_host(pairs)[:, constant.astype(np.intp)]
+    h = linear[:, columns] - device.on_host(pairs)[:, constant.astype(np.intp)]
     second = unpack(np.array(settings.covariates.second), size) + UNKNOWN * np.eye(size)
     joint[:, block_places(k, size)] += pack(np.linalg.inv(second))
     whole = np.concatenate([prior, np.full((len(prior), size), UNKNOWN)], axis=1)
     mean, covariance, _ = gfa.solve_normals(joint, h, np.ones(1), whole)
-    found = covariance[:, : n_pairs(k)]
+    of_scores = covariance[:, : n_pairs(k)]
     if not settings.full_scores:
-        found = diagonal(found, k)
+        of_scores = diagonal(of_scores, k)
     inclusion = np.ones((len(mean), k)) if settings.scores_spike else None
     return Local(
         np.ascontiguousarray(mean[:, :k]),
-        np.ascontiguousarray(found),
+        np.ascontiguousarray(of_scores),
         inclusion,
         covariates=mean[:, k:].copy(),
     )

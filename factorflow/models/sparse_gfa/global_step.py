@@ -41,7 +41,7 @@ __all__ = [
     "follow_loadings",
     "select_factors",
     "variance_shares",
-    "with_given",
+    "extend_transform",
 ]
 
 SETTLED = 10
@@ -90,8 +90,8 @@ def finish_iteration(
     check_finite(new, objective)
     strength = variance_shares(settings, new)
     if sparse and settings.deletes:
-        found, gap = worth(settings, new, moves, sums, stats)
-        new = replace(new, worth=found, score=objective + gap)
+        worths, gap = worth(settings, new, moves, sums, stats)
+        new = replace(new, worth=worths, score=objective + gap)
     if new.courses is not None:
         assert stats.courses is not None
         new = replace(new, courses=update_noise(new.courses, stats.courses))
@@ -169,17 +169,17 @@ def _start_trial(
 
 def _delete_factor(settings: Settings, before: Globals, new: Globals, count: int) -> Globals:
     """Return the globals without a factor worth less than nothing, or without those that explain little."""
-    gone = None if new.worth is None else least_worth(new.worth, before.worth)
-    if gone is not None:
-        return select_factors(new, np.delete(np.arange(new.n_factors), gone))
+    deleted = None if new.worth is None else least_worth(new.worth, before.worth)
+    if deleted is not None:
+        return select_factors(new, np.delete(np.arange(new.n_factors), deleted))
     return without_weak_factors(settings, new) if count >= SETTLED else new
 
 
 def without_weak_factors(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals of the factors that explain `Settings.drop` of a view or more; of one at least."""
     largest = globals_.strength.max(axis=0)
-    kept = np.flatnonzero(largest >= settings.drop)
-    return select_factors(globals_, kept if len(kept) or not len(largest) else largest.argmax()[None])
+    factors = np.flatnonzero(largest >= settings.drop)
+    return select_factors(globals_, factors if len(factors) or not len(largest) else largest.argmax()[None])
 
 
 def follow_loadings(settings: Settings, globals_: Globals) -> Globals:
@@ -263,14 +263,14 @@ def change_basis(
     inverse: Float64[Array, "K before"],
 ) -> Globals:
     """Apply z -> T z, w -> T'^-1 w, given T and T'^-1."""
-    turned, extended = _transform_loadings(globals_, inverse), with_given(inverse, globals_.n_given)
+    turned, extended = _transform_loadings(globals_, inverse), extend_transform(inverse, globals_.n_given)
     turned = replace(turned, courses=turn_courses(globals_.courses, transform))
     views = {name: replace(v, pairs=congruence(v.pairs, extended)) for name, v in globals_.views.items()}
     before = globals_.transform
     return replace(turned, views=views, transform=transform if before is None else transform @ before)
 
 
-def with_given(transform: Float64[Array, "K before"], n_given: int) -> Float64[Array, "L before_L"]:
+def extend_transform(transform: Float64[Array, "K before"], n_given: int) -> Float64[Array, "L before_L"]:
     """Return a transform of w as one of (w, b)."""
     after, before = transform.shape
     extended = np.zeros((after + n_given, before + n_given))
@@ -284,38 +284,39 @@ def _transform_loadings(globals_: Globals, inverse: Float64[Array, "K before"]) 
     return replace(globals_, weights=weights)
 
 
-def select_factors(globals_: Globals, kept: Integer[Array, " kept"]) -> Globals:
+def select_factors(globals_: Globals, factors: Integer[Array, " kept"]) -> Globals:
     """Return globals with some factors only, in the order given; without some, others are worth more."""
     k = globals_.n_factors
-    if np.array_equal(kept, np.arange(k)):
+    if np.array_equal(factors, np.arange(k)):
         return globals_
-    pick = np.eye(k)[kept]
-    extended = with_given(pick, globals_.n_given)
+    pick = np.eye(k)[factors]
+    extended = extend_transform(pick, globals_.n_given)
     views = {
         name: replace(
             v,
-            **{f: getattr(v, f)[kept] for f in ("alpha_shape", "alpha_rate", "theta_on", "theta_off")},
-            counts=None if v.counts is None else v.counts[:, kept],
+            **{f: getattr(v, f)[factors] for f in ("alpha_shape", "alpha_rate", "theta_on", "theta_off")},
+            counts=None if v.counts is None else v.counts[:, factors],
             pairs=congruence(v.pairs, extended),
         )
         for name, v in globals_.views.items()
     }
     scores = {
-        f: getattr(globals_, f)[:, kept] for f in ("beta_shape", "beta_rate", "psi_on", "psi_off", "strength")
+        f: getattr(globals_, f)[:, factors]
+        for f in ("beta_shape", "beta_rate", "psi_on", "psi_off", "strength")
     }
     before = globals_.transform
     return replace(
         _transform_loadings(globals_, pick),
         views=views,
-        second=globals_.second[np.ix_(kept, kept)],
-        worth=globals_.worth[kept] if globals_.worth is not None and len(kept) == k else None,
+        second=globals_.second[np.ix_(factors, factors)],
+        worth=globals_.worth[factors] if globals_.worth is not None and len(factors) == k else None,
         score=float("nan"),
-        trial_failed=globals_.trial_failed and len(kept) == k,
+        trial_failed=globals_.trial_failed and len(factors) == k,
         iterates=(),
         transform=pick if before is None else pick @ before,
-        numbers=None if globals_.numbers is None else globals_.numbers[kept],
-        sets=None if globals_.sets is None else globals_.sets[kept],
-        courses=select_courses(globals_.courses, kept),
+        numbers=None if globals_.numbers is None else globals_.numbers[factors],
+        sets=None if globals_.sets is None else globals_.sets[factors],
+        courses=select_courses(globals_.courses, factors),
         **scores,
     )
 
@@ -334,8 +335,8 @@ def variance_shares(settings: Settings, globals_: Globals) -> Float64[Array, "M 
         if view.is_gaussian:
             signal, total = (count @ squares) * scale, float(fixed.squares.sum())
         else:
-            known = settings.information(view.name, weights)[:, None]
-            signal = count @ np.log1p(known * squares * scale)
+            information = settings.information(view.name, weights)[:, None]
+            signal = count @ np.log1p(information * squares * scale)
             total = float(signal.sum()) + float(count.sum())
         rows.append(signal / max(total, 1e-300))
     return np.stack(rows)

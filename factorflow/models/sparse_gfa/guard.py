@@ -39,11 +39,11 @@ def check_finite(globals_: Globals, bound: float) -> None:
 
 def _not_finite(globals_: Globals) -> str:
     """Return in words which views have parameters that are not finite."""
-    found = {
+    names = {
         name: [f.name for f in fields(w) if not _finite(getattr(w, f.name))]
         for name, w in globals_.weights.items()
     }
-    bad = [f"{name} ({', '.join(parts)})" for name, parts in found.items() if parts]
+    bad = [f"{name} ({', '.join(parts)})" for name, parts in names.items() if parts]
     return f"parameters of {'; '.join(bad)} are not finite" if bad else "all loadings are finite"
 
 

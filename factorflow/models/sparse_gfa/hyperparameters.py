@@ -108,8 +108,8 @@ def _coefficients(settings: Settings, weights: Weights, fixed: Fixed, view: View
     rates = np.array(view.coefficient_rate)
     for term in range(settings.n_terms):
         mine = 1 + np.flatnonzero(settings.term_of_column == term)
-        found = _optimal_precision(settings, linear[:, mine].ravel(), p[:, mine].ravel(), None)[1]
-        rates[term] = view.coefficient_shape[term] / found
+        optimum = _optimal_precision(settings, linear[:, mine].ravel(), p[:, mine].ravel(), None)[1]
+        rates[term] = view.coefficient_shape[term] / optimum
     return replace(view, coefficient_rate=rates)
 
 
@@ -160,19 +160,19 @@ def _noise(weights: Weights, fixed: Fixed, view: View, old: View) -> View:
     half = np.broadcast_to(weights.noise_shape - shape, weights.noise_rate.shape).ravel()
     squares = np.maximum(weights.noise_rate - rates, 1e-12).ravel()  # R / 2
     unit = np.broadcast_to(_variance(fixed), weights.noise_rate.shape).ravel()
-    told = (half > 0.0) & np.broadcast_to(fixed.squares > 0.0, weights.noise_rate.shape).ravel()
-    half, squares, unit = half[told], squares[told], unit[told]
+    informative = (half > 0.0) & np.broadcast_to(fixed.squares > 0.0, weights.noise_rate.shape).ravel()
+    half, squares, unit = half[informative], squares[informative], unit[informative]
     if len(half) < 2:
         return view
-    best, found = -np.inf, view
+    best, optimum = -np.inf, view
     for by_variance in (False, True):
         x = squares / unit if by_variance else squares
         value, shape, rate = _of_most_evidence(half, x)
         value -= float((half * np.log(unit)).sum()) if by_variance else 0.0
         if value > best:
             best = value
-            found = replace(view, noise_shape=shape, noise_rate=rate, noise_by_variance=by_variance)
-    return found
+            optimum = replace(view, noise_shape=shape, noise_rate=rate, noise_by_variance=by_variance)
+    return optimum
 
 
 def _of_most_evidence(half: Float64[Array, " D"], x: Float64[Array, " D"]) -> tuple[float, float, float]:

@@ -71,16 +71,16 @@ class Spread:
 def _active(settings: Settings, weights: Weights) -> Bool[Array, "D L"]:
     """Return which factors a feature has, and whether an intercept; it has all covariates."""
     on = np.ones(weights.mean.shape, bool) if weights.inclusion is None else weights.inclusion > 0.5
-    given = np.ones((len(on), settings.n_given), bool)
-    given[:, 0] = settings.intercepts
-    return np.concatenate([on, given], axis=1)
+    always = np.ones((len(on), settings.n_given), bool)
+    always[:, 0] = settings.intercepts
+    return np.concatenate([on, always], axis=1)
 
 
 def _inverse(matrix: Float64[Array, "D L L"], active: Bool[Array, "D L"]) -> Float64[Array, "D L L"]:
     """Return the inverses of the active rows and columns, 0 elsewhere."""
     both = active[:, :, None] & active[:, None, :]
-    rest = np.eye(active.shape[1]) * ~active[:, :, None]
-    return np.where(both, np.linalg.inv(np.where(both, matrix, rest)), 0.0)
+    inactive = np.eye(active.shape[1]) * ~active[:, :, None]
+    return np.where(both, np.linalg.inv(np.where(both, matrix, inactive)), 0.0)
 
 
 def _variance(
@@ -94,11 +94,11 @@ def _variance(
     """Return the variance of loadings, each entry's scores integrated out; without what features share."""
     k = loadings.shape[1]
     uncertain = unpack(spread.covariance, k) / spread.n_rows
-    known = np.sqrt(np.clip(1.0 - np.diag(uncertain) / spread.second, LEAST, 1.0))
-    known = np.append(known, np.ones(spread.n_given))
+    certain = np.sqrt(np.clip(1.0 - np.diag(uncertain) / spread.second, LEAST, 1.0))
+    certain = np.append(certain, np.ones(spread.n_given))
     average = information[:, k, k] / np.maximum(count, 1.0)
     left = 1.0 - average * np.einsum("dj,jk,dk->d", loadings, uncertain, loadings)
-    matrix = np.clip(left, LEAST, 1.0)[:, None, None] * information * np.outer(known, known)
+    matrix = np.clip(left, LEAST, 1.0)[:, None, None] * information * np.outer(certain, certain)
     return np.einsum("dkk->dk", _inverse(matrix + np.diag(precision), active))[:, :k]
 
 
@@ -112,7 +112,7 @@ def corrected(settings: Settings, globals_: Globals, spread: Spread) -> dict[str
         on[name] = active[:, :k]
         own_prior = view.prior(sparse=True).precision(shared)
         prior = np.append(own_prior, column_precision(settings, shared))
-        size, average[name] = _known(settings, name, globals_, count)
+        size, average[name] = _second_moments(settings, name, globals_, count)
         mean[name] = np.where(on[name], weights.mean, 0.0)
         correlation = _correlation(spread)
         parts = [np.zeros((0, k))]
@@ -128,7 +128,7 @@ def corrected(settings: Settings, globals_: Globals, spread: Spread) -> dict[str
     return out
 
 
-def _known(
+def _second_moments(
     settings: Settings, name: str, globals_: Globals, count: Float64[Array, " D"]
 ) -> tuple[Float64[Array, "D L"], Float64[Array, " D"]]:
     """Return the roots of sum_n u E[z_k^2] and sum_n u a_c^2 of each feature as q has them; sum_n u / N."""
@@ -137,13 +137,13 @@ def _known(
     precision = 1.0 / diagonal(weights.variance, k)
     if weights.variance.shape[1] != k:
         precision = np.einsum("dkk->dk", np.linalg.inv(unpack(weights.variance, k)))
-    given = np.zeros(weights.coefficients.shape)
-    given[:, settings.learned_columns] = message_precision(settings, weights, view)
+    coefficients = np.zeros(weights.coefficients.shape)
+    coefficients[:, settings.learned_columns] = message_precision(settings, weights, view)
     if not settings.intercepts:
-        given[:, 0] = settings.information(name, weights) * count
+        coefficients[:, 0] = settings.information(name, weights) * count
     own = settings.view(name).prior(sparse=True).precision(view)
-    size = np.concatenate([np.maximum(precision - own, 0.0), given], axis=1)
-    return np.sqrt(size), given[:, 0] / settings.n_rows
+    size = np.concatenate([np.maximum(precision - own, 0.0), coefficients], axis=1)
+    return np.sqrt(size), coefficients[:, 0] / settings.n_rows
 
 
 def _correlation(spread: Spread) -> Float64[Array, "L L"]:
@@ -195,7 +195,7 @@ def _with_inclusion(
 def corrected_table(name: str, dims: tuple[str, ...]) -> list[Variable]:
     """Return the variables of the loadings of a view with their intervals."""
 
-    def found(g: Globals, values: Callable[[Corrected], Array]) -> Float64[Array, "D K"]:
+    def corrected_values(g: Globals, values: Callable[[Corrected], Array]) -> Float64[Array, "D K"]:
         if name not in g.corrected:  # no closing pass
             return np.full(g.weights[name].mean.shape, np.nan)
         return values(g.corrected[name]) * g.fixed[name].scale[:, None]
@@ -203,8 +203,13 @@ def corrected_table(name: str, dims: tuple[str, ...]) -> list[Variable]:
     mean = "Loading in data units, of inclusion above one half."
     sd = "Its standard deviation, with what scores and loadings of other factors leave open."
     return [
-        Variable(f"corrected_loadings_{name}", dims, mean, lambda g: found(g, lambda one: one.mean)),
         Variable(
-            f"corrected_loadings_sd_{name}", dims, sd, lambda g: found(g, lambda one: np.sqrt(one.variance))
+            f"corrected_loadings_{name}", dims, mean, lambda g: corrected_values(g, lambda one: one.mean)
+        ),
+        Variable(
+            f"corrected_loadings_sd_{name}",
+            dims,
+            sd,
+            lambda g: corrected_values(g, lambda one: np.sqrt(one.variance)),
         ),
     ]

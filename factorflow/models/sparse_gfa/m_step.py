@@ -91,11 +91,13 @@ def _update(
     else:
         weights, entropy = _update_full(weights, view, system, rate)
     expected = expected_weights(weights)
-    weights, given = _update_coefficients(settings, weights, expected[0], fixed, view, system, rate)
+    weights, coefficient_terms = _update_coefficients(
+        settings, weights, expected[0], fixed, view, system, rate
+    )
     weights, likelihood, noise = _update_noise(
         settings, name, weights, expected, fixed, view, (mine, pairs), rate
     )
-    terms = entropy, likelihood, noise, given
+    terms = entropy, likelihood, noise, coefficient_terms
     sums = _sums(settings, name, weights, expected, fixed, terms, sparse=sparse, rotates=rotates)
     if sparse and settings.deletes:
         sums = replace(sums, worth=worth_of_loadings(settings, name, weights, expected, mine.cross, pairs))
@@ -163,9 +165,9 @@ def _update_coefficients(
     if settings.intercepts:
         linear[:, 0] += prior[0] * (view.intercept_mean - fixed.reference / fixed.scale)
     pairs = system.pairs[:, block_places(k + columns.start, len(columns))]
-    found, spread, logdet = gfa.solve_normals(pairs, linear, system.scale, prior[None, learned])
+    solution, spread, logdet = gfa.solve_normals(pairs, linear, system.scale, prior[None, learned])
     coefficients, covariance = weights.coefficients.copy(), np.zeros_like(weights.coefficients_spread)
-    coefficients[:, learned] += step * (found - coefficients[:, learned])
+    coefficients[:, learned] += step * (solution - coefficients[:, learned])
     covariance[:, block_places(columns.start, len(columns))] = spread
     new = replace(weights, coefficients=coefficients, coefficients_spread=covariance)
     return new, 0.5 * float(logdet.sum())
@@ -228,10 +230,10 @@ def residual_squares(
     if mine is not None and settings.sample_noise:
         return fit + mine
     exact = np.zeros(fixed.shape) if mine is None else mine
-    found = fit + np.where(exact > 0.0, exact, fixed)
+    squares = fit + np.where(exact > 0.0, exact, fixed)
     if settings.dtype == np.float64:
-        return found
-    return np.where(exact > 0.0, found, np.maximum(found, ROUNDING * fixed))
+        return squares
+    return np.where(exact > 0.0, squares, np.maximum(squares, ROUNDING * fixed))
 
 
 def _phi_term(density: Likelihood, weights: Weights) -> float:
@@ -299,7 +301,7 @@ def _sums(
     b = weights.intercept + fixed.reference / fixed.scale
     v = weights.intercept_variance
     ones = np.ones(len(mean))
-    entropy, likelihood, noise, given = terms
+    entropy, likelihood, noise, coefficient_terms = terms
     others = weights.coefficients[:, 1:] ** 2 + diagonal(weights.coefficients_spread, settings.n_given)[:, 1:]
     coefficients = weights.coefficients, weights.coefficients_spread
     return FeatureSums(
@@ -312,7 +314,7 @@ def _sums(
         coefficient_squares=np.bincount(
             settings.term_of_column, others.sum(axis=0), minlength=settings.n_terms
         ).astype(np.float64),
-        coefficient_entropy=given,
+        coefficient_entropy=coefficient_terms,
         pairs=_precision_pairs(settings, name, weights, expected),
         gram=gfa.sum_pairs(mean, spread, *coefficients, ones) if rotates else None,
     )

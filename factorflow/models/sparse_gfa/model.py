@@ -344,11 +344,13 @@ class SparseGFAModel(Model[Globals, Local]):
             raise InputError(
                 "model", "one with one clock", "one with a clock of each group", remedy, warping=True
             )
-        known = np.isfinite(places[:, 0])
-        found = np.full(len(places), np.nan)
+        is_known = np.isfinite(places[:, 0])
+        warped_times = np.full(len(places), np.nan)
         warp = np.asarray(record["warp"], np.float64)
-        found[known] = common_clock(smooth.basis.places, places[known, 0], codes[known], warp)[0]
-        return found
+        warped_times[is_known] = common_clock(
+            smooth.basis.places, places[is_known, 0], codes[is_known], warp
+        )[0]
+        return warped_times
 
     def shortest_lengths(self) -> tuple[Array, int] | None:
         """Return the shortest length scales that cosines resolve, and how many these are a column."""

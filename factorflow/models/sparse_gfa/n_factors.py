@@ -122,27 +122,27 @@ def worth(
     return np.asarray(total + gap), float(gap.sum())
 
 
-def falls_behind(score: float, last: float, wanted: float) -> bool:
+def falls_behind(score: float, last: float, required: float) -> bool:
     """Return whether a model on trial will not be better soon.
 
     Parameters
     ----------
-    score, last, wanted : float
+    score, last, required : float
         What this pass and the last one found, NaN where it is not known; what the model at hand has.
     """
-    return wanted + EVIDENCE - score > HORIZON * (score - last)
+    return required + EVIDENCE - score > HORIZON * (score - last)
 
 
-def least_worth(found: Float64[Array, " K"], before: Float64[Array, " K"] | None) -> int | None:
+def least_worth(worths: Float64[Array, " K"], before: Float64[Array, " K"] | None) -> int | None:
     """Return the factor to delete, if there is one.
 
     Parameters
     ----------
-    found, before : array
+    worths, before : array
         Worth of the factors after this pass and the last one; None: not known.
     """
-    if before is None or len(before) != len(found) or not len(found):
+    if before is None or len(before) != len(worths) or not len(worths):
         return None
-    ahead = found + HORIZON * np.maximum(found - before, 0.0)
+    ahead = worths + HORIZON * np.maximum(worths - before, 0.0)
     least = int(ahead.argmin())
     return least if ahead[least] < 0.0 else None

@@ -63,16 +63,18 @@ def is_early(settings: Settings, count: int) -> bool:
 def evidence(settings: Settings, globals_: Globals) -> dict[str, Float64[Array, "K sets"]]:
     """Return E of each factor and set, by view with sets."""
     assert settings.sets is not None
-    found = {}
+    by_view = {}
     for view in settings.views:
         weights = globals_.weights[view.name]
         if view.name not in settings.sets.members or weights.inclusion is None:
             continue
         on, total = settings.sets.sums(view.name, weights.inclusion).T, weights.inclusion.sum(axis=0)[:, None]
-        size, rest = settings.sets.sizes(view.name).astype(np.float64), len(weights.mean)
-        two = _term(on, size - on, INSIDE) + _term(total - on, rest - size - total + on, OUTSIDE)
-        found[view.name] = np.where(size > 0.0, two - _term(total, rest - total, settings.priors.theta), 0.0)
-    return found
+        size, n_features = settings.sets.sizes(view.name).astype(np.float64), len(weights.mean)
+        two = _term(on, size - on, INSIDE) + _term(total - on, n_features - size - total + on, OUTSIDE)
+        by_view[view.name] = np.where(
+            size > 0.0, two - _term(total, n_features - total, settings.priors.theta), 0.0
+        )
+    return by_view
 
 
 def _term(on: Array, off: Array, prior: tuple[float, float]) -> Array:
@@ -85,21 +87,21 @@ def assign_names(settings: Settings, globals_: Globals) -> tuple[Globals, bool]:
     """Return the globals with the names of most evidence, and whether any changed."""
     from scipy.optimize import linear_sum_assignment
 
-    found = evidence(settings, globals_)
-    if not found or not globals_.n_factors:
+    evidence_by_view = evidence(settings, globals_)
+    if not evidence_by_view or not globals_.n_factors:
         return globals_, False
     k = globals_.n_factors
-    score = np.concatenate([sum(found.values()), np.zeros((k, k))], axis=1)
+    score = np.concatenate([sum(evidence_by_view.values()), np.zeros((k, k))], axis=1)
     rows, columns = linear_sum_assignment(score, maximize=True)
     n_sets = score.shape[1] - k
     sets = np.full(k, -1, np.int64)
-    named = columns < n_sets
-    sets[rows[named]] = columns[named]
+    in_sets = columns < n_sets
+    sets[rows[in_sets]] = columns[in_sets]
     if globals_.sets is not None and np.array_equal(sets, globals_.sets):
         return globals_, False
     weights, views = dict(globals_.weights), dict(globals_.views)
     for view in settings.views:
-        if view.name not in found:
+        if view.name not in evidence_by_view:
             continue
         mine = _with_classes(settings, view.name, weights[view.name], sets)
         weights[view.name], prior = mine, view.prior(sparse=True)
@@ -125,18 +127,18 @@ def factor_labels(settings: Settings, globals_: Globals, numbered: list[str]) ->
     if settings.sets is None or globals_.sets is None:
         return numbered
     pairs = zip(numbered, globals_.sets, holds(settings, globals_), strict=True)
-    return [settings.sets.names[number] if held else own for own, number, held in pairs]
+    return [settings.sets.names[number] if has_set else own for own, number, has_set in pairs]
 
 
 def own_evidence(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
     """Return E of the set that each factor has, by view; 0 where it has none."""
     by_view = evidence(settings, globals_) if settings.sets is not None and globals_.sets is not None else {}
-    found = np.zeros((len(settings.views), globals_.n_factors))
+    total = np.zeros((len(settings.views), globals_.n_factors))
     for m, view in enumerate(settings.views):
         if view.name in by_view and globals_.sets is not None:
             own = by_view[view.name][np.arange(globals_.n_factors), globals_.sets]
-            found[m] = np.where(globals_.sets >= 0, own, 0.0)
-    return found
+            total[m] = np.where(globals_.sets >= 0, own, 0.0)
+    return total
 
 
 def holds(settings: Settings, globals_: Globals) -> Bool[Array, " K"]:

@@ -31,9 +31,9 @@ def predict(
     noise adds E[1 / tau] = b / (a - 1) of q(tau) = Ga(a, b); other views have the variance of their
     likelihood.
     """
-    found = predictive(settings, rows, record, name, aux)
-    if found is not None:
-        return found.mean_and_sd()
+    distribution = predictive(settings, rows, record, name, aux)
+    if distribution is not None:
+        return distribution.mean_and_sd()
     x, variance = _predictor(rows, record, name)
     return x, np.sqrt(variance + _noise_variance(settings, rows, record, name))
 
@@ -98,11 +98,11 @@ def _predictor(
     variance = (scores**2 + uncertain) @ spread.T + uncertain @ (loadings**2).T
     if f"coefficients_{name}" not in record:
         return x, variance + record[f"intercept_variance_{name}"]
-    given, packed = np.asarray(rows["covariates"]), np.asarray(record[f"coefficients_covariance_{name}"])
-    design = np.concatenate([np.ones((len(given), 1)), given], axis=1)
+    covariates, packed = np.asarray(rows["covariates"]), np.asarray(record[f"coefficients_covariance_{name}"])
+    design = np.concatenate([np.ones((len(covariates), 1)), covariates], axis=1)
     first, second = triangle(design.shape[1])
     products = design[:, first] * design[:, second] * np.where(first == second, 1.0, 2.0)
-    return x + given @ np.asarray(record[f"coefficients_{name}"]).T, variance + products @ packed.T
+    return x + covariates @ np.asarray(record[f"coefficients_{name}"]).T, variance + products @ packed.T
 
 
 def _of_group(rows: Mapping[str, Array], values: Float64[Array, "*shape"]) -> Float64[Array, "*rows"]:

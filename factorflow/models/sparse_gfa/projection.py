@@ -21,7 +21,7 @@ def project_scores(
     settings: Settings,
     block: Block,
     before: Local | None,
-    given: PreparedGlobals,
+    prepared: PreparedGlobals,
     *,
     new: bool = False,
     each: bool = False,
@@ -33,11 +33,11 @@ def project_scores(
     codes = settings.group_codes(block)
     passes = 1
     if settings.stateful and before is None:
-        before, passes = _unknown(settings, block.n_rows, given.globals_.n_factors), PROJECTION_PASSES
+        before, passes = _unknown(settings, block.n_rows, prepared.globals_.n_factors), PROJECTION_PASSES
     for _ in range(passes):
         parts = by_noise_group(settings, block, codes, before)
         done = [
-            (r, update_rows(settings, rows, c, old, given, g, new=new, each=each).local)
+            (r, update_rows(settings, rows, c, old, prepared, g, new=new, each=each).local)
             for g, r, rows, c, old in parts
         ]
         after = done[0][1] if settings.n_noise_groups == 1 else scatter_rows(done, block.n_rows)

@@ -137,8 +137,8 @@ def strip_for_workers(settings: Settings, globals_: Globals) -> Globals:
         courses = for_blocks(settings.smooth, courses)
     slim = replace(globals_, weights=weights, iterates=(), starts=(), courses=courses)
     # Whether there is one says which scores are kept: those of before a longer step.
-    kept = slim.snapshot
-    return slim if kept is None else replace(slim, snapshot=replace(kept, globals_=None))
+    snapshot = slim.snapshot
+    return slim if snapshot is None else replace(slim, snapshot=replace(snapshot, globals_=None))
 
 
 class PreparedGlobals:
@@ -236,12 +236,12 @@ def variance_of_predictor(
     if full:
         of_scores = packed * twice
     first, second_column = triangle(design.shape[1])
-    given = design[:, first] * design[:, second_column] * np.where(first == second_column, 1.0, 2.0)
-    if table.shape[1] - given.shape[1] - of_scores.shape[1] == n_factors:  # independent weights
+    products = design[:, first] * design[:, second_column] * np.where(first == second_column, 1.0, 2.0)
+    if table.shape[1] - products.shape[1] - of_scores.shape[1] == n_factors:  # independent weights
         second = mean**2 + diagonal(packed, n_factors)
     else:
         second = (squares_of(mean, packed=True) + packed) * twice
-    left = np.concatenate([second, of_scores, given], axis=1)
+    left = np.concatenate([second, of_scores, products], axis=1)
     return device.move_beside(left.astype(table.dtype), table) @ table.T
 
 
@@ -306,8 +306,8 @@ def pseudo_data(
     level = block.once(
         ("size factors", name), (fixed.average,), lambda: log_size_factors(view, fixed, values)
     )
-    given = view, fixed, values, mean, variance, weights.phi.T, table.low_noise
-    return message_data(*given, aux=aux_of(view, block), level=level)
+    inputs = view, fixed, values, mean, variance, weights.phi.T, table.low_noise
+    return message_data(*inputs, aux=aux_of(view, block), level=level)
 
 
 TILE = 16384
@@ -353,7 +353,7 @@ def message_data(
     density, xp = view.density, device.namespace(mean)
     phi = device.move_beside(phi.astype(mean.dtype), mean)
     weight, response = xp.empty_like(mean), xp.empty_like(mean)
-    value, rest = 0.0, 0.0
+    value, remainder = 0.0, 0.0
     derivatives: Array = 0.0
     rows_at_once = max(1, TILE // view.n_features)
     for begin in range(0, len(values), rows_at_once):
@@ -367,16 +367,16 @@ def message_data(
         weight[rows] = u
         response[rows] = u * m + g
         value += float(e.sum(dtype=np.float64))
-        rest += float((u * v - m * (response[rows] + g)).sum(dtype=np.float64))
+        remainder += float((u * v - m * (response[rows] + g)).sum(dtype=np.float64))
         if density.n_phi:
-            seen = y == y
+            observed = y == y
             factor = density.log_factor(y, phi, a)
-            value += float(xp.where(seen, factor, 0.0).sum(dtype=np.float64))
-            found = density.phi_derivatives(y, at, v, phi, a, bounded=view.bounded)
-            found = xp.where(seen, found, 0.0)
-            derivatives = derivatives + device.on_host(found.sum(axis=1, dtype=np.float64))
+            value += float(xp.where(observed, factor, 0.0).sum(dtype=np.float64))
+            phi_terms = density.phi_derivatives(y, at, v, phi, a, bounded=view.bounded)
+            phi_terms = xp.where(observed, phi_terms, 0.0)
+            derivatives = derivatives + device.on_host(phi_terms.sum(axis=1, dtype=np.float64))
     of_phi = np.ascontiguousarray(derivatives.T) if density.n_phi else None
-    free = value + 0.5 * rest
+    free = value + 0.5 * remainder
     return Pseudo(response, weight, None, low_noise, free, of_phi)
 
 

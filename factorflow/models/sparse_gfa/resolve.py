@@ -70,8 +70,8 @@ def settings_of(options: Options, meta: Meta) -> Settings:
     likelihoods = likelihoods_of(options, meta)
     _check_views(options, "loadings", options.loadings, meta)
     _check_views(options, "size_factors", options.size_factors, meta)
-    known = {get_likelihood(likelihood).shared_alpha_prior for _, likelihood in likelihoods}
-    shared_alpha_prior = known.pop() if len(known) == 1 else None
+    alpha_priors = {get_likelihood(likelihood).shared_alpha_prior for _, likelihood in likelihoods}
+    shared_alpha_prior = alpha_priors.pop() if len(alpha_priors) == 1 else None
     grouped = bool(meta.groups) and (prior != "normal" or options.grouped_noise)
     return Settings(
         views=tuple(_view(options, view, likelihood, shared_alpha_prior) for view, likelihood in likelihoods),
@@ -120,11 +120,11 @@ def _smooth(options: Options, meta: Meta, prior: str) -> SmoothSettings | None:
         raise InputError("smooth_covariates", None, text, "For example {smooth_covariates}.",
                          smooth_covariates=["time"])  # fmt: skip
     for option, needed in NOT_SMOOTH.items():
-        if (given := getattr(options, option)) != needed:
+        if (value := getattr(options, option)) != needed:
             remedy = f"Leave {option} out, or use {{scores}} without {{smooth_covariates}}."
             raise InputError(
                 option,
-                given,
+                value,
                 f"{needed!r} with smooth scores or random_intercepts",
                 remedy,
                 scores="auto",
@@ -149,7 +149,7 @@ def _reference(options: Options, basis: Basis) -> int | None:
         When there are no groups with courses of their own, several columns, or no such group.
     """
     groups = list(basis.places.groups)
-    named = options.warping_reference
+    reference = options.warping_reference
     if not options.warping:
         return None
     if not groups or len(basis.places) > 1 or not isinstance(basis, Points):
@@ -158,10 +158,10 @@ def _reference(options: Options, basis: Basis) -> int | None:
             "Leave it out, or write the dataset with {groups} and name one column in {smooth_covariates}."
         )
         raise InputError("warping", True, expected, remedy, groups=..., smooth_covariates=["time"])
-    if named is not None and named not in groups:
+    if reference is not None and reference not in groups:
         expected = f"groups among {', '.join(groups)}"
-        raise InputError("warping_reference", named, expected, "Correct the name.")
-    return groups.index(named) if named is not None else 0
+        raise InputError("warping_reference", reference, expected, "Correct the name.")
+    return groups.index(reference) if reference is not None else 0
 
 
 def _bits(options: Options, meta: Meta) -> int:
@@ -170,10 +170,10 @@ def _bits(options: Options, meta: Meta) -> int:
     return 64 if meta.n_rows * sum(view.n_features for view in meta.views) < FEW_ENTRIES else 32
 
 
-def _check_views(options: Options, option: str, given: object, meta: Meta) -> None:
+def _check_views(options: Options, option: str, views: object, meta: Meta) -> None:
     """Refuse names of views that there are not."""
     names = [view.name for view in meta.views]
-    unknown = [name for name in given if name not in names] if isinstance(given, Mapping) else []
+    unknown = [name for name in views if name not in names] if isinstance(views, Mapping) else []
     if unknown:
         raise InputError(option, unknown[0], f"views among {', '.join(names)}", "Correct the name.")
 
@@ -186,11 +186,11 @@ def likelihoods_of(options: Options, meta: Meta) -> list[tuple[ViewMeta, str]]:
     InputError
         For a view that there is not, or a likelihood that does not explain its entries.
     """
-    given = options.likelihoods if isinstance(options.likelihoods, Mapping) else {}
-    _check_views(options, "likelihoods", given, meta)
-    found = []
+    by_view = options.likelihoods if isinstance(options.likelihoods, Mapping) else {}
+    _check_views(options, "likelihoods", by_view, meta)
+    likelihoods = []
     for view in meta.views:
-        likelihood = given.get(view.name, view.default_likelihood or view.likelihood)
+        likelihood = by_view.get(view.name, view.default_likelihood or view.likelihood)
         if view.likelihood not in get_likelihood(likelihood).kinds:
             suited = [name for name in likelihood_names() if view.likelihood in get_likelihood(name).kinds]
             raise InputError(
@@ -199,9 +199,9 @@ def likelihoods_of(options: Options, meta: Meta) -> list[tuple[ViewMeta, str]]:
                 f"one of {', '.join(suited)}",
                 "Choose one of them, or write the dataset with another likelihood for the view.",
             )
-        found.append((view, _for_view(likelihood, view)))
+        likelihoods.append((view, _for_view(likelihood, view)))
     if not isinstance(options.likelihoods, str):
-        return found
+        return likelihoods
     kinds = get_likelihood(options.likelihoods).kinds
     if not any(view.likelihood in kinds for view in meta.views):
         stored = ", ".join(f"{view.name} ({view.likelihood})" for view in meta.views)
@@ -213,7 +213,7 @@ def likelihoods_of(options: Options, meta: Meta) -> list[tuple[ViewMeta, str]]:
         )
     return [
         (view, _for_view(options.likelihoods, view) if view.likelihood in kinds else likelihood)
-        for view, likelihood in found
+        for view, likelihood in likelihoods
     ]
 
 
@@ -253,16 +253,16 @@ def _view(
 
 
 def _size_factors(options: Options, name: str, density: Likelihood) -> str:
-    given = options.size_factors
-    found = given.get(name, "none") if isinstance(given, Mapping) else given
-    if found not in METHODS:
-        raise InputError("size_factors", found, f"one of {', '.join(METHODS)}", "Choose one of them.")
-    if isinstance(given, str) and not density.log_link:
+    choices = options.size_factors
+    choice = choices.get(name, "none") if isinstance(choices, Mapping) else choices
+    if choice not in METHODS:
+        raise InputError("size_factors", choice, f"one of {', '.join(METHODS)}", "Choose one of them.")
+    if isinstance(choices, str) and not density.log_link:
         return "none"
-    if found != "none" and not density.log_link:
+    if choice != "none" and not density.log_link:
         expected = f"none for view {name}: {density.name} has no rates"
-        raise InputError("size_factors", found, expected, "Leave the view out.")
-    return str(found)
+        raise InputError("size_factors", choice, expected, "Leave the view out.")
+    return str(choice)
 
 
 def _for_view(likelihood: str, view: ViewMeta) -> str:
@@ -273,12 +273,12 @@ def _for_view(likelihood: str, view: ViewMeta) -> str:
     InputError
         For a view of which the likelihood would take limits for measurements.
     """
-    found = get_likelihood(likelihood).for_entries(view.largest, view.aux)
-    if view.aux == "censored" and found.aux != view.aux:
+    density = get_likelihood(likelihood).for_entries(view.largest, view.aux)
+    if view.aux == "censored" and density.aux != view.aux:
         raise InputError(
             "likelihoods",
             f"{likelihood} for view {view.name}, which was written with limits",
             "censored: others take limits for measurements",
             "Leave it out, or write the dataset without limits.",
         )
-    return str(found)
+    return str(density)

@@ -60,29 +60,29 @@ class Final:
 
 
 def finish(
-    settings: Settings, block: Block, local: Local | None, given: PreparedGlobals, step: Step
+    settings: Settings, block: Block, local: Local | None, prepared: PreparedGlobals, step: Step
 ) -> Final:
     """Return what is known of the rows of a block in the end."""
-    before = local if step.projecting else rotated_scores(local, given.globals_)
-    found = project_scores(settings, block, before, given, new=step.projecting, each=True)
+    before = local if step.projecting else rotated_scores(local, prepared.globals_)
+    projected = project_scores(settings, block, before, prepared, new=step.projecting, each=True)
     levels = []
     for view in settings.views:
-        level = log_size_factors(view, given.globals_.fixed[view.name], block.data[view.name])
+        level = log_size_factors(view, prepared.globals_.fixed[view.name], block.data[view.name])
         levels.append(np.zeros(block.n_rows) if level is None else level)
     sizes = np.exp(np.stack(levels, axis=1))
-    design, codes = settings.design(block, found)[:, 1:], settings.group_codes(block)
-    return Final(found, sizes, design, codes, _courses(settings, block, given, new=step.projecting))
+    design, codes = settings.design(block, projected)[:, 1:], settings.group_codes(block)
+    return Final(projected, sizes, design, codes, _courses(settings, block, prepared, new=step.projecting))
 
 
 def _courses(
-    settings: Settings, block: Block, given: PreparedGlobals, *, new: bool
+    settings: Settings, block: Block, prepared: PreparedGlobals, *, new: bool
 ) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]] | None:
     """Return mean and variance of the courses of the rows; 0 of factors without one, NaN where unknown."""
     if settings.smooth is None:
         return None
-    courses = given.globals_.courses if new else given.courses(each=True)
+    courses = prepared.globals_.courses if new else prepared.courses(each=True)
     if courses is None:
-        shape = block.n_rows, given.globals_.n_factors
+        shape = block.n_rows, prepared.globals_.n_factors
         return np.zeros(shape), np.zeros(shape)
     return courses_of_rows(settings.smooth, block, courses, new=new)
 
@@ -91,18 +91,18 @@ def _rows_table(settings: Settings) -> list[Variable]:
     """Return the variables with a row for each sample."""
     single = partial(Variable, rows=True)
 
-    def spread(found: Final) -> Float64[Array, "B K"]:
-        mean, variance = expected_scores(found.q)
+    def spread(rows: Final) -> Float64[Array, "B K"]:
+        mean, variance = expected_scores(rows.q)
         return np.broadcast_to(diagonal(variance, mean.shape[1]), mean.shape)
 
     doc = "Expected score of a sample on a factor, E[z]."
     table = [
-        single("scores", SCORE, doc, lambda found: expected_scores(found.q)[0]),
+        single("scores", SCORE, doc, lambda rows: expected_scores(rows.q)[0]),
         single("scores_variance", SCORE, "Variance of a score, Var z.", spread),
     ]
     if settings.scores_spike:
         doc = "Probability that a score is not 0."
-        table.append(single("scores_inclusion", SCORE, doc, lambda found: found.q.inclusion))
+        table.append(single("scores_inclusion", SCORE, doc, lambda rows: rows.q.inclusion))
     if settings.sample_noise:
         doc = "Noise precision of a sample, rho."
         table.append(
@@ -110,17 +110,17 @@ def _rows_table(settings: Settings) -> list[Variable]:
         )
     if settings.sized:
         doc = "Size factor of a sample in a view; 1 where the view has none."
-        table.append(single("size_factors", ("obs", "view"), doc, lambda found: found.size_factors))
+        table.append(single("size_factors", ("obs", "view"), doc, lambda rows: rows.size_factors))
     if settings.covariates is not None:
         doc = "Covariates as the model has them: centred, numbers by their standard deviation."
-        table.append(single("covariates", ("obs", "covariate"), doc, lambda found: found.covariates))
+        table.append(single("covariates", ("obs", "covariate"), doc, lambda rows: rows.covariates))
     if settings.smooth is not None:
         doc = "Course of a factor at the place of a sample, E f; NaN where the place is not known."
-        table.append(single("smooth_scores", SCORE, doc, lambda found: found.courses[0]))
-        table.append(single("smooth_scores_variance", SCORE, "Its variance.", lambda found: found.courses[1]))
+        table.append(single("smooth_scores", SCORE, doc, lambda rows: rows.courses[0]))
+        table.append(single("smooth_scores_variance", SCORE, "Its variance.", lambda rows: rows.courses[1]))
     if settings.n_noise_groups > 1:
         doc = "Group whose noise precision holds."
-        table.append(single("noise_group", ("obs",), doc, lambda found: found.noise_group))
+        table.append(single("noise_group", ("obs",), doc, lambda rows: rows.noise_group))
     return table
 
 
@@ -136,14 +136,16 @@ def _shared_table(settings: Settings) -> list[Variable]:
         return value if group else lambda g: value(g)[0]
 
     def squares(block: Block, rows: Mapping[str, Array], globals_: Globals) -> Squares:
-        given = [rows["covariates"]] if settings.covariates is not None else []  # expected ones, if unknown
-        design = np.concatenate([np.ones((block.n_rows, 1)), *given], axis=1)
+        covariates = (
+            [rows["covariates"]] if settings.covariates is not None else []
+        )  # expected ones, if unknown
+        design = np.concatenate([np.ones((block.n_rows, 1)), *covariates], axis=1)
         return squares_of_block(settings, block, rows["scores"], design, globals_)
 
     def of_samples(which: int) -> Callable[[Globals, Squares], Array]:
         def shares(globals_: Globals, sums: Squares) -> Array:
-            found = replace(globals_, explained=explained_squares(settings, sums))
-            return by_group(lambda g: explained_shares(settings, g)[which])(found)
+            with_shares = replace(globals_, explained=explained_squares(settings, sums))
+            return by_group(lambda g: explained_shares(settings, g)[which])(with_shares)
 
         return shares
 
@@ -298,7 +300,9 @@ def _starts_table() -> list[Variable]:
         return np.ones((len(g.starts), g.n_factors)) if g.likeness is None else g.likeness
 
     def stability(g: Globals) -> Float64[Array, " K"]:
-        others = [found for start, found in zip(g.starts, by_start(g), strict=True) if not start.kept]
+        others = [
+            similarity for start, similarity in zip(g.starts, by_start(g), strict=True) if not start.kept
+        ]
         return np.mean(others, axis=0) if others else np.full(g.n_factors, np.nan)
 
     return [
@@ -341,15 +345,15 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
         return np.ones(weights(g).mean.shape) if gamma is None else gamma
 
     def precision(g: Globals) -> Float64[Array, " D"] | Float64[Array, "T D"]:
-        found = settings.precision(name, weights(g)) / scale(g)[:, None] ** 2
-        return found[:, 0] if found.shape[1] == 1 else found.T.copy()
+        precision = settings.precision(name, weights(g)) / scale(g)[:, None] ** 2
+        return precision[:, 0] if precision.shape[1] == 1 else precision.T.copy()
 
     expected = "Expected loading in data units, E[w]."
     if settings.view(name).bounded:
         expected = "Expected loading in data units, E[w]: made too small by the bound (option bound)."
 
-    def phi(shown: str, g: Globals) -> Float64[Array, " D"]:
-        return np.asarray(settings.view(name).density.report_phi(weights(g).phi.T, scale(g))[shown])
+    def phi(name_shown: str, g: Globals) -> Float64[Array, " D"]:
+        return np.asarray(settings.view(name).density.report_phi(weights(g).phi.T, scale(g))[name_shown])
 
     positive = not settings.view(name).prior(sparse=True).signed
 
@@ -381,8 +385,8 @@ def _view_table(settings: Settings, name: str) -> list[Variable]:
     if settings.view(name).spikes:
         doc = "Probability that a loading is not 0."
         table.append(Variable(f"inclusion_{name}", (feature, "factor"), doc, inclusion))
-    for shown, doc in settings.view(name).density.phi_variables.items():
-        table.append(Variable(f"{shown}_{name}", (feature,), doc, partial(phi, shown)))
+    for variable, doc in settings.view(name).density.phi_variables.items():
+        table.append(Variable(f"{variable}_{name}", (feature,), doc, partial(phi, variable)))
     if settings.view(name).is_gaussian and settings.feature_noise:
         dims = ("group", feature) if settings.n_noise_groups > 1 else (feature,)
         doc = "Noise precision in data units, E[tau]."

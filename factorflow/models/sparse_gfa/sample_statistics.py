@@ -36,7 +36,7 @@ class UpdatedRows:
         Terms of the bound: see `Stats`.
     precision : array
         sum_n log (S_n^-1)_kk.
-    given : Conditional or None
+    conditional : Conditional or None
         q(z) given the courses of the factors, where these have any.
     """
 
@@ -46,7 +46,7 @@ class UpdatedRows:
     free: float
     entropy: float
     precision: Float64[np.ndarray, " K"]
-    given: Conditional | None = None
+    conditional: Conditional | None = None
 
 
 def sum_statistics(
@@ -107,7 +107,7 @@ def sum_statistics(
     covariance = spread.sum(axis=0) if len(spread) == n_rows else float(n_rows) * spread[0]
     if spread.shape[1] == n_factors:
         covariance = pack(np.diag(covariance))
-    of_courses = None if rows.given is None else noise_sums(rows.given, local.mean)
+    of_courses = None if rows.conditional is None else noise_sums(rows.conditional, local.mean)
     sums = (number, second, moments, covariance, sizes, rows.precision, of_courses)
     return Stats(features, shared, rows.free, rows.entropy, *sums)
 

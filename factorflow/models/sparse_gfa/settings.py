@@ -291,9 +291,9 @@ class Settings:
         """
         design = np.ones((block.n_rows, self.n_given))
         if self.covariates is not None:
-            given = np.asarray(block.columns[COVARIATES])
-            known = np.zeros(given.shape) if local is None or local.covariates is None else local.covariates
-            design[:, 1:] = np.where(np.isnan(given), known, given)
+            values = np.asarray(block.columns[COVARIATES])
+            filled = np.zeros(values.shape) if local is None or local.covariates is None else local.covariates
+            design[:, 1:] = np.where(np.isnan(values), filled, values)
         return design
 
     def group_codes(self, block: Block) -> Int64[Array, " B"]:

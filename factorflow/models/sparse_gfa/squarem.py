@@ -107,22 +107,24 @@ def judge_snapshot(
     objective : float
         What the pass found.
     """
-    kept = before.snapshot
-    if kept is None:
+    snapshot = before.snapshot
+    if snapshot is None:
         return new, objective
-    old = kept.back()
-    known = kept.is_lower or not settings.tangent
-    waiting = None if known else replace(kept, is_lower=True)
-    if kept.trial:
+    old = snapshot.back()
+    is_known = snapshot.is_lower or not settings.tangent
+    waiting = None if is_known else replace(snapshot, is_lower=True)
+    if snapshot.trial:
         if new.score > old.score + EVIDENCE:
-            return replace(new, snapshot=waiting), objective if known else kept.objective
-        if kept.is_lower or falls_behind(new.score, before.score, old.score):
-            return replace(old, restored=True, trial_failed=True), kept.objective
-        return replace(new, snapshot=kept), kept.objective
-    if objective >= kept.objective:
-        step_limit = before.step_limit if kept.is_lower else min(LONGER * before.step_limit, MOST)
-        return replace(new, step_limit=step_limit, snapshot=waiting), objective if known else kept.objective
-    return replace(old, step_limit=max(old.step_limit / SHORTER, LEAST), restored=True), kept.objective
+            return replace(new, snapshot=waiting), objective if is_known else snapshot.objective
+        if snapshot.is_lower or falls_behind(new.score, before.score, old.score):
+            return replace(old, restored=True, trial_failed=True), snapshot.objective
+        return replace(new, snapshot=snapshot), snapshot.objective
+    if objective >= snapshot.objective:
+        step_limit = before.step_limit if snapshot.is_lower else min(LONGER * before.step_limit, MOST)
+        return replace(
+            new, step_limit=step_limit, snapshot=waiting
+        ), objective if is_known else snapshot.objective
+    return replace(old, step_limit=max(old.step_limit / SHORTER, LEAST), restored=True), snapshot.objective
 
 
 def discard_unverified_step(globals_: Globals) -> Globals:
@@ -185,11 +187,11 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Iterate, Iterate
 
 def _counts(path: Sequence[Float64[Array, "P K"] | None], most: float) -> Float64[Array, "P K"] | None:
     """Return where the shares of each factor go, their counts in all as they are."""
-    known = [counts for counts in path if counts is not None]
-    if len(known) < len(path):
+    counts_of_path = [counts for counts in path if counts is not None]
+    if len(counts_of_path) < len(path):
         return path[-1]
-    found = np.exp(_forward([np.log(counts) for counts in known], most))
-    return np.asarray(found * (known[-1].sum(axis=0) / found.sum(axis=0)))
+    extrapolated = np.exp(_forward([np.log(counts) for counts in counts_of_path], most))
+    return np.asarray(extrapolated * (counts_of_path[-1].sum(axis=0) / extrapolated.sum(axis=0)))
 
 
 def _reach(

@@ -402,9 +402,9 @@ def transformed_weights(weights: Weights, transform: Float64[Array, "K before"])
     mean = weights.mean @ transform.T
     if weights.inclusion is None and weights.variance.shape[1] != weights.mean.shape[1]:
         return replace(weights, mean=mean, variance=congruence(weights.variance, transform))
-    kept, squared = (transform != 0).T.astype(np.float64), (transform**2).T
+    non_zero, squared = (transform != 0).T.astype(np.float64), (transform**2).T
     scaled, entropies = weights.scaled_square, weights.entropies
-    included = None if weights.inclusion is None else weights.inclusion @ kept
+    included = None if weights.inclusion is None else weights.inclusion @ non_zero
     grown = np.log(np.abs(transform).sum(axis=1)) * (1.0 if included is None else included)
     return replace(
         weights,
@@ -412,7 +412,7 @@ def transformed_weights(weights: Weights, transform: Float64[Array, "K before"])
         variance=weights.variance @ squared,
         inclusion=included,
         scaled_square=None if scaled is None else scaled @ squared,
-        entropies=None if entropies is None else entropies @ kept + grown,
-        shares=None if weights.shares is None else weights.shares @ kept,
-        classes=None if weights.classes is None else weights.classes @ kept.astype(np.int8),
+        entropies=None if entropies is None else entropies @ non_zero + grown,
+        shares=None if weights.shares is None else weights.shares @ non_zero,
+        classes=None if weights.classes is None else weights.classes @ non_zero.astype(np.int8),
     )

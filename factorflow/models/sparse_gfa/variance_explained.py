@@ -98,8 +98,8 @@ def _total_squares(settings: Settings, sums: Squares) -> Float64[Array, "G M"]:
     """Return sums of squares about the mean of each feature over all samples; NaN: nothing was observed."""
     by_feature = total_squares(sums.count, sums.total, sums.squares)
     cuts = np.cumsum([0] + [view.n_features for view in settings.views])[:-1]
-    known = np.add.reduceat(~np.isnan(by_feature), cuts, axis=1, dtype=np.int64)
-    return np.where(known > 0, np.add.reduceat(np.nan_to_num(by_feature), cuts, axis=1), np.nan)
+    n_known = np.add.reduceat(~np.isnan(by_feature), cuts, axis=1, dtype=np.int64)
+    return np.where(n_known > 0, np.add.reduceat(np.nan_to_num(by_feature), cuts, axis=1), np.nan)
 
 
 def _residuals(
@@ -125,13 +125,13 @@ def _residuals(
         y, z, a = values[rows], scores[rows], design[rows]
         if view.is_gaussian:
             alone = [_gaussian_residuals(y, z[:, :0], loadings[:, :0], a * t, coefficients)[0] for t in terms]
-            found = _gaussian_residuals(y, z, loadings, a, coefficients)
+            residuals = _gaussian_residuals(y, z, loadings, a, coefficients)
         else:
-            given = view.density, y, phi, settings.dtype, None if aux is None else aux[rows]
+            arguments = view.density, y, phi, settings.dtype, None if aux is None else aux[rows]
             none, own = (z[:, :0], loadings[:, :0]), 0.0 if size is None else size[rows, None]
-            alone = [_mean_residuals(*given, *none, (a * t) @ coefficients.T + own)[0] for t in terms]
-            found = _mean_residuals(*given, z, loadings, a @ coefficients.T + own)
-        out += np.concatenate([alone, found])
+            alone = [_mean_residuals(*arguments, *none, (a * t) @ coefficients.T + own)[0] for t in terms]
+            residuals = _mean_residuals(*arguments, z, loadings, a @ coefficients.T + own)
+        out += np.concatenate([alone, residuals])
     return out
 
 
@@ -147,10 +147,10 @@ def _mean_residuals(
 ) -> Float64[Array, " K+2"]:
     """Return sums of squares of y - E[y | x], x of ``level`` alone, with all factors, with each."""
     y, z, w, b, p = (device.on_host(a).astype(dtype) for a in (values, scores, loadings, level, phi))
-    seen, alone = y >= lowest(values), z.T[:, :, None] * w.T[:, None, :]
+    observed, alone = y >= lowest(values), z.T[:, :, None] * w.T[:, None, :]
     x = np.concatenate([np.zeros((1, *y.shape), dtype), (z @ w.T)[None], alone])
     squares = [(y - density.moments(one + b, p, aux)[0]) ** 2 for one in x]
-    return np.array([s.sum(where=seen, dtype=np.float64) for s in squares])
+    return np.array([s.sum(where=observed, dtype=np.float64) for s in squares])
 
 
 def _gaussian_residuals(
@@ -163,12 +163,12 @@ def _gaussian_residuals(
     """Return what `_mean_residuals` does where E[y | x] is x, of single factors by matrix products."""
     intercept = coefficients[:, 0]
     residual = device.on_host(gfa.centred(values, intercept, np.ones(len(intercept)), np.float64))
-    seen = device.on_host(values >= lowest(values)).astype(np.float64)
+    observed = device.on_host(values >= lowest(values)).astype(np.float64)
     if design.shape[1] > 1:
-        residual = residual - seen * (design[:, 1:] @ coefficients[:, 1:].T)
+        residual = residual - observed * (design[:, 1:] @ coefficients[:, 1:].T)
     none = float(np.vdot(residual, residual))
-    moved = (loadings**2 * (seen.T @ scores**2) - 2.0 * loadings * (residual.T @ scores)).sum(axis=0)
-    left = residual - seen * (scores @ loadings.T)
+    moved = (loadings**2 * (observed.T @ scores**2) - 2.0 * loadings * (residual.T @ scores)).sum(axis=0)
+    left = residual - observed * (scores @ loadings.T)
     return np.concatenate([[none, np.vdot(left, left)], none + moved])
 
 

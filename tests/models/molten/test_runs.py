@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factorflow.engine.source import _Kept, _Memory
+from factorflow.engine.source import _BlockCache, _Memory
 from factorflow.models import MoltenPoisson
 from factorflow.models.molten.kernels import loops
 from factorflow.trees import arrays
@@ -32,7 +32,7 @@ def test_sums_of_runs_are_kept_while_what_they_follow_from_is_the_same(
     rng = np.random.default_rng(0)
     codes = np.stack([rng.integers(0, n, 600) for n in levels], axis=1)
     meta, blocks = tools.table(codes, rng.poisson(2.0, 600), "poisson")
-    config, kept = MoltenPoisson(n_components=3, n_starts=1), _Kept(0, 1 << 20)
+    config, kept = MoltenPoisson(n_components=3, n_starts=1), _BlockCache(0, 1 << 20)
     remembering = [replace(block, memory=_Memory(kept)) for block in blocks]
     plain = [list(arrays(g)) for g, _ in tools.rounds(config, meta, blocks, 3)]
     monkeypatch.setattr(loops, "write_sums_of_runs", counted)
@@ -48,7 +48,7 @@ def test_what_is_kept_of_a_block_is_of_the_model(tools: Any) -> None:
     codes = np.stack([rng.integers(0, n, 600) for n in LEVELS[0]], axis=1)
     given = {name: rng.uniform(0.5, 2.0, 600) for name in ("t", "u")}
     meta, blocks = tools.table(codes, rng.poisson(2.0, 600), "poisson", **given)
-    kept = _Kept(0, 1 << 20)
+    kept = _BlockCache(0, 1 << 20)
     remembering = [replace(block, memory=_Memory(kept)) for block in blocks]
     for exposure in ("t", "u"):
         config = MoltenPoisson(n_components=3, n_starts=1, exposure=exposure)

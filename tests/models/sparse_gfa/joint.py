@@ -11,8 +11,15 @@ from factorflow.kernels.random import Step
 from factorflow.likelihoods import get_likelihood
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.sampler import pooled
-from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnView, DrawnWeights, Names, Record, Shared
 from factorflow.models.sparse_gfa.sampler.gibbs import ChoiceSweep, GibbsSweep
+from factorflow.models.sparse_gfa.sampler.gibbs_state import (
+    ChainGlobals,
+    DrawnView,
+    DrawnWeights,
+    Names,
+    Record,
+    Shared,
+)
 from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.shared_draws import EDGE
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
@@ -46,7 +53,7 @@ def settings_of(kinds: tuple[str, ...], *, groups: bool, dense: bool = False, sl
     return replace(found, priors=replace(priors, learned_slab=slab), views=views)
 
 
-def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
+def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
     """Return scores and globals drawn from the prior."""
     beta = np.ones((settings.n_groups, K))
     if settings.scores_prior == "ard":
@@ -81,10 +88,12 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, Drawn]:
         fixed[view.name] = Fixed(zeros[:, 0], np.ones(D), zeros[:, 0], zeros, zeros, zeros)
     shared = Shared(views, beta, slab)
     rest = np.eye(K), np.zeros(K), Record(weights, shared), Names.of(weights.values())
-    return z, Drawn(fixed, weights, shared, variances, *rest)
+    return z, ChainGlobals(fixed, weights, shared, variances, *rest)
 
 
-def observe(rng: Any, settings: Settings, z: Any, g: Drawn, missing: Any) -> tuple[dict[str, Any], Drawn]:
+def observe(
+    rng: Any, settings: Settings, z: Any, g: ChainGlobals, missing: Any
+) -> tuple[dict[str, Any], ChainGlobals]:
     """Return new entries given everything, and the globals that know them: squares, reference."""
     data, fixed, reference = {}, {}, {}
     for view in settings.views:
@@ -113,7 +122,9 @@ def reference_of(view: ViewSettings, y: Any) -> DrawnWeights:
     return DrawnWeights(loadings, None, phi=np.full((D, view.density.n_phi), view.density.phi_mean))
 
 
-def sweep_once(sweep: GibbsSweep, data: Any, local: Any, g: Drawn, step: Step) -> tuple[Any, Drawn]:
+def sweep_once(
+    sweep: GibbsSweep, data: Any, local: Any, g: ChainGlobals, step: Step
+) -> tuple[Any, ChainGlobals]:
     columns = {"group": CODES} if sweep.settings.groups else {}
     block = Block(0, 0, N, 1, data, columns=columns)
     passes = (sweep, ChoiceSweep(sweep.settings)) if corrected_views(sweep.settings) else (sweep,)
@@ -125,7 +136,7 @@ def sweep_once(sweep: GibbsSweep, data: Any, local: Any, g: Drawn, step: Step) -
     return local, g
 
 
-def summaries(z: Any, g: Drawn | Record) -> list[float]:
+def summaries(z: Any, g: ChainGlobals | Record) -> list[float]:
     out = [np.tanh(z).mean(), (np.tanh(z) ** 2).mean(), np.log(g.shared.beta).mean()]
     if g.shared.slab is not None:
         out += [np.log(g.shared.slab.shape), np.log(g.shared.slab.mean)]
@@ -145,7 +156,7 @@ def summaries(z: Any, g: Drawn | Record) -> list[float]:
     return [float(x) for x in out]
 
 
-def invariants(z: Any, g: Drawn) -> list[float]:
+def invariants(z: Any, g: ChainGlobals) -> list[float]:
     """Return summaries that do not change with signs and order of the factors, and a few predictors."""
     x = [(z @ mine.loadings[:, :-1].T + mine.loadings[:, -1])[:2, :2].ravel() for mine in g.weights.values()]
     return [*summaries(z, g)[1:], *(float(value) for part in x for value in part)]

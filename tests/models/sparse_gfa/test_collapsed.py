@@ -14,8 +14,8 @@ from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa.kernels.draws import draw_gammas
 from factorflow.models.sparse_gfa.sampler import pooled
 from factorflow.models.sparse_gfa.sampler.collapsed import NOISE_SITE, draw_collapsed, draw_level
-from factorflow.models.sparse_gfa.sampler.drawn import DrawnView, Told
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
+from factorflow.models.sparse_gfa.sampler.gibbs_state import DrawnView, ResidualSums
 from factorflow.models.sparse_gfa.settings import Priors
 from factorflow.shape import Block
 
@@ -29,7 +29,7 @@ def _agree(found: Any, expected: Any) -> None:
 
 def test_levels_match_quadrature() -> None:
     """m and lambda given what entries say of the intercepts, one of which has no entries."""
-    told = Told(np.array([4.0, 9.0, 0.0, 2.0]), np.array([3.0, -6.0, 0.0, 2.5]), np.zeros(4))
+    told = ResidualSums(np.array([4.0, 9.0, 0.0, 2.0]), np.array([3.0, -6.0, 0.0, 2.5]), np.zeros(4))
     tau, b, priors = (
         np.array([0.7, 2.0, 1.0, 1.5]),
         np.array([0.5, 1.0, -2.0, 0.1]),
@@ -122,11 +122,11 @@ def test_what_entries_say_is_theirs(swept: Any) -> None:
     _, _, data, z, parts, _ = swept
     part, moved = parts["v0"], np.array([0.3, -1.0, 0.0, 2.0])
     left = data["v0"] - z @ part.loadings[:, :-1].T - part.loadings[:, -1]
-    for told, shift in ((part.told, 0.0), (part.told.shifted(moved), moved)):
+    for told, shift in ((part.residual_sums, 0.0), (part.residual_sums.shifted(moved), moved)):
         np.testing.assert_allclose(told.count, np.isfinite(left).sum(axis=0))
         np.testing.assert_allclose(told.slope, np.nansum(left - shift, axis=0), atol=1e-9)
         np.testing.assert_allclose(told.squares, np.nansum((left - shift) ** 2, axis=0), atol=1e-9)
-    assert not parts["v1"].told.squares.any()
+    assert not parts["v1"].residual_sums.squares.any()
 
 
 def test_intercepts_are_drawn_on_the_scale_of_the_model(swept: Any) -> None:

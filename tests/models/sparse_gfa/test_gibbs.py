@@ -18,8 +18,15 @@ from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.kernels.draws import draw_loadings, uniform
 from factorflow.models.sparse_gfa.sampler import pooled
-from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnView, DrawnWeights, Names, Record, Shared
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
+from factorflow.models.sparse_gfa.sampler.gibbs_state import (
+    ChainGlobals,
+    DrawnView,
+    DrawnWeights,
+    Names,
+    Record,
+    Shared,
+)
 from factorflow.models.sparse_gfa.state import Fixed
 from factorflow.shape import Block, Meta, ViewMeta
 
@@ -158,11 +165,11 @@ def test_what_is_not_sampled_is_refused(kind: str, options: dict[str, Any], why:
     SparseGFA(n_factors=2, **options).build(meta)
 
 
-def _drawn(fixed: Any, weights: Any, views: Any, variances: Any) -> Drawn:
+def _drawn(fixed: Any, weights: Any, views: Any, variances: Any) -> ChainGlobals:
     """Return globals of one factor, of scores with a precision of 1."""
     shared = Shared(views, np.ones((1, 1)), None)
     rest = np.eye(1), np.zeros(1), Record(weights, shared), Names.of(weights.values())
-    return Drawn(fixed, weights, shared, variances, *rest)
+    return ChainGlobals(fixed, weights, shared, variances, *rest)
 
 
 def test_noise_prior_is_in_units_of_the_variance() -> None:

@@ -15,7 +15,7 @@ from factorflow.kernels.linalg import congruence, pack, unpack
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import global_step, squarem
 from factorflow.models.sparse_gfa.e_step import apply_transform
-from factorflow.models.sparse_gfa.global_step import with_given
+from factorflow.models.sparse_gfa.global_step import extend_transform
 from factorflow.models.sparse_gfa.n_factors import HORIZON, least_worth
 from factorflow.models.sparse_gfa.state import expected_weights
 
@@ -66,7 +66,7 @@ def test_worth_is_what_the_bound_loses_without_a_factor(
     local, scale = apply_transform(local, after), np.ones(3)
     if after.transform is not None:
         scale = np.diag(after.transform)
-    basis = with_given(np.diag(scale), 1)
+    basis = extend_transform(np.diag(scale), 1)
     whole = problem.bound(local, replace(after, transform=None))
     covariance = scale**2 * np.diag(unpack(stats.covariance, 3)) / stats.rows.sum()
     for k in range(3):

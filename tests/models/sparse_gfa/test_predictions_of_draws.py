@@ -34,6 +34,6 @@ def test_averages_of_a_chain_are_over_its_kept_draws() -> None:
 
 
 def _drawn(draws: Any) -> Any:
-    from factorflow.models.sparse_gfa.sampler.drawn import DrawnScores
+    from factorflow.models.sparse_gfa.sampler.gibbs_state import DrawnScores
 
     return DrawnScores(draws[-1], len(draws), draws.sum(0), (draws**2).sum(0))

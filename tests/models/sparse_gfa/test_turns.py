@@ -17,9 +17,9 @@ from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.sampler import feature_draws, sampled, shared_draws
-from factorflow.models.sparse_gfa.sampler.drawn import LEADING, DrawnWeights, Names, Plane
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnSums
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
+from factorflow.models.sparse_gfa.sampler.gibbs_state import LEADING, DrawnWeights, Names, Plane
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
 from factorflow.models.sparse_gfa.sampler.turns import (
     OTHER,
@@ -167,7 +167,7 @@ def test_factors_keep_their_names(degrees: int, monkeypatch: pytest.MonkeyPatch)
     sweep, g, _, _, stats, parts, _, step = _swept(("gaussian",), 0)
     w, x, nothing = np.random.default_rng(3).normal(size=(D, 2)), np.radians(degrees), np.zeros((D, 7))
     plane = Plane(np.tile([1e8, 0.0, 1e8], (D, 1)), 1e8 * w, np.zeros((D, 3, 2)), nothing)
-    weights = {"v0": replace(parts["v0"], told=replace(parts["v0"].told, plane=plane))}
+    weights = {"v0": replace(parts["v0"], residual_sums=replace(parts["v0"].residual_sums, plane=plane))}
     a = np.array([[[np.cos(x), -np.sin(x)], [np.sin(x), np.cos(x)]]])
     monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.turns._tried", lambda *_: a)
     monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.turns._lines", lambda _: (TURN,))
@@ -233,12 +233,12 @@ def test_what_is_told_follows_a_turn(seed: int) -> None:
     mine = weights["v0"]
     assert np.abs(mine.loadings - parts["v0"].loadings).max() > 1e-3
     left = data["v0"] - turned @ mine.loadings[:, :-1].T - mine.loadings[:, -1]
-    np.testing.assert_allclose(mine.told.slope, np.nansum(left, axis=0), atol=1e-9)
-    np.testing.assert_allclose(mine.told.squares, np.nansum(left**2, axis=0), atol=1e-9)
+    np.testing.assert_allclose(mine.residual_sums.slope, np.nansum(left, axis=0), atol=1e-9)
+    np.testing.assert_allclose(mine.residual_sums.squares, np.nansum(left**2, axis=0), atol=1e-9)
 
 
 def test_after_the_turns_lines_have_random_directions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawn anew at every sweep, evenly over half a circle; each goes on from the line before."""
+    """ChainGlobals anew at every sweep, evenly over half a circle; each goes on from the line before."""
     sweep, g, _, _, stats, parts, _, _ = _swept(("gaussian",), 0)
     found: list[float] = []
 
@@ -265,9 +265,12 @@ def test_after_the_turns_lines_have_random_directions(monkeypatch: pytest.Monkey
 def test_scores_keep_their_prior_where_entries_say_nothing() -> None:
     """Strains alone would let them grow without end."""
     sweep, g, _, _, stats, parts, _, _ = _swept(("gaussian",), 0)
-    told, nothing = parts["v0"].told, np.zeros((D, 2))
+    told, nothing = parts["v0"].residual_sums, np.zeros((D, 2))
     plane = Plane(np.zeros((D, 3)), nothing, np.zeros((D, 3, 2)), np.zeros((D, 7)))
-    weights, rng = {"v0": replace(parts["v0"], told=replace(told, plane=plane))}, np.random.default_rng(5)
+    weights, rng = (
+        {"v0": replace(parts["v0"], residual_sums=replace(told, plane=plane))},
+        np.random.default_rng(5),
+    )
     found = []
     for i in range(600):
         z = rng.normal(size=(N, 2))

@@ -55,16 +55,16 @@ def terms_of_rows(
         ``w_again`` (M, Q), the same for all rows.
     """
     if family != "gp":
-        drawn = draw_separate(family, local, noise["scores"])
-        return Terms(log_likelihood(settings, values, data, drawn.z) - drawn.divergence)
+        sample = draw_separate(family, local, noise["scores"])
+        return Terms(log_likelihood(settings, values, data, sample.z) - sample.divergence)
     process = inducing(values, settings.jitter)
     w = draw_inducing(settings, values, noise["w"])
-    drawn = draw_coupled(settings, values, process, local, noise, w)
-    bound = log_likelihood(settings, values, data, drawn.z) - drawn.divergence
+    sample = draw_coupled(settings, values, process, local, noise, w)
+    bound = log_likelihood(settings, values, data, sample.z) - sample.divergence
     if settings.learns_inputs:
         again = settings.bound == "product" and settings.draws_u
         other = draw_inducing(settings, values, noise["w_again"]) if again else w
-        bound = bound + guess_inputs(settings, values, process, local, noise, drawn, other)
+        bound = bound + guess_inputs(settings, values, process, local, noise, sample, other)
     if not settings.draws_u:
         return Terms(bound)
-    return Terms(bound, *sums_for_inducing(settings, values, process, local, drawn.z))
+    return Terms(bound, *sums_for_inducing(settings, values, process, local, sample.z))

@@ -27,10 +27,10 @@ def log_likelihood(
 
 
 def _view_log_density(
-    settings: Settings, values: Mapping[str, Tensor], view: View, y: Tensor, seen: Tensor, z: Tensor
+    settings: Settings, values: Mapping[str, Tensor], view: View, y: Tensor, observed: Tensor, z: Tensor
 ) -> Tensor:
     mean, log_variance = outputs(values, view, z, torch.tanh)
     if log_variance is None:
-        return (seen * (y * mean - torch.nn.functional.softplus(mean))).sum(-1)
+        return (observed * (y * mean - torch.nn.functional.softplus(mean))).sum(-1)
     variance = settings.noise_floor + log_variance.exp()
-    return -0.5 * (seen * (math.log(2 * math.pi) + variance.log() + (y - mean) ** 2 / variance)).sum(-1)
+    return -0.5 * (observed * (math.log(2 * math.pi) + variance.log() + (y - mean) ** 2 / variance)).sum(-1)

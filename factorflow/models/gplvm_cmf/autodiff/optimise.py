@@ -95,11 +95,11 @@ def ascend(
     shares : mapping of str to float, optional
         What share of that length each parameter takes; all of it when left out.
     """
-    given = [{name: as_tensor(arrays[name]) for name in gradients} for arrays in (values, first, second)]
-    now, mean, square = (list(tensors.values()) for tensors in given)
+    states = [{name: as_tensor(arrays[name]) for name in gradients} for arrays in (values, first, second)]
+    now, mean, square = (list(tensors.values()) for tensors in states)
     each = steps if isinstance(steps, Mapping) else dict.fromkeys(gradients, float(steps))
     optimiser = Adam(now, mean, square, [each[name] for name in gradients])
     lengths = [rate * (shares or {}).get(name, 1.0) for name in gradients]
     optimiser.step([as_tensor(gradient) for gradient in gradients.values()], lengths)
-    moved = [{name: as_array(tensor) for name, tensor in tensors.items()} for tensors in given]
+    moved = [{name: as_array(tensor) for name, tensor in tensors.items()} for tensors in states]
     return dict(values) | moved[0], dict(first) | moved[1], dict(second) | moved[2]

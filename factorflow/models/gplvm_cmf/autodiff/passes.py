@@ -98,12 +98,12 @@ def read_block(settings: Settings, block: Block, fixed: Standardisation) -> Data
     for view in settings.views:
         raw = block.data[view.name]
         y = torch.from_dlpack(raw).to(torch.float64) if on_device(raw) else as_tensor(raw)
-        seen = (y == y) if view.likelihood == "gaussian" else (y >= 0)
+        observed = (y == y) if view.likelihood == "gaussian" else (y >= 0)
         if view.likelihood == "gaussian":
             scale = as_tensor(fixed.scale[view.name], device)
             y = (y - as_tensor(fixed.location[view.name], device)) / scale
-            constant = constant - seen.to(torch.float64) @ scale.log()
-        views[view.name] = torch.where(seen, y, 0.0), seen.to(torch.float64)
+            constant = constant - observed.to(torch.float64) @ scale.log()
+        views[view.name] = torch.where(observed, y, 0.0), observed.to(torch.float64)
     return Data(views, constant)
 
 
@@ -118,9 +118,9 @@ def account_memory() -> Iterator[None]:
 
     The engine weighs what `map` takes by the memory of arrays, and does not see that of tensors.
     """
-    held = np.empty(SCRATCH + LIBRARY, np.uint8)
+    reserved = np.empty(SCRATCH + LIBRARY, np.uint8)
     yield
-    del held
+    del reserved
 
 
 def _chunks(settings: Settings, n_rows: int) -> list[slice]:

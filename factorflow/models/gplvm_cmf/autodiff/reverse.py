@@ -57,11 +57,11 @@ def guess_inputs(
     process: Inducing,
     local: Mapping[str, Tensor],
     noise: Mapping[str, Tensor],
-    drawn: Draw,
+    draw: Draw,
     w: Float64[Tensor, "M Q"],
 ) -> Float64[Tensor, " B"]:
     """Return what r(X_i | w, z_i) adds to the bound of each row."""
-    mean, factor = _guess_of_inputs(settings, values, process, local, drawn.z, w)
+    mean, factor = _guess_of_inputs(settings, values, process, local, draw.z, w)
     log_det, e = 2.0 * torch.diagonal(factor, dim1=-2, dim2=-1).log().sum(1), noise["inputs"]
     if settings.bound == "joint":
         off = (factor.mT @ (e - mean)[:, :, None])[:, :, 0]
@@ -88,13 +88,13 @@ def _guess_of_inputs(
         jacobian, off = jacobian @ own, z - a @ w
         if count == 0:
             # z - a'w over its sd, not z: rows are known to a small part of the range of z
-            seen = torch.cat([off / (t + (jacobian**2).sum(2)).sqrt(), phi], 1)
+            encoded = torch.cat([off / (t + (jacobian**2).sum(2)).sqrt(), phi], 1)
         weighted, off = jacobian / t[:, :, None], off + (jacobian @ mean[:, :, None])[:, :, 0]
         factor = torch.linalg.cholesky(jacobian.mT @ weighted + eye)
         mean = torch.cholesky_solve(weighted.mT @ off[:, :, None], factor)[:, :, 0]
     if settings.r_x == "laplace":
         return mean, factor
-    hidden = torch.tanh(seen @ values["reverse hidden"] + values["reverse hidden_bias"])
+    hidden = torch.tanh(encoded @ values["reverse hidden"] + values["reverse hidden_bias"])
     shift, log_ratio = (hidden @ values["reverse out"] + values["reverse out_bias"]).chunk(2, 1)
     return mean + shift, factor * (-0.5 * log_ratio).exp()[:, None, :]
 

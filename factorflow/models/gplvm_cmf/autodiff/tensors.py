@@ -71,10 +71,10 @@ def as_array(tensor: torch.Tensor) -> Float64[np.ndarray, "*_"]:
 
 
 def with_gradients(
-    arrays: Mapping[str, Array], wanted: Iterable[str], device: torch.device
+    arrays: Mapping[str, Array], differentiated: Iterable[str], device: torch.device
 ) -> dict[str, torch.Tensor]:
     """Return arrays as tensors, of which some are to be differentiated by."""
-    names = set(wanted)
+    names = set(differentiated)
     return {name: as_tensor(a, device).requires_grad_(name in names) for name, a in arrays.items()}
 
 

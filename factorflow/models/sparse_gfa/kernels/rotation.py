@@ -81,9 +81,9 @@ def best_rotation(
         return -value / scale, -gradient.ravel() / scale
 
     start = np.eye(k).ravel()
-    found = minimize(negative, start, jac=True, method="L-BFGS-B", options={"maxiter": max_iter})
-    better = np.isfinite(found.fun) and found.fun <= negative(start)[0]
-    return found.x.reshape(k, k) if better else np.eye(k)
+    optimum = minimize(negative, start, jac=True, method="L-BFGS-B", options={"maxiter": max_iter})
+    better = np.isfinite(optimum.fun) and optimum.fun <= negative(start)[0]
+    return optimum.x.reshape(k, k) if better else np.eye(k)
 
 
 _NEWTON, _LONGEST = 12, 2.0

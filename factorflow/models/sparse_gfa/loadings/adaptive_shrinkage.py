@@ -36,8 +36,8 @@ class AdaptiveShrinkage(Mixture):
 
     def sums(self, weights: Weights) -> LoadingSums:
         """Return what the loadings add up; as counts the expected number of loadings of each component."""
-        found = super().sums(weights)
-        return found if weights.shares is None else replace(found, counts=weights.shares.sum(axis=0))
+        sums = super().sums(weights)
+        return sums if weights.shares is None else replace(sums, counts=weights.shares.sum(axis=0))
 
     def learn(self, constants: PriorConstants, view: View, sums: LoadingSums) -> View:
         """Return the view with the parameters that follow from its loadings."""

@@ -225,10 +225,10 @@ def _default_first(name: str) -> tuple[bool, str]:
 def prior_help() -> str:
     """Return what each prior of this package says of loadings, for the help of the option."""
     _scan_package()
-    known = sorted(
+    own_names = sorted(
         (n for n, kind in _REGISTRY.items() if kind.__module__.startswith(__package__)), key=_default_first
     )
-    return ", ".join(f"{name} ({_REGISTRY[name].help})" for name in known)
+    return ", ".join(f"{name} ({_REGISTRY[name].help})" for name in own_names)
 
 
 @cache
@@ -241,14 +241,18 @@ def get_prior(text: str) -> LoadingsPrior:
         When there is none of that name, or a parameter is not of it.
     """
     _scan()
-    found = re.fullmatch(r"(\w+)(?:\((\w+)=(\w+)\))?", text)
-    kind: Any = _REGISTRY.get(found[1]) if found else None
-    if found is None or kind is None:
+    match = re.fullmatch(r"(\w+)(?:\((\w+)=(\w+)\))?", text)
+    kind: Any = _REGISTRY.get(match[1]) if match else None
+    if match is None or kind is None:
         raise InputError("loadings", text, f"one of {', '.join(prior_names())}", "Choose one of them.")
-    if found[2] is None:
+    if match[2] is None:
         return kind()  # type: ignore[no-any-return]
-    known = [field.name for field in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
-    if found[2] not in known:
-        expected = f"{kind.name} with {' or '.join(known)}" if known else f"{kind.name}, without parameters"
+    field_names = [field.name for field in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
+    if match[2] not in field_names:
+        expected = (
+            f"{kind.name} with {' or '.join(field_names)}"
+            if field_names
+            else f"{kind.name}, without parameters"
+        )
         raise InputError("loadings", text, expected, "Correct what is in brackets.")
-    return kind(**{found[2]: found[3]})  # type: ignore[no-any-return]
+    return kind(**{match[2]: match[3]})  # type: ignore[no-any-return]

@@ -39,12 +39,12 @@ class Informed(SpikeSlab):
 
     def sums(self, weights: Weights) -> LoadingSums:
         """Return what the loadings add up; as counts the members of the set, and those that are not 0."""
-        found, k = super().sums(weights), weights.mean.shape[1]
+        sums, k = super().sums(weights), weights.mean.shape[1]
         if weights.classes is None or weights.inclusion is None:
-            return replace(found, counts=np.zeros((2, k)))
+            return replace(sums, counts=np.zeros((2, k)))
         inside = weights.classes == 1
         counts = inside.sum(axis=0).astype(np.float64), np.where(inside, weights.inclusion, 0.0).sum(axis=0)
-        return replace(found, counts=np.stack(counts))
+        return replace(sums, counts=np.stack(counts))
 
     def learn(self, constants: PriorConstants, view: View, sums: LoadingSums) -> View:
         """Return the view with the parameters that follow from its loadings."""
@@ -63,9 +63,9 @@ class Informed(SpikeSlab):
         total = 0.5 * (sums.included * log_alpha(view) - sums.squares * view.alpha)
         total += gamma_term(view.alpha_shape, view.alpha_rate, *constants.alpha)
         counts = inside if view.counts is None else view.counts
-        rest = sums.included - on, constants.n_features - size - (sums.included - on)
+        not_members = sums.included - on, constants.n_features - size - (sums.included - on)
         for (a, b), prior, (n_on, n_off) in (
-            ((view.theta_on, view.theta_off), outside, rest),
+            ((view.theta_on, view.theta_off), outside, not_members),
             (counts, inside, (on, size - on)),
         ):
             log_on, log_off = expected_log_beta(a, b)
@@ -96,6 +96,6 @@ def _priors(
     constants: PriorConstants, sums: LoadingSums
 ) -> tuple[Float64[Array, "2 K"], Float64[Array, "2 K"]]:
     """Return the counts (on, off) of the priors outside and inside; all is outside without a set."""
-    named = _counts(sums)[0] > 0.0
-    outside = np.where(named, np.array(OUTSIDE)[:, None], np.array(constants.theta)[:, None])
-    return outside, np.repeat(np.array(INSIDE)[:, None], len(named), axis=1)
+    has_set = _counts(sums)[0] > 0.0
+    outside = np.where(has_set, np.array(OUTSIDE)[:, None], np.array(constants.theta)[:, None])
+    return outside, np.repeat(np.array(INSIDE)[:, None], len(has_set), axis=1)

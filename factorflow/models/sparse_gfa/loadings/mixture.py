@@ -74,27 +74,35 @@ class Mixture(LoadingsPrior):
         k = weights.mean.shape[1]
         mean = expected_weights(weights)[0].copy()
         parts = [np.empty_like(mean) for _ in range(5)]
-        kept = np.empty((len(mean), len(self.components), k))
+        responsibilities = np.empty((len(mean), len(self.components), k))
         alphas, logs = view.alpha, log_alpha(view)
         for i in range(k):
             packed = [max(i, j) * (max(i, j) + 1) // 2 + min(i, j) for j in range(k)]
             row = scale[:, None] * pairs[:, packed]
-            rest = linear[:, i] - np.einsum("dj,dj->d", row, mean) + row[:, i] * mean[:, i]
+            residual = linear[:, i] - np.einsum("dj,dj->d", row, mean) + row[:, i] * mean[:, i]
             shares = self.log_shares(view, i)
             alpha = float(alphas[i]), float(logs[i])
-            *found, kept[:, :, i] = collapsed(
-                self.components, rest, row[:, i], alpha, shares, power=self.power, learned=self.learns_shares
+            *found, responsibilities[:, :, i] = collapsed(
+                self.components,
+                residual,
+                row[:, i],
+                alpha,
+                shares,
+                power=self.power,
+                learned=self.learns_shares,
             )
             for part, values in zip(parts, found, strict=True):
                 part[:, i] = values
             mean[:, i] += step * (parts[0][:, i] - mean[:, i])
         if self.keeps_shares:
             old = weights.shares
-            kept = kept if step == 1.0 or old is None else old + step * (kept - old)
-            weights = replace(weights, shares=kept)
-        return self._moved(weights, mean, parts, step)
+            responsibilities = (
+                responsibilities if step == 1.0 or old is None else old + step * (responsibilities - old)
+            )
+            weights = replace(weights, shares=responsibilities)
+        return self._update_moments(weights, mean, parts, step)
 
-    def _moved(
+    def _update_moments(
         self, weights: Weights, mean: Float64[Array, "D K"], parts: list[Float64[Array, "D K"]], step: float
     ) -> tuple[Weights, float]:
         """Return weights of expectation ``mean``; q moves from what it was to a mixture of both."""
@@ -109,13 +117,13 @@ class Mixture(LoadingsPrior):
                 new if was is None else was + step * (new - was)
                 for was, new in zip(old, (amount, terms, included), strict=True)
             )
-        found = replace(weights, scaled_square=amount if self.power == 2.0 else None, entropies=terms)
+        updated = replace(weights, scaled_square=amount if self.power == 2.0 else None, entropies=terms)
         if not self.spikes:
-            return replace(found, mean=mean, variance=variance, inclusion=None), float(terms.sum())
-        shown = np.maximum(included, 1e-300)
-        slab = mean / shown
-        variance = np.maximum((variance + mean**2) / shown - slab**2, 1e-300)
-        return replace(found, mean=slab, variance=variance, inclusion=included), float(terms.sum())
+            return replace(updated, mean=mean, variance=variance, inclusion=None), float(terms.sum())
+        positive = np.maximum(included, 1e-300)
+        slab = mean / positive
+        variance = np.maximum((variance + mean**2) / positive - slab**2, 1e-300)
+        return replace(updated, mean=slab, variance=variance, inclusion=included), float(terms.sum())
 
     def density(self, w: Float64[Array, " n"], view: View) -> tuple[float, Float64[Array, " n"]]:
         """Return the probability of 0, and the density of other values."""

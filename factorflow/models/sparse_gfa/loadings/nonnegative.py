@@ -55,7 +55,7 @@ class Nonnegative(Mixture):
 
     def sums(self, weights: Weights) -> LoadingSums:
         """Return what the loadings add up; of exponentials the loadings themselves."""
-        found = super().sums(weights)
+        sums = super().sums(weights)
         if self.power == 2.0 or weights.inclusion is None:
-            return found
-        return replace(found, squares=(weights.inclusion * weights.mean).sum(axis=0))
+            return sums
+        return replace(sums, squares=(weights.inclusion * weights.mean).sum(axis=0))

@@ -79,21 +79,23 @@ def optimal_slab(
     def iterate(at: Float64[Array, "H1 K"]) -> Float64[Array, "H1 K"]:
         """Return what follows from the loadings that some hyperparameters give."""
         a, b, t, u = parameters(at)
-        kept = p + a / b
-        fit = squared / kept
+        posterior_precision = p + a / b
+        fit = squared / posterior_precision
         odds = shares.of_loadings(digamma(t) - digamma(u))
-        gamma = logistic(odds + 0.5 * (digamma(a) - np.log(b) - np.log(kept) + fit))
+        gamma = logistic(odds + 0.5 * (digamma(a) - np.log(b) - np.log(posterior_precision) + fit))
         included = shares.sums(gamma)
-        squares = (gamma * (fit + 1.0) / kept).sum(axis=0)
+        squares = (gamma * (fit + 1.0) / posterior_precision).sum(axis=0)
         precision = (shape + 0.5 * included.sum(axis=0)) / (rate + 0.5 * squares)
         return np.log(np.concatenate([precision[None], (on + included) / (total - on - included)]))
 
     def evidence(at: Float64[Array, "H1 K"]) -> Float64[Array, " K"]:
         """Return the bound's terms of alpha, theta and the loadings, these integrated out."""
         a, b, t, u = parameters(at)
-        kept = p + a / b
+        precision = p + a / b
         log_on, log_off = digamma(t) - digamma(t + u), digamma(u) - digamma(t + u)
-        slab = shares.of_loadings(log_on) + 0.5 * (digamma(a) - np.log(b) - np.log(kept) + squared / kept)
+        slab = shares.of_loadings(log_on) + 0.5 * (
+            digamma(a) - np.log(b) - np.log(precision) + squared / precision
+        )
         terms = gamma_term(a, b, shape, rate) + beta_term(t, u, on, off).sum(axis=0)
         return np.asarray(np.logaddexp(shares.of_loadings(log_off), slab).sum(axis=0) + terms)
 

@@ -17,8 +17,14 @@ from scipy import special
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
-from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnView, DrawnWeights, Shared, Told
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnSums
+from factorflow.models.sparse_gfa.sampler.gibbs_state import (
+    ChainGlobals,
+    DrawnView,
+    DrawnWeights,
+    ResidualSums,
+    Shared,
+)
 from factorflow.models.sparse_gfa.sampler.pooled import N_TRIES, NoiseSums, redrawn_noise_prior, walked
 from factorflow.models.sparse_gfa.settings import Priors, Settings
 from factorflow.trees import replace
@@ -33,45 +39,49 @@ WORDS = 1 + 2 * N_TRIES
 
 def draw_collapsed(
     settings: Settings,
-    globals_: Drawn,
+    globals_: ChainGlobals,
     weights: Mapping[str, DrawnWeights],
     now: Shared,
     step: Step,
 ) -> tuple[dict[str, DrawnWeights], dict[str, DrawnSums], Shared]:
     """Draw m, lambda and b, then the prior of tau and tau; return all with them in place."""
-    drawn, summed, views = {}, {}, {}
+    offsets, summed, views = {}, {}, {}
     of_views = draws.uniform(step, VIEW_SITE, np.arange(len(settings.views)), 2 * WORDS)
     of_features = draws.uniform(step, FEATURE_SITE, np.arange(sum(v.n_features for v in settings.views)))
     for view, of_view in zip(settings.views, of_views, strict=True):
         name, mine = view.name, weights[view.name]
-        fixed, shared, told = globals_.fixed[name], now.views[name], mine.told
-        if told is None:  # of a view with Metropolis steps: its intercepts cannot be integrated out
+        fixed, shared, message = globals_.fixed[name], now.views[name], mine.residual_sums
+        if message is None:  # of a view with Metropolis steps: its intercepts cannot be integrated out
             b = mine.loadings[:, -1] + fixed.reference / fixed.scale
-            drawn[name], views[name] = mine, shared
+            offsets[name], views[name] = mine, shared
             summed[name] = DrawnSums.of(mine.loadings[:, :-1], b, 0.0, None)
             continue
-        numbers = settings.first_column(name) + np.arange(len(told.count))
+        numbers = settings.first_column(name) + np.arange(len(message.count))
         w, place = mine.loadings[:, :-1], np.asarray(fixed.reference / fixed.scale)
         b, precision = mine.loadings[:, -1] + place, mine.precision
         tau = np.ones(len(b)) if precision is None else precision[:, 0]
-        shared = draw_level(told, b, tau, shared, settings.priors, of_view[:WORDS])
-        moved = _moved(told, b, tau, shared, special.ndtri(of_features[numbers, 0]))
-        told, b = told.shifted(moved), b + moved
+        shared = draw_level(message, b, tau, shared, settings.priors, of_view[:WORDS])
+        moved = _shift_intercepts(message, b, tau, shared, special.ndtri(of_features[numbers, 0]))
+        message, b = message.shifted(moved), b + moved
         of_noise = None
         if shared.noise is not None:
-            halves, rates, variances = 0.5 * fixed.count[:, 0], 0.5 * told.squares, globals_.variances[name]
+            halves, rates, variances = (
+                0.5 * fixed.count[:, 0],
+                0.5 * message.squares,
+                globals_.variances[name],
+            )
             prior = redrawn_noise_prior(halves, rates, variances, shared.noise, of_view[WORDS:])
             tau = draws.draw_gammas(step, NOISE_SITE, numbers, prior.shape + halves)
             tau = tau / (prior.rates(variances) + rates)
             of_noise = NoiseSums.of(tau, variances, prior)
             shared, precision = replace(shared, noise=prior), tau[:, None]
-        drawn[name] = DrawnWeights(np.concatenate([w, (b - place)[:, None]], axis=1), precision)
+        offsets[name] = DrawnWeights(np.concatenate([w, (b - place)[:, None]], axis=1), precision)
         summed[name], views[name] = DrawnSums.of(w, b, 0.0, of_noise), shared
-    return drawn, summed, replace(now, views=views)
+    return offsets, summed, replace(now, views=views)
 
 
 def draw_level(
-    told: Told,
+    message: ResidualSums,
     b: Float64[Array, " D"],
     tau: Float64[Array, " D"],
     before: DrawnView,
@@ -80,10 +90,10 @@ def draw_level(
 ) -> DrawnView:
     """Draw m and lambda of a view with all b integrated out: lambda by Metropolis steps on its log, then m.
 
-    The intercepts ``b`` are those that ``told`` goes with.
+    The intercepts ``b`` are those that ``message`` goes with.
     """
-    precision, centre = tau * told.count, before.intercept_mean
-    apart = b - centre + told.slope / np.maximum(told.count, 1e-300)
+    precision, centre = tau * message.count, before.intercept_mean
+    apart = b - centre + message.slope / np.maximum(message.count, 1e-300)
     shape, rate = priors.intercept
 
     def of_mean(lam: float) -> tuple[float, float, Float64[Array, " D"]]:
@@ -104,14 +114,14 @@ def draw_level(
     return replace(before, intercept_mean=float(mean), intercept_precision=lam)
 
 
-def _moved(
-    told: Told,
+def _shift_intercepts(
+    message: ResidualSums,
     b: Float64[Array, " D"],
     tau: Float64[Array, " D"],
-    given: DrawnView,
+    view: DrawnView,
     normal: Float64[Array, " D"],
 ) -> Float64[Array, " D"]:
     """Return by how much intercepts move that are drawn anew, given m and lambda."""
-    lam, of_data = given.intercept_precision, tau * told.count
-    linear = lam * (given.intercept_mean - b) + tau * told.slope
+    lam, of_data = view.intercept_precision, tau * message.count
+    linear = lam * (view.intercept_mean - b) + tau * message.slope
     return linear / (lam + of_data) + normal / np.sqrt(lam + of_data)

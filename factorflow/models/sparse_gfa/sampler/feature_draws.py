@@ -16,8 +16,8 @@ from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.m_step import System, normal_equations, residual_squares
-from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnWeights, Plane, Told
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums, TryStats
+from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnWeights, Plane, ResidualSums
 from factorflow.models.sparse_gfa.sampler.metropolis import choose, corrected_views, propose
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
 from factorflow.models.sparse_gfa.sampler.turns import plane_of
@@ -31,35 +31,35 @@ LOADING_SITE, CHOICE_SITE, NOISE_SITE = MODELS[4], MODELS[5], MODELS[22]
 
 
 def draw_features(
-    settings: Settings, axis: str, index: range, globals_: Drawn, stats: DrawnStats, step: Step
+    settings: Settings, axis: str, index: range, globals_: ChainGlobals, stats: DrawnStats, step: Step
 ) -> tuple[DrawnWeights, DrawnSums | None]:
     """Draw (s, w, b) and tau of a run of features; of a view with Metropolis steps its tries."""
     run = _Run(settings, axis, index, globals_, step)
-    found = stats.features[axis]
-    pairs = stats.shared[axis][None] if found.pairs is None else found.pairs
-    system = normal_equations(run.precision, pairs, found)
+    statistics = stats.features[axis]
+    pairs = stats.shared[axis][None] if statistics.pairs is None else statistics.pairs
+    system = normal_equations(run.precision, pairs, statistics)
     view = settings.view(axis)
     if view in corrected_views(settings):
         return run.tries(system, view.density), None
-    return run.draw(system, run.before, found.squares)
+    return run.draw(system, run.before, statistics.squares)
 
 
 def choose_tries(
-    settings: Settings, axis: str, index: range, globals_: Drawn, stats: TryStats, step: Step
+    settings: Settings, axis: str, index: range, globals_: ChainGlobals, stats: TryStats, step: Step
 ) -> tuple[DrawnWeights, DrawnSums]:
     """Draw which of their tries the features of a run take."""
     run, density = _Run(settings, axis, index, globals_, step), settings.view(axis).density
     tries = globals_.weights[axis].tries
     assert tries is not None
     tries, size = tries[run.rows], globals_.n_factors + 1
-    found = choose(density, tries, stats.views[axis], run.numbers, step)
+    chosen = choose(density, tries, stats.views[axis], run.numbers, step)
     each = np.arange(len(index))
-    taken = tries[each, found]
-    loadings, phi = taken[:, :size], taken[:, size:-1]
-    likelihood = float(stats.views[axis][each, found].sum())
+    accepted = tries[each, chosen]
+    loadings, phi = accepted[:, :size], accepted[:, size:-1]
+    likelihood = float(stats.views[axis][each, chosen].sum())
     sums = DrawnSums.of(loadings[:, :-1], loadings[:, -1] + run.place, likelihood, None)
     walks = (tries[:, 1:, size:-1] != tries[:, :1, size:-1]).any(axis=(1, 2))
-    steps = [float(part.sum()) for part in ((found > 0) & ~walks, ~walks, (found > 0) & walks, walks)]
+    steps = [float(part.sum()) for part in ((chosen > 0) & ~walks, ~walks, (chosen > 0) & walks, walks)]
     return DrawnWeights(loadings, None, phi=phi), replace(sums, steps=np.array(steps))
 
 
@@ -70,7 +70,7 @@ class _Run:
     settings: Settings
     axis: str
     index: range
-    globals_: Drawn
+    globals_: ChainGlobals
     step: Step
 
     @property
@@ -85,8 +85,8 @@ class _Run:
     @property
     def precision(self) -> Float64[np.ndarray, "D T"]:
         """Noise precisions of the last sweep; 1 of binary entries, whose weights are in the statistics."""
-        found = self.globals_.weights[self.axis].precision
-        return np.ones((len(self.index), 1)) if found is None else found[self.rows]
+        precision = self.globals_.weights[self.axis].precision
+        return np.ones((len(self.index), 1)) if precision is None else precision[self.rows]
 
     @property
     def place(self) -> Float64[np.ndarray, " D"]:
@@ -123,8 +123,8 @@ class _Run:
         phi = self.globals_.weights[self.axis].phi
         assert phi is not None
         start, count = (self.before, phi[self.rows]), self.globals_.fixed[self.axis].count[self.rows, 0]
-        found = propose(system, self.prior, density, start, count, self.numbers, self.step)
-        return DrawnWeights(start[0], None, phi=start[1], tries=found)
+        proposals = propose(system, self.prior, density, start, count, self.numbers, self.step)
+        return DrawnWeights(start[0], None, phi=start[1], tries=proposals)
 
     def draw(
         self, system: System, start: Float64[np.ndarray, "D K1"], squares: Float64[np.ndarray, "D 1"] | None
@@ -153,7 +153,7 @@ class _Run:
             system.cross[:, k] - (row * new).sum(axis=1),
         )
         plane = self.plane(system, new, system.scale if precision is None else precision[:, 0])
-        return DrawnWeights(new, precision, Told(count, slope, residual[:, 0], plane)), sums
+        return DrawnWeights(new, precision, ResidualSums(count, slope, residual[:, 0], plane)), sums
 
     def plane(
         self, system: System, loadings: Float64[np.ndarray, "D K1"], scale: Float64[np.ndarray, " D"]
@@ -163,5 +163,5 @@ class _Run:
         plane = plane_of(settings, self.globals_.n_factors, self.step)
         if plane is None:
             return None
-        given = system.pairs, system.cross, scale, precision, shift, odds is not None
-        return Plane(*draws.plane_equations(*given, plane, loadings))
+        arguments = system.pairs, system.cross, scale, precision, shift, odds is not None
+        return Plane(*draws.plane_equations(*arguments, plane, loadings))

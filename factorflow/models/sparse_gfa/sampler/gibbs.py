@@ -5,8 +5,8 @@ is drawn, and tau of every feature; then at the root what all share, alpha, thet
 priors of theta, alpha and tau (`pooled`). This draw is recorded. Then moves: turns and strains of two
 factors (`turns`); m and lambda, the prior of tau, then b and tau (`collapsed`); places and scales of all
 factors, alpha and beta integrated out; and once more what all share. Stored scores follow the moves in the
-next map (`Drawn.transform`, `Drawn.shift`). Where a likelihood has no such exact steps, scores and features
-take Metropolis steps (`metropolis`), in two passes, and factors are not turned.
+next map (`ChainGlobals.transform`, `ChainGlobals.shift`). Where a likelihood has no such exact steps, scores
+and features take Metropolis steps (`metropolis`), in two passes, and factors are not turned.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from factorflow.models.sparse_gfa.pseudo_data import (
     gaussian_data,
 )
 from factorflow.models.sparse_gfa.sample_statistics import UpdatedRows, sum_statistics
-from factorflow.models.sparse_gfa.sampler.drawn import (
-    Drawn,
+from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums, TryStats
+from factorflow.models.sparse_gfa.sampler.feature_draws import choose_tries, draw_features
+from factorflow.models.sparse_gfa.sampler.gibbs_state import (
+    ChainGlobals,
     DrawnScores,
     DrawnWeights,
     Halfway,
     Record,
     as_globals,
 )
-from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums, TryStats
-from factorflow.models.sparse_gfa.sampler.feature_draws import choose_tries, draw_features
 from factorflow.models.sparse_gfa.sampler.metropolis import (
     Entries,
     corrected_views,
@@ -66,7 +66,7 @@ WEIGHT_SITE, SCORE_SITE = MODELS[2], MODELS[3]
 
 
 @dataclass(frozen=True)
-class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
+class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
     """One sweep; with views that take Metropolis steps its first pass.
 
     Parameters
@@ -81,7 +81,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
     keep: bool
     name: ClassVar[str] = "sweep"
 
-    def prepare(self, globals_: Drawn) -> tuple[PreparedGlobals, Drawn]:
+    def prepare(self, globals_: ChainGlobals) -> tuple[PreparedGlobals, ChainGlobals]:
         """Return the globals with tables that all blocks read."""
         return PreparedGlobals(self.settings, as_globals(self.settings, globals_)), globals_
 
@@ -89,26 +89,26 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         self,
         block: Block,
         local: DrawnScores | Local | None,
-        globals_: tuple[PreparedGlobals, Drawn],
+        globals_: tuple[PreparedGlobals, ChainGlobals],
         step: Step,
     ) -> tuple[DrawnScores, DrawnStats]:
         """Draw the weights of binary entries and the scores of a block."""
-        settings, (given, drawn) = self.settings, globals_
-        codes, k = settings.group_codes(block), drawn.n_factors
-        before, reference = _scores_before(local, drawn, block.n_rows, step)
+        settings, (prepared, sample) = self.settings, globals_
+        codes, k = settings.group_codes(block), sample.n_factors
+        before, reference = _scores_before(local, sample, block.n_rows, step)
         noise = special.ndtri(draws.uniform(step, SCORE_SITE, block.rows, max(1, k))[:, :k])
-        tables = given.tables(0, next(iter(block.data.values())))
+        tables = prepared.tables(0, next(iter(block.data.values())))
         pseudo, entries = self._gaussian_forms(block, before, reference, tables, globals_, step)
-        values, tried = _draw_scores(settings, codes, pseudo, tables, given, noise), 0.0
+        values, tried = _draw_scores(settings, codes, pseudo, tables, prepared, noise), 0.0
         if entries and k:
-            centre = _draw_scores(settings, codes, pseudo, tables, given, 0.0 * noise)
+            centre = _draw_scores(settings, codes, pseudo, tables, prepared, 0.0 * noise)
             values, tried = slice_scores(entries, centre, before, values, block.rows, step)
         new = round_scores(Local(values, np.zeros((1, k))), settings)
         free = sum(p.free for p in pseudo.values())
         rows = UpdatedRows(new, np.ones((len(codes), 1)), pseudo, free, 0.0, np.zeros(k))
-        stats = sum_statistics(settings, codes, rows, given.globals_)
-        found = DrawnStats.of(stats, new.mean, codes, settings.n_groups, tried)
-        return self._added(local, new.mean, reference if entries else None), found
+        stats = sum_statistics(settings, codes, rows, prepared.globals_)
+        drawn_stats = DrawnStats.of(stats, new.mean, codes, settings.n_groups, tried)
+        return self._add_draw(local, new.mean, reference if entries else None), drawn_stats
 
     def _gaussian_forms(
         self,
@@ -116,28 +116,28 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         before: Float64[Array, "B K"],
         reference: Float64[Array, "B K"],
         tables: Mapping[str, Table],
-        globals_: tuple[PreparedGlobals, Drawn],
+        globals_: tuple[PreparedGlobals, ChainGlobals],
         step: Step,
     ) -> tuple[dict[str, Pseudo], list[Entries]]:
         """Return the entries of each view as Gaussian ones, and those of views with Metropolis steps."""
-        settings, (given, drawn) = self.settings, globals_
+        settings, (prepared, sample) = self.settings, globals_
         pseudo: dict[str, Pseudo] = {}
         corrected = []
         width = sum(view.n_features for view in settings.views)
         for view in settings.views:
             name, table, values = view.name, tables[view.name], block.data[view.name]
             if view.is_gaussian:
-                pseudo[name] = gaussian_data(settings, name, block, given.globals_, table.low_noise)
+                pseudo[name] = gaussian_data(settings, name, block, prepared.globals_, table.low_noise)
             elif view.density.has_augmentation:
                 extended = np.concatenate([before, np.ones((len(before), 1))], axis=1)
                 left = device.move_beside(extended.astype(settings.dtype), table.loadings)
-                x = left @ table.loadings[:, : drawn.n_factors + 1].T
+                x = left @ table.loadings[:, : sample.n_factors + 1].T
                 columns = width, settings.first_column(name)
-                found = view.density.augment(values, x, block.rows, columns, step, WEIGHT_SITE)
-                pseudo[name] = Pseudo(found[1], found[0], None, table.low_noise, found[2])
+                augmented = view.density.augment(values, x, block.rows, columns, step, WEIGHT_SITE)
+                pseudo[name] = Pseudo(augmented[1], augmented[0], None, table.low_noise, augmented[2])
             else:
-                mine, fit = drawn.weights[name], drawn.reference[name]
-                y = entries_of(view, drawn.fixed[name], values, np.dtype(np.float64))
+                mine, fit = sample.weights[name], sample.reference[name]
+                y = entries_of(view, sample.fixed[name], values, np.dtype(np.float64))
                 x, aux = predictor(reference, fit.loadings, y), aux_of(view, block)
                 aux = None if aux is None else aux.astype(np.float64)
                 u, r = stand_ins(settings, view.density, y, x, fit.phi, aux)
@@ -145,7 +145,7 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
                 corrected.append(Entries(view.density, y, u, r, mine.loadings, mine.phi, aux))
         return pseudo, corrected
 
-    def _added(
+    def _add_draw(
         self,
         local: DrawnScores | Local | None,
         values: Float64[Array, "B K"],
@@ -163,19 +163,19 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
         return {view.name: view.n_features for view in self.settings.views}
 
     def features(
-        self, axis: str, index: range, globals_: Drawn, stats: DrawnStats, step: Step
+        self, axis: str, index: range, globals_: ChainGlobals, stats: DrawnStats, step: Step
     ) -> tuple[DrawnWeights, DrawnSums | None]:
         """Draw the loadings, intercepts and noise precisions of a run of features; see `draw_features`."""
         return draw_features(self.settings, axis, index, globals_, stats, step)
 
     def assemble(
         self,
-        globals_: Drawn,
+        globals_: ChainGlobals,
         stats: DrawnStats,
         parts: Mapping[str, DrawnWeights],
         sums: Mapping[str, DrawnSums],
         step: Step,
-    ) -> tuple[Drawn, Info]:
+    ) -> tuple[ChainGlobals, Info]:
         """Draw what features and samples share, and how the chain goes on; before that tries are taken."""
         if not corrected_views(self.settings):
             return _finish(self.settings, globals_, stats, parts, sums, step)
@@ -186,53 +186,53 @@ class GibbsSweep(Sweep[Drawn, DrawnScores, DrawnStats]):
 
 
 @dataclass(frozen=True)
-class ChoiceSweep(Sweep[Drawn, DrawnScores, TryStats]):
+class ChoiceSweep(Sweep[ChainGlobals, DrawnScores, TryStats]):
     """The second pass of a sweep: features of views with Metropolis steps take one of their tries."""
 
     settings: Settings
     name: ClassVar[str] = "choice"
 
     def map(
-        self, block: Block, local: DrawnScores | None, globals_: Drawn, step: Step
+        self, block: Block, local: DrawnScores | None, globals_: ChainGlobals, step: Step
     ) -> tuple[DrawnScores | None, TryStats]:
         """Return the scores as they are, and the log-likelihood of each try."""
         scores = np.zeros((block.n_rows, globals_.n_factors)) if local is None else local.values
-        found = {}
+        sums = {}
         for view in corrected_views(self.settings):
             y = entries_of(view, globals_.fixed[view.name], block.data[view.name], np.dtype(np.float64))
             tries = globals_.weights[view.name].tries
             assert tries is not None
             aux = aux_of(view, block)
             aux = None if aux is None else aux.astype(np.float64)
-            found[view.name] = try_sums(view.density, y, scores, tries, aux)
-        return local, TryStats(found)
+            sums[view.name] = try_sums(view.density, y, scores, tries, aux)
+        return local, TryStats(sums)
 
     def axes(self) -> Mapping[str, int]:
         """Return the views with Metropolis steps and their numbers of features."""
         return {view.name: view.n_features for view in corrected_views(self.settings)}
 
     def features(
-        self, axis: str, index: range, globals_: Drawn, stats: TryStats, step: Step
+        self, axis: str, index: range, globals_: ChainGlobals, stats: TryStats, step: Step
     ) -> tuple[DrawnWeights, DrawnSums]:
         """Draw which try each of a run of features takes; see `choose_tries`."""
         return choose_tries(self.settings, axis, index, globals_, stats, step)
 
     def assemble(
         self,
-        globals_: Drawn,
+        globals_: ChainGlobals,
         stats: TryStats,
         parts: Mapping[str, DrawnWeights],
         sums: Mapping[str, DrawnSums],
         step: Step,
-    ) -> tuple[Drawn, Info]:
+    ) -> tuple[ChainGlobals, Info]:
         """Draw what features and samples share, and how the chain goes on."""
         before = globals_.halfway
         assert before is not None
         of_views: dict[str, DrawnSums] = {**before.sums, **sums}
         ordered = {view.name: of_views[view.name] for view in self.settings.views}
         weights = {**globals_.weights, **parts}
-        given = self.settings, replace(globals_, halfway=None), before.stats, weights
-        new, info = _finish(*given, ordered, step)
+        arguments = self.settings, replace(globals_, halfway=None), before.stats, weights
+        new, info = _finish(*arguments, ordered, step)
         for name, mine in sums.items():
             assert mine.steps is not None
             took, tried, took_phi, tried_phi = mine.steps
@@ -245,23 +245,23 @@ class ChoiceSweep(Sweep[Drawn, DrawnScores, TryStats]):
 
 def _finish(
     settings: Settings,
-    globals_: Drawn,
+    globals_: ChainGlobals,
     stats: DrawnStats,
     parts: Mapping[str, DrawnWeights],
     sums: Mapping[str, DrawnSums],
     step: Step,
-) -> tuple[Drawn, Info]:
+) -> tuple[ChainGlobals, Info]:
     """Draw what features and samples share, record that, and move on."""
-    found, density = draw_shared(settings, stats, sums, globals_.shared, step, OF_RECORD)
+    shared, density = draw_shared(settings, stats, sums, globals_.shared, step, OF_RECORD)
     moves = draw_moves(settings, stats, globals_, parts, step)
-    drawn = {name: replace(part, told=None) for name, part in parts.items()}
+    parts_drawn = {name: replace(part, residual_sums=None) for name, part in parts.items()}
     new = replace(
         globals_,
         weights=moves.weights,
         shared=moves.shared,
         transform=moves.transform,
         shift=moves.shift,
-        record=Record(drawn, found),
+        record=Record(parts_drawn, shared),
     )
     included = sum(float(s.included.sum()) for s in sums.values())
     most = sum(s.features for s in sums.values()) * max(1, globals_.n_factors)
@@ -277,17 +277,17 @@ def _finish(
 
 
 def _scores_before(
-    local: DrawnScores | Local | None, drawn: Drawn, n_rows: int, step: Step
+    local: DrawnScores | Local | None, sample: ChainGlobals, n_rows: int, step: Step
 ) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]]:
     """Return the scores before (of the last sweep, of the fit, or zeros), and those of the fit."""
-    nothing = np.zeros((n_rows, drawn.n_factors))
+    nothing = np.zeros((n_rows, sample.n_factors))
     if local is None:
         return nothing, nothing
     if isinstance(local, Local):
-        of_fit = expected_scores(local)[0] @ drawn.transform.T + drawn.shift
+        of_fit = expected_scores(local)[0] @ sample.transform.T + sample.shift
         return of_fit, of_fit
     of_fit = nothing if local.reference is None else local.reference
-    return local.values if step.projecting else local.values @ drawn.transform.T + drawn.shift, of_fit
+    return local.values if step.projecting else local.values @ sample.transform.T + sample.shift, of_fit
 
 
 def _draw_scores(
@@ -295,11 +295,11 @@ def _draw_scores(
     codes: Integer[Array, " B"],
     pseudo: Mapping[str, Pseudo],
     tables: Mapping[str, Table],
-    given: PreparedGlobals,
+    prepared: PreparedGlobals,
     noise: Float64[Array, "B K"],
 ) -> Float64[Array, "B K"]:
     """Draw z of rows given everything else."""
-    k = given.globals_.n_factors
+    k = prepared.globals_.n_factors
     pairs: Array = 0.0
     linear: Array = 0.0
     for name, table in tables.items():
@@ -307,7 +307,7 @@ def _draw_scores(
         pairs, linear = pairs + e.pairs, linear + e.linear
     packed = device.on_host(pairs)
     h = linear[:, :k] - packed[:, n_pairs(k) : n_pairs(k) + k]
-    beta = given.globals_.beta_shape
+    beta = prepared.globals_.beta_shape
     prior = beta if beta.shape[0] == 1 else beta[codes]
     if not k:
         return np.zeros(h.shape)

@@ -110,8 +110,8 @@ class Entries:
         y, u, r = self.y[rows], self.precision[rows], self.linear[rows]
         aux = None if self.aux is None else self.aux[rows]
         log_density = self.density.log_kernel(y, x, device.move_beside(self.phi.T, x), aux)
-        found = xp.where(y == y, log_density - x * (r - 0.5 * u * x), 0.0)
-        return device.on_host(found.sum(axis=1))
+        ratios = xp.where(y == y, log_density - x * (r - 0.5 * u * x), 0.0)
+        return device.on_host(ratios.sum(axis=1))
 
 
 def slice_scores(
@@ -146,11 +146,11 @@ def slice_scores(
 
     level = log_ratio(np.arange(n), np.zeros(n)) + np.log(uniform[:, 0])
     angle = 2.0 * np.pi * uniform[:, 1]
-    low, high, taken, left, tried = angle - 2.0 * np.pi, angle.copy(), np.zeros(n), np.arange(n), 0
+    low, high, accepted, left, tried = angle - 2.0 * np.pi, angle.copy(), np.zeros(n), np.arange(n), 0
     for i in range(MOST_SHRINKS):
         tried += len(left)
         inside = log_ratio(left, angle[left]) > level[left]
-        taken[left[inside]] = angle[left[inside]]
+        accepted[left[inside]] = angle[left[inside]]
         left = left[~inside]
         if not len(left):
             break
@@ -160,7 +160,7 @@ def slice_scores(
             np.where(below, high[left], angle[left]),
         )
         angle[left] = low[left] + uniform[left, 2 + i] * (high[left] - low[left])
-    cosine, sine = np.cos(taken)[:, None], np.sin(taken)[:, None]
+    cosine, sine = np.cos(accepted)[:, None], np.sin(accepted)[:, None]
     return centre + cosine * (before - centre) + sine * (fresh - centre), float(tried)
 
 
@@ -191,11 +191,11 @@ def propose(
     here = np.concatenate(start, axis=1)
     between = kernel.move(here, uniform[:, 0], normal[:, 0], backwards=True)
     moved = (kernel.move(between, uniform[:, i], normal[:, i]) for i in range(1, 1 + N_TRIES))
-    found, zeros = [], np.zeros((n, k))
+    proposals, zeros = [], np.zeros((n, k))
     for state in (here, *moved):
         fit = gfa.quadratic(system.cross, system.pairs, state[:, :k], zeros, state[:, k : k + 1], None)
-        found.append(np.concatenate([state, -0.5 * fit[:, None]], axis=1))
-    return np.stack(found, axis=1)
+        proposals.append(np.concatenate([state, -0.5 * fit[:, None]], axis=1))
+    return np.stack(proposals, axis=1)
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,8 @@ class _Kernel:
         """Draw s, then (w, b), of some features."""
         system, (precision, shift, odds) = self.system, self.prior
         pairs = system.pairs if len(system.pairs) == 1 else system.pairs[rows]
-        given = pairs, system.cross[rows], system.scale[rows], precision, shift[rows], odds
-        return draws.draw_loadings(*given, (uniform, normal), loadings, backwards=backwards)
+        arguments = pairs, system.cross[rows], system.scale[rows], precision, shift[rows], odds
+        return draws.draw_loadings(*arguments, (uniform, normal), loadings, backwards=backwards)
 
 
 def try_sums(
@@ -267,20 +267,20 @@ def try_sums(
     columns, out = device.move_beside(moving, y), np.zeros(tries.shape[:2])
     for rows in tiles(len(y), y):
         part, beside = y[rows], None if aux is None else aux[rows]
-        out += _sum_seen(density.log_factor(part, phis[0], beside), part)[:, None]
+        out += _sum_observed(density.log_factor(part, phis[0], beside), part)[:, None]
         some, beside_some = part[:, columns], None if beside is None else beside[:, columns]
-        of_first = _sum_seen(density.log_factor(some, of_moving[0], beside_some), some)
+        of_first = _sum_observed(density.log_factor(some, of_moving[0], beside_some), some)
         for j, of_try in enumerate(phis):
             if j and len(moving):
                 out[moving, j] += (
-                    _sum_seen(density.log_factor(some, of_moving[j], beside_some), some) - of_first
+                    _sum_observed(density.log_factor(some, of_moving[j], beside_some), some) - of_first
                 )
             x = predictor(scores[rows], tries[:, j, :size], y)
-            out[:, j] += _sum_seen(density.log_kernel(part, x, of_try, beside), part)
+            out[:, j] += _sum_observed(density.log_kernel(part, x, of_try, beside), part)
     return out
 
 
-def _sum_seen(values: Float[Array, "B D"], y: Float64[Array, "B D"]) -> Float64[Array, " D"]:
+def _sum_observed(values: Float[Array, "B D"], y: Float64[Array, "B D"]) -> Float64[Array, " D"]:
     """Return the sum over rows where y is not missing."""
     xp = device.namespace(y)
     return device.on_host(xp.where(y == y, values, 0.0).sum(axis=0))

@@ -222,17 +222,17 @@ def _redrawn(
     sizes, times = halves[begins], np.diff(begins, append=len(halves))
     logs = np.log(units).sum(axis=1)
     scales = s * np.exp((logs[now] - logs) / n)
-    shape, given = ALIKE[:, None], (halves, rates)
-    told = draws.gamma_marginals(*given, ALIKE, scales, units, logs)
+    shape, arguments = ALIKE[:, None], (halves, rates)
+    marginals = draws.gamma_marginals(*arguments, ALIKE, scales, units, logs)
     counted = (times * (special.gammaln(shape + sizes) - special.gammaln(shape))).sum(axis=1)
-    log_density = counted[:, None] + told + np.log(scales) - scales
+    log_density = counted[:, None] + marginals + np.log(scales) - scales
     i, j = divmod(pick(log_density.ravel(), uniform[0]), len(units))
     one, unit = slice(i, i + 1), slice(j, j + 1)
 
     def log_density_of(log_s: float) -> float:
         s = np.exp(np.array([log_s]))
-        told = draws.gamma_marginals(*given, ALIKE[one], s, units[unit], logs[unit])
-        return float(log_s - s[0] + told[0, 0])
+        marginals = draws.gamma_marginals(*arguments, ALIKE[one], s, units[unit], logs[unit])
+        return float(log_s - s[0] + marginals[0, 0])
 
     return float(ALIKE[i]), float(np.exp(walked(np.log(scales[j]), log_density_of, uniform[1:]))), j
 

@@ -22,8 +22,8 @@ from factorflow.models.contract import Array, Block, Model, Stage, Step, Sweep, 
 from factorflow.models.sparse_gfa import prediction, results
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
-from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnScores, DrawnView, first_draw
 from factorflow.models.sparse_gfa.sampler.gibbs import ChoiceSweep, GibbsSweep
+from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnScores, DrawnView, first_draw
 from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
@@ -63,13 +63,13 @@ def check_sampled(settings: Settings) -> None:
             "places of factors are drawn along with intercepts",
         ),
     }
-    found = {what: why for what, (given, why) in wrong.items() if given}
-    if found:
+    reasons = {what: why for what, (applies, why) in wrong.items() if applies}
+    if reasons:
         raise InputError(
             "n_draws",
-            ", ".join(found),
+            ", ".join(reasons),
             "0, or {inference}, scores without spikes, {noise} "
-            f"without groups, and intercepts ({'; '.join(found.values())})",
+            f"without groups, and intercepts ({'; '.join(reasons.values())})",
             "Leave the options out, or leave {n_draws} out: the variational fit covers them.",
             inference="full",
             noise="feature",
@@ -78,7 +78,7 @@ def check_sampled(settings: Settings) -> None:
 
 
 @dataclass(frozen=True)
-class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
+class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
     """A fit, and the chains that start from it.
 
     Parameters
@@ -139,12 +139,12 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
         """Return the table of variables."""
         return _variables(self.settings)
 
-    def coords(self, globals_: Globals | Drawn) -> Mapping[str, Sequence[str]]:
+    def coords(self, globals_: Globals | ChainGlobals) -> Mapping[str, Sequence[str]]:
         """Return the labels of factors and views."""
         names = [view.name for view in self.settings.views]
         return {"factor": self.factor_names(globals_.n_factors, globals_.numbers), "view": names}
 
-    def prepare(self, globals_: Globals | Drawn) -> PreparedGlobals | None:
+    def prepare(self, globals_: Globals | ChainGlobals) -> PreparedGlobals | None:
         """Return what `finish` reads: of a run that ended before its chains began, the fit."""
         return PreparedGlobals(self.fit.settings, globals_) if isinstance(globals_, Globals) else None
 
@@ -158,8 +158,8 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
             mean = local.total / local.n_kept
             return Averages(mean, np.maximum(local.squares / local.n_kept - mean**2, 0.0))
         assert globals_ is not None
-        found, _ = expected_scores(results.finish(self.fit.settings, block, local, globals_, step).q)
-        return Averages(found, np.zeros(found.shape))
+        expected, _ = expected_scores(results.finish(self.fit.settings, block, local, globals_, step).q)
+        return Averages(expected, np.zeros(expected.shape))
 
     def projection(self) -> tuple[Sweep[Any, Any, Any], ...]:
         """Return the sweep that draws the scores of new samples."""
@@ -179,7 +179,7 @@ class SampledGFAModel(Model[Globals | Drawn, Local | DrawnScores]):
         aux = prediction.aux_of_new(self.settings, block, view)
         return _predictive(self.settings, rows, record, view, aux)
 
-    def alone(self, globals_: Globals | Drawn, view: str) -> tuple[Array, Array] | None:
+    def alone(self, globals_: Globals | ChainGlobals, view: str) -> tuple[Array, Array] | None:
         """Return the likelihood fitted to each feature of a view alone."""
         return prediction.alone(self.settings, globals_.fixed[view], view)
 
@@ -200,7 +200,7 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
     names = [view.name for view in settings.views]
     single = partial(Variable, rows=True, dtype="float32")
 
-    def each(value: Callable[[DrawnView], object]) -> Callable[[Drawn], Array]:
+    def each(value: Callable[[DrawnView], object]) -> Callable[[ChainGlobals], Array]:
         return lambda g: np.stack([np.asarray(value(g.record.shared.views[name])) for name in names])
 
     table = [
@@ -235,9 +235,9 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
     return tuple(table)
 
 
-def _beta(settings: Settings, drawn: Drawn) -> Float64[Array, "*G K"]:
+def _beta(settings: Settings, sample: ChainGlobals) -> Float64[Array, "*G K"]:
     """Return the prior precision of scores, by group where there are any."""
-    beta = drawn.record.shared.beta
+    beta = sample.record.shared.beta
     return beta if settings.groups else beta[0]
 
 
@@ -245,16 +245,16 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
     """Yield the variables of a view, on the data's own scale."""
     feature = f"feature_{name}"
 
-    def loadings(g: Drawn) -> Float64[Array, "D K"]:
+    def loadings(g: ChainGlobals) -> Float64[Array, "D K"]:
         return g.record.weights[name].loadings[:, :-1]
 
-    def scale(g: Drawn) -> Float64[Array, " D"]:
+    def scale(g: ChainGlobals) -> Float64[Array, " D"]:
         return g.fixed[name].scale
 
-    def phi(shown: str, g: Drawn) -> Float64[Array, " D"]:
-        drawn = g.record.weights[name].phi
-        assert drawn is not None
-        return np.asarray(settings.view(name).density.report_phi(drawn.T, scale(g))[shown])
+    def phi(name_shown: str, g: ChainGlobals) -> Float64[Array, " D"]:
+        values = g.record.weights[name].phi
+        assert values is not None
+        return np.asarray(settings.view(name).density.report_phi(values.T, scale(g))[name_shown])
 
     yield Variable(
         f"loadings_{name}",
@@ -276,8 +276,8 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
         yield Variable(
             f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="uint8"
         )
-    for shown, doc in settings.view(name).density.phi_variables.items():
-        yield Variable(f"{shown}_{name}", (feature,), doc, partial(phi, shown))
+    for variable, doc in settings.view(name).density.phi_variables.items():
+        yield Variable(f"{variable}_{name}", (feature,), doc, partial(phi, variable))
     if settings.view(name).is_gaussian:
         doc = "Noise precision in data units, tau."
         yield Variable(

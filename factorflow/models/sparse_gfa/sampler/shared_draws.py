@@ -13,8 +13,8 @@ from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.sampler.collapsed import draw_collapsed
-from factorflow.models.sparse_gfa.sampler.drawn import Drawn, DrawnView, DrawnWeights, Shared
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
+from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnView, DrawnWeights, Shared
 from factorflow.models.sparse_gfa.sampler.pooled import (
     N_TRIES,
     SlabPrior,
@@ -109,8 +109,8 @@ def draw_shared(
     of_factors = draws.uniform(step, sites.factor, np.arange(n_views * k), 2).reshape(n_views, k, 2)
     of_views = draws.uniform(step, sites.view, np.arange(n_views), 4)
     for i, view in enumerate(settings.views):
-        found = sums[view.name], before.views[view.name], slab
-        views[view.name], terms = _draw_view(settings, view, *found, share, of_factors[i], of_views[i])
+        view_sums = sums[view.name], before.views[view.name], slab
+        views[view.name], terms = _draw_view(settings, view, *view_sums, share, of_factors[i], of_views[i])
         density += terms
     alpha = np.stack([view.alpha for view in views.values()])
     if slab is not None:
@@ -132,7 +132,7 @@ def draw_shared(
 def draw_moves(
     settings: Settings,
     stats: DrawnStats,
-    globals_: Drawn,
+    globals_: ChainGlobals,
     weights: Mapping[str, DrawnWeights],
     step: Step,
 ) -> Moves:
@@ -150,7 +150,7 @@ def draw_moves(
     sums = {name: replace(mine, squares=mine.squares / scale**2) for name, mine in sums.items()}
     stats = replace(stats, second=stats.second * scale**2)
     shared, _ = draw_shared(settings, stats, sums, now, step, ONWARDS)
-    weights = {name: _moved(mine, scale, scale * shift) for name, mine in weights.items()}
+    weights = {name: _transform_weights(mine, scale, scale * shift) for name, mine in weights.items()}
     return Moves(weights, scale[:, None] * turn.T, scale * shift, shared, share)
 
 
@@ -159,7 +159,9 @@ def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, flo
     return view.alpha_prior if slab is None else slab.parameters
 
 
-def _moved(weights: DrawnWeights, scale: Float64[Array, " K"], shift: Float64[Array, " K"]) -> DrawnWeights:
+def _transform_weights(
+    weights: DrawnWeights, scale: Float64[Array, " K"], shift: Float64[Array, " K"]
+) -> DrawnWeights:
     """Return loadings and intercepts that go with scores r z + t."""
     w, b = weights.loadings[:, :-1] / scale, weights.loadings[:, -1:]
     return replace(weights, loadings=np.concatenate([w, b - (w @ shift)[:, None]], axis=1))
@@ -199,7 +201,7 @@ def _log_scale_density(
     settings: Settings,
     stats: Stats,
     sums: Mapping[str, DrawnSums],
-    given: Shared,
+    shared: Shared,
     u: Float64[Array, " K"],
 ) -> Float64[Array, " K"]:
     """Return the log density of u = log r by factor, alpha (and a learned beta) integrated out.
@@ -212,9 +214,9 @@ def _log_scale_density(
         shape, rate = settings.priors.beta
         out = out - ((shape + 0.5 * stats.number) * np.log(rate + 0.5 * squares)).sum(axis=0)
     else:
-        out = out - 0.5 * (given.beta * squares).sum(axis=0)
+        out = out - 0.5 * (shared.beta * squares).sum(axis=0)
     for view in settings.views:
-        mine, (shape, rate) = sums[view.name], _alpha_prior(view, given.slab)
+        mine, (shape, rate) = sums[view.name], _alpha_prior(view, shared.slab)
         out = out - mine.included * u
         out = out - (shape + 0.5 * mine.included) * np.log(rate + 0.5 * mine.squares * np.exp(-2.0 * u))
     return np.asarray(out)
@@ -224,26 +226,26 @@ def _draw_scales(
     settings: Settings,
     stats: Stats,
     sums: Mapping[str, DrawnSums],
-    given: Shared,
+    shared: Shared,
     step: Step,
 ) -> tuple[Float64[Array, " K"], float]:
     """Move the scale of each factor by Metropolis steps; return it, and the share moved in the last one."""
-    k = given.beta.shape[1]
+    k = shared.beta.shape[1]
     u = np.zeros(k)
     if not k:
         return np.ones(0), 0.0
     normal = special.ndtri(draws.uniform(step, SCALE_SITE, np.arange(k), SCALE_TRIES))
     uniform = draws.uniform(step, SCALE_SITE, k + np.arange(k), SCALE_TRIES)
     width = 0.5 if settings.scores_prior == "ard" else 2.4 / np.sqrt(2.0 * max(2.0, float(stats.rows.sum())))
-    now = _log_scale_density(settings, stats, sums, given, u)
-    taken = np.zeros(k, dtype=bool)
+    now = _log_scale_density(settings, stats, sums, shared, u)
+    accepted = np.zeros(k, dtype=bool)
     for i in range(SCALE_TRIES):
         # The width goes from large to small: the scale that is left open depends on views and priors.
         tried = u + width * 0.5**i * 2.0 * normal[:, i]
-        then = _log_scale_density(settings, stats, sums, given, tried)
-        taken = np.log(uniform[:, i]) < then - now
-        u, now = np.where(taken, tried, u), np.where(taken, then, now)
-    return np.exp(u), float(taken.mean())
+        then = _log_scale_density(settings, stats, sums, shared, tried)
+        accepted = np.log(uniform[:, i]) < then - now
+        u, now = np.where(accepted, tried, u), np.where(accepted, then, now)
+    return np.exp(u), float(accepted.mean())
 
 
 def _draw_view(

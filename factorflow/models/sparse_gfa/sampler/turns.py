@@ -28,8 +28,8 @@ from factorflow.kernels.linalg import unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
-from factorflow.models.sparse_gfa.sampler.drawn import DrawnWeights, Names, Plane, Shared
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats
+from factorflow.models.sparse_gfa.sampler.gibbs_state import DrawnWeights, Names, Plane, Shared
 from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.pooled import pick
 from factorflow.models.sparse_gfa.settings import Settings
@@ -86,8 +86,10 @@ def draw_turn(
 
     Return the loadings, A, and what is shared, the two factors under their names again.
     """
-    found = {name: mine.told.plane for name, mine in weights.items() if mine.told is not None}
-    priors = {name: _prior(settings, now, name, plane) for name in found}
+    planes = {
+        name: mine.residual_sums.plane for name, mine in weights.items() if mine.residual_sums is not None
+    }
+    priors = {name: _prior(settings, now, name, plane) for name in planes}
     gram = _gram(stats)[np.ix_(plane, plane)]
     a = np.eye(2)
     n_features = sum(view.n_features for view in settings.views)
@@ -96,17 +98,17 @@ def draw_turn(
     for line, u in zip(lines, uniform, strict=True):
         after = a @ _tried(line, u, np.pi * u[3] if line is OTHER else 0.0)  # z -> (z a) exp(x G)
         gains = -0.5 * (after * (gram @ after)).sum(axis=(1, 2))
-        for name, mine in found.items():
+        for name, mine in planes.items():
             assert mine is not None
             gains = gains + draws.plane_gains(mine.square, mine.linear, priors[name], after.reshape(-1, 4))
         a = after[pick(gains, u[2])]
     out, uniform = {}, draws.uniform(step, PAIR_SITE, np.arange(n_features), 3)
-    for name, mine in found.items():
+    for name, mine in planes.items():
         assert mine is not None
         u = uniform[settings.first_column(name) :][: len(mine.linear)]
         noise = np.ascontiguousarray(u[:, 0]), special.ndtri(u[:, 1:])
-        drawn = draws.plane_pairs(mine.square, mine.linear, priors[name], a.ravel(), noise)
-        out[name] = _replaced(weights[name], mine, plane, drawn, a)
+        pair_draws = draws.plane_pairs(mine.square, mine.linear, priors[name], a.ravel(), noise)
+        out[name] = _replaced(weights[name], mine, plane, pair_draws, a)
     back = _back(names, [out[view.name] for view in settings.views], plane)
     for drawn_anew in out.values():
         drawn_anew.loadings[:, plane] = drawn_anew.loadings[:, plane] @ back
@@ -174,23 +176,23 @@ def _prior(
 
 def _replaced(
     weights: DrawnWeights,
-    found: Plane,
+    equations: Plane,
     plane: tuple[int, int],
-    drawn: Float64[Array, "D two"],
+    values: Float64[Array, "D two"],
     a: Float64[Array, "two two"],
 ) -> DrawnWeights:
     """Return weights with new loadings of two factors of scores z A; the others go with them."""
-    told, both = weights.told, list(plane)
-    assert told is not None
-    apart = drawn @ a.T - weights.loadings[:, both]  # of loadings of z itself
-    loadings = weights.loadings - np.einsum("dkp,dp->dk", found.follow, apart)
-    loadings[:, both] = drawn
-    x, y, change = apart[:, 0], apart[:, 1], found.change.T
-    squares = told.squares - 2.0 * (x * change[0] + y * change[1])
+    message, both = weights.residual_sums, list(plane)
+    assert message is not None
+    apart = values @ a.T - weights.loadings[:, both]  # of loadings of z itself
+    loadings = weights.loadings - np.einsum("dkp,dp->dk", equations.follow, apart)
+    loadings[:, both] = values
+    x, y, change = apart[:, 0], apart[:, 1], equations.change.T
+    squares = message.squares - 2.0 * (x * change[0] + y * change[1])
     squares = squares + x * x * change[2] + 2.0 * x * y * change[3] + y * y * change[4]
-    slope = told.slope - x * change[5] - y * change[6]
-    told = replace(told, squares=np.maximum(squares, 0.0), slope=slope, plane=None)
-    return replace(weights, loadings=loadings, told=told)
+    slope = message.slope - x * change[5] - y * change[6]
+    message = replace(message, squares=np.maximum(squares, 0.0), slope=slope, plane=None)
+    return replace(weights, loadings=loadings, residual_sums=message)
 
 
 def _gram(stats: DrawnStats) -> Float64[Array, "K K"]:

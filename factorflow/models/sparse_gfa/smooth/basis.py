@@ -132,10 +132,10 @@ class Basis:
         second: Float64[Array, "M M"],
     ) -> tuple[Float64[Array, "M ..."], list[Float64[Array, "M ..."]]]:
         """Return T such that tr(S T) = 1, S the average product of the centred functions; and its slopes."""
-        found, slopes = self.covariance(lengths, sharing)
-        second = second if found.ndim == 2 else np.diag(second)
-        unit = float((second * found).sum())
-        scaled = found / unit
+        covariance, slopes = self.covariance(lengths, sharing)
+        second = second if covariance.ndim == 2 else np.diag(second)
+        unit = float((second * covariance).sum())
+        scaled = covariance / unit
         return scaled, [one / unit - scaled * (float((second * one).sum()) / unit) for one in slopes]
 
     def unit(
@@ -145,8 +145,8 @@ class Basis:
         second: Float64[Array, "M M"],
     ) -> float:
         """Return tr(S T) before T is scaled."""
-        found = self.covariance(lengths, sharing)[0]
-        return float(((second if found.ndim == 2 else np.diag(second)) * found).sum())
+        covariance = self.covariance(lengths, sharing)[0]
+        return float(((second if covariance.ndim == 2 else np.diag(second)) * covariance).sum())
 
     def _squares(self, differences: Float64[Array, "... p"]) -> Float64[Array, "R ..."]:
         """Return squared lengths in each covariate."""
@@ -167,7 +167,7 @@ class Points(Basis):
 
     positions: tuple[float, ...] = ()
 
-    def moved(self, positions: Float64[Array, " M"]) -> Points:
+    def with_positions(self, positions: Float64[Array, " M"]) -> Points:
         """Return the same with its places moved."""
         return replace(self, positions=tuple(positions.tolist()))
 
@@ -204,8 +204,8 @@ class Points(Basis):
         """Return T before it is scaled, and its slopes."""
         groups = self._cells[:, 0].astype(np.int64)
         value, by_length, between, by_sharing = self._between(self._places, groups, lengths, sharing)
-        found = between * value + JITTER * np.eye(self.size)
-        return found, [between * one for one in by_length] + [one * value for one in by_sharing]
+        covariance = between * value + JITTER * np.eye(self.size)
+        return covariance, [between * one for one in by_length] + [one * value for one in by_sharing]
 
     def at(
         self,
@@ -291,9 +291,9 @@ class Cosines(Basis):
         if self.n_groups == 1:
             return density, [density * slope for slope in slopes] + [0.0 * density]
         shared, by_sharing = group_correlation(sharing)
-        found = [np.kron(shared, np.diag(density * slope)) for slope in slopes]
-        found += [np.kron(one, np.diag(density)) for one in by_sharing]
-        return np.kron(shared, np.diag(density)), found
+        blocks = [np.kron(shared, np.diag(density * slope)) for slope in slopes]
+        blocks += [np.kron(one, np.diag(density)) for one in by_sharing]
+        return np.kron(shared, np.diag(density)), blocks
 
     def at(
         self,
@@ -312,16 +312,16 @@ class Cosines(Basis):
     def functions(self, places: Float64[Array, "B p"], codes: Int64[Array, " B"]) -> Float64[Array, "B M"]:
         """Return functions of rows, not centred."""
         scaled = np.pi * (places - self._centre + self._half) / (2.0 * self._half)
-        found = np.ones((len(places), 1))
+        products = np.ones((len(places), 1))
         for column in range(scaled.shape[1]):
             orders = np.arange(self.per_column[column])
             values = np.cos(scaled[:, column, None] * orders) / np.sqrt(self._half[column])
             values[:, 0] /= np.sqrt(2.0)
-            found = (found[:, :, None] * values[:, None, :]).reshape(len(places), -1)
+            products = (products[:, :, None] * values[:, None, :]).reshape(len(places), -1)
         if self.n_groups == 1:
-            return found
+            return products
         member = codes[:, None] == np.arange(self.n_groups)
-        return np.asarray((member[:, :, None] * found[:, None, :]).reshape(len(places), -1))
+        return np.asarray((member[:, :, None] * products[:, None, :]).reshape(len(places), -1))
 
 
 def choose_basis(places: Places, kernel: str, n_functions: int | None) -> Basis:

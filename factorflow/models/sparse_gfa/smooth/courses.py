@@ -252,17 +252,17 @@ def close_rough(basis: Basis, courses: Courses) -> Courses:
     return without_courses(courses, courses.is_smooth & (noise | ~(courses.evidence >= price)))
 
 
-def without_courses(courses: Courses, gone: Bool[Array, " K"]) -> Courses:
+def without_courses(courses: Courses, closed: Bool[Array, " K"]) -> Courses:
     """Return the courses without those of some factors, which become rough."""
-    kept = ~gone
+    remaining = ~closed
     return replace(
         courses,
-        mean=courses.mean * kept[:, None],
-        covariance=courses.covariance * kept[:, None, None],
-        energy=np.where(gone, float(courses.mean.shape[1]), courses.energy),
-        logdet=np.where(gone, 0.0, courses.logdet),
-        noise=np.where(gone, 1.0, courses.noise),
-        average=courses.average * kept,
+        mean=courses.mean * remaining[:, None],
+        covariance=courses.covariance * remaining[:, None, None],
+        energy=np.where(closed, float(courses.mean.shape[1]), courses.energy),
+        logdet=np.where(closed, 0.0, courses.logdet),
+        noise=np.where(closed, 1.0, courses.noise),
+        average=courses.average * remaining,
     )
 
 
@@ -270,11 +270,11 @@ BY_FACTOR = ("mean", "covariance", "energy", "logdet", "noise", "lengths", "shar
 """Fields of `Courses` with a row for each factor."""
 
 
-def select_courses(courses: Courses | None, kept: Integer[Array, " kept"]) -> Courses | None:
+def select_courses(courses: Courses | None, factors: Integer[Array, " kept"]) -> Courses | None:
     """Return the courses of some factors, in the order given."""
     if courses is None:
         return None
-    return replace(courses, **{name: getattr(courses, name)[kept] for name in BY_FACTOR})
+    return replace(courses, **{name: getattr(courses, name)[factors] for name in BY_FACTOR})
 
 
 def turn_courses(courses: Courses | None, signs: Float64[Array, "K K"]) -> Courses | None:

@@ -207,10 +207,10 @@ def update_courses(basis: Basis, courses: Courses, forms: Forms, starts: int = 1
             if turn:
                 sites[k] = sites[k].at(linear)
             else:
-                given = basis, courses, form, linear
+                arguments = basis, courses, form, linear
                 if starts:
-                    found = _learn(*given, lengths[k], sharing[k], share, forms.ratio, starts)
-                    lengths[k], sharing[k] = found
+                    learned = _learn(*arguments, lengths[k], sharing[k], share, forms.ratio, starts)
+                    lengths[k], sharing[k] = learned
                 scaled, _ = basis.scaled_covariance(lengths[k], sharing[k], courses.second)
                 sites[k] = _Site.of(share * scaled, form, linear, forms.ratio)
             mean[k] = sites[k].mean
@@ -267,9 +267,9 @@ def _learn(
         for part in np.linspace(0.0, 1.0, starts + 1)[1:-1]
     ]
     first = min([now, *others], key=lambda vector: negative(vector)[0]) if others else now
-    found = minimize(
+    optimum = minimize(
         negative, first, jac=True, bounds=limits, method="L-BFGS-B", options={"maxfun": EVALUATIONS}
     )
-    if found.fun < value:
-        best = found.x
+    if optimum.fun < value:
+        best = optimum.x
     return unpack(best)

@@ -97,9 +97,9 @@ def group_correlation(sharing: Float64[Array, " G"]) -> tuple[Float64[Array, "G 
     sharing : array
         a, from -1 to 1: 1 throughout is one course of all groups, 0 one of each.
     """
-    found, slopes = np.outer(sharing, sharing), np.zeros((len(sharing),) * 3)
-    np.fill_diagonal(found, 1.0)
+    correlation, slopes = np.outer(sharing, sharing), np.zeros((len(sharing),) * 3)
+    np.fill_diagonal(correlation, 1.0)
     for g in range(len(sharing)):
         slopes[g, g], slopes[g, :, g] = sharing, sharing
         slopes[g, g, g] = 0.0
-    return found, slopes
+    return correlation, slopes

@@ -55,8 +55,8 @@ def course_variables(smooth: SmoothSettings) -> list[Variable]:
     n_covariates, n_groups = smooth.basis.places.n_covariates, smooth.basis.n_groups
 
     def warp(g: Globals) -> Float64[Array, "G W"]:
-        known = None if g.courses is None else g.courses.warp
-        return np.zeros((n_groups, KNOTS)) if known is None else known
+        warp_values = None if g.courses is None else g.courses.warp
+        return np.zeros((n_groups, KNOTS)) if warp_values is None else warp_values
 
     doc = "Clock of a group: when it starts, in ranges, and the logarithm of its pace between knots."
     of_clocks = [Variable("warp", ("smooth_group", "warp_parameter"), doc, warp)]

@@ -174,8 +174,8 @@ def _spread(smooth: SmoothSettings, courses: Courses) -> Float64[Array, "M V"]:
 
 def _root(covariance: Float64[Array, "M M"]) -> Float64[Array, "M r"]:
     values, vectors = np.linalg.eigh(covariance)
-    kept = np.cumsum(np.maximum(values, 0.0)) > LEAST_VARIANCE * values.sum()
-    return np.asarray(vectors[:, kept] * np.sqrt(values[kept]))
+    significant = np.cumsum(np.maximum(values, 0.0)) > LEAST_VARIANCE * values.sum()
+    return np.asarray(vectors[:, significant] * np.sqrt(values[significant]))
 
 
 def course_prior(
@@ -200,36 +200,36 @@ def course_prior(
     basis = smooth.basis
     if new:
         return _of_new(basis, places, codes, courses)
-    known = np.asarray(np.isfinite(places).all(axis=1))
+    has_place = np.asarray(np.isfinite(places).all(axis=1))
     noise = courses.noise[None]
     precision = 1.0 / noise
-    if not known.all():
-        precision = np.where(known[:, None], precision, 1.0)
+    if not has_place.all():
+        precision = np.where(has_place[:, None], precision, 1.0)
     values, spread = courses.values, courses.spread
     assert values is not None
     functions = _functions(basis, block, places, codes, courses.centre)
     if isinstance(basis, Points):
-        mean = np.where(known[:, None], values[functions], 0.0)
+        mean = np.where(has_place[:, None], values[functions], 0.0)
     else:
         mean = functions @ values
     if smooth.complete and not each:
-        return CoursePrior(mean, courses.average[None], precision, known, functions)
+        return CoursePrior(mean, courses.average[None], precision, has_place, functions)
     assert spread is not None
     if isinstance(basis, Points):
-        variance = np.where(known[:, None], spread[functions], 0.0)
+        variance = np.where(has_place[:, None], spread[functions], 0.0)
     else:
         variance = np.zeros(mean.shape)
         own = np.flatnonzero(courses.is_smooth)
         squares = (functions @ spread) ** 2
         variance[:, own] = squares.reshape(len(mean), len(own), -1).sum(axis=2) if len(own) else 0.0
-    return CoursePrior(mean, variance, precision, known, functions)
+    return CoursePrior(mean, variance, precision, has_place, functions)
 
 
 def place_values(block: Block) -> tuple[Float64[Array, "B p"], Bool[Array, " B"]]:
     """Return the places of rows, 0 where they are not known, and where they are."""
     places = np.asarray(block.columns[PLACES], np.float64)
-    known = np.asarray(np.isfinite(places).all(axis=1))
-    return np.where(known[:, None], places, 0.0), known
+    has_place = np.asarray(np.isfinite(places).all(axis=1))
+    return np.where(has_place[:, None], places, 0.0), has_place
 
 
 def place_functions(smooth: SmoothSettings, block: Block) -> tuple[Array, Bool[Array, " B"]]:
@@ -238,12 +238,12 @@ def place_functions(smooth: SmoothSettings, block: Block) -> tuple[Array, Bool[A
     Of `Points` the number of each row's.
     """
     places, codes = np.asarray(block.columns[PLACES], np.float64), smooth.codes(block)
-    known = np.asarray(np.isfinite(places).all(axis=1))
+    has_place = np.asarray(np.isfinite(places).all(axis=1))
     if isinstance(smooth.basis, Points):
-        return smooth.basis.cell(places, codes), known
+        return smooth.basis.cell(places, codes), has_place
     assert isinstance(smooth.basis, Cosines)
-    found = smooth.basis.functions(np.where(known[:, None], places, 0.0), codes)
-    return np.asarray(found * known[:, None]), known
+    functions = smooth.basis.functions(np.where(has_place[:, None], places, 0.0), codes)
+    return np.asarray(functions * has_place[:, None]), has_place
 
 
 def _functions(
@@ -259,9 +259,9 @@ def _functions(
     assert isinstance(basis, Cosines)
 
     def make() -> Float64[Array, "B M"]:
-        known = np.asarray(np.isfinite(places).all(axis=1))
-        found = basis.functions(np.where(known[:, None], places, 0.0), codes) - centre
-        return np.asarray(found * known[:, None])
+        has_place = np.asarray(np.isfinite(places).all(axis=1))
+        functions = basis.functions(np.where(has_place[:, None], places, 0.0), codes) - centre
+        return np.asarray(functions * has_place[:, None])
 
     return block.once(("cosines",), (centre,), make)
 
@@ -281,12 +281,12 @@ def courses_of_rows(
     """Return mean and variance of the courses of rows, NaN where the place is not known or not reached."""
     places, codes = np.asarray(block.columns[PLACES], np.float64), smooth.codes(block)
     if new:
-        mean, variance, known = courses_at(smooth.basis, places, codes, courses)
+        mean, variance, has_place = courses_at(smooth.basis, places, codes, courses)
     else:
         prior = course_prior(smooth, block, courses, each=True, new=False)
         assert prior.variance is not None
-        mean, variance, known = prior.mean, prior.variance, prior.known
-    return np.where(known[:, None], mean, np.nan), np.where(known[:, None], variance, np.nan)
+        mean, variance, has_place = prior.mean, prior.variance, prior.known
+    return np.where(has_place[:, None], mean, np.nan), np.where(has_place[:, None], variance, np.nan)
 
 
 def courses_at(
@@ -306,12 +306,12 @@ def courses_at(
         rows = common_clock(basis.places, rows[:, 0], own, courses.warp)[0][:, None]
         basis = moved_basis(basis, courses.warp)
     for k in np.flatnonzero(courses.is_smooth) if len(rows) else ():
-        functions, rest = basis.at(rows, own, courses.lengths[k], courses.sharing[k])
+        functions, residual = basis.at(rows, own, courses.lengths[k], courses.sharing[k])
         unit = basis.unit(courses.lengths[k], courses.sharing[k], courses.second)
         functions = functions - courses.centre
         mean[reached, k] = functions @ courses.mean[k]
-        known = ((functions @ courses.covariance[k]) * functions).sum(axis=1)
-        variance[reached, k] = known + (1.0 - courses.noise[k]) / unit * rest
+        explained = ((functions @ courses.covariance[k]) * functions).sum(axis=1)
+        variance[reached, k] = explained + (1.0 - courses.noise[k]) / unit * residual
     return mean, variance, reached
 
 
@@ -323,14 +323,14 @@ def spread_scores(prior: CoursePrior, covariance: Float64[Array, "#B V"]) -> Flo
     return np.asarray(covariance + pack((gain * prior.variance[:, None, :]) @ gain.transpose(0, 2, 1)))
 
 
-def noise_sums(given: Conditional, mean: Float64[Array, "B K"]) -> NoiseSums:
+def noise_sums(conditional: Conditional, mean: Float64[Array, "B K"]) -> NoiseSums:
     """Return the sums that zeta is updated by, at means m of the scores."""
-    prior, k = given.prior, mean.shape[1]
+    prior, k = conditional.prior, mean.shape[1]
     assert prior.variance is not None
     rows = prior.known.astype(np.float64)
-    gain = unpack(given.covariance, k) * prior.precision[:, None, :]
+    gain = unpack(conditional.covariance, k) * prior.precision[:, None, :]
     own, spread = np.einsum("bkk->bk", gain), prior.variance
-    covariance = diagonal(given.covariance, k)
+    covariance = diagonal(conditional.covariance, k)
     of_course = np.einsum("bkl,bl->bk", (gain - np.eye(k)) ** 2, spread)
     of_scores = np.einsum("bkl,bl->bk", gain**2, spread)
     left = mean - prior.mean
@@ -348,12 +348,12 @@ def noise_sums(given: Conditional, mean: Float64[Array, "B K"]) -> NoiseSums:
 
 
 def site_sums(
-    smooth: SmoothSettings, block: Block, given: Conditional, mean: Float64[Array, "B K"]
+    smooth: SmoothSettings, block: Block, conditional: Conditional, mean: Float64[Array, "B K"]
 ) -> SiteSums:
     """Return what rows say of the courses."""
-    prior, k = given.prior, mean.shape[1]
+    prior, k = conditional.prior, mean.shape[1]
     left = (mean - prior.mean) * prior.precision * prior.known[:, None]
-    says = -unpack(given.covariance, k) * prior.precision[:, :, None] * prior.precision[:, None, :]
+    says = -unpack(conditional.covariance, k) * prior.precision[:, :, None] * prior.precision[:, None, :]
     index = np.arange(k)
     says[:, index, index] += prior.precision
     if isinstance(smooth.basis, Points):
@@ -373,11 +373,11 @@ def site_sums(
     return SiteSums(linear, None, np.stack(forms), Gather.of(block, ratio))
 
 
-def member_rows(numbers: Int64[Array, " B"], known: Bool[Array, " B"], size: int) -> csr_array:
+def member_rows(numbers: Int64[Array, " B"], has_place: Bool[Array, " B"], size: int) -> csr_array:
     """Return which rows are of which place, (size, B)."""
-    rows = np.flatnonzero(known)
+    rows = np.flatnonzero(has_place)
     ones = np.ones(len(rows))
-    return csr_array((ones, (numbers[rows], rows)), shape=(size, len(known)))
+    return csr_array((ones, (numbers[rows], rows)), shape=(size, len(has_place)))
 
 
 def forms_of(smooth: SmoothSettings, courses: Courses, sums: SiteSums) -> Forms:

@@ -90,28 +90,28 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
         return PreparedGlobals(self.settings, globals_)
 
     def map(
-        self, block: Block, local: Local | None, given: PreparedGlobals, step: Step
+        self, block: Block, local: Local | None, prepared: PreparedGlobals, step: Step
     ) -> tuple[Local | None, PlacesSums]:
         """Return the sums of a block; scores are those of the fit so far."""
         settings, smooth = self.settings, self.settings.smooth
         assert smooth is not None
-        local = scores_or_blank(settings, block, rotated_scores(local, given.globals_), given.globals_)
-        rows = update_rows(settings, block, settings.group_codes(block), local, given, 0)
+        local = scores_or_blank(settings, block, rotated_scores(local, prepared.globals_), prepared.globals_)
+        rows = update_rows(settings, block, settings.group_codes(block), local, prepared, 0)
         mean = expected_scores(rows.local)[0]
-        functions, known = place_functions(smooth, block)
-        mean = mean * known[:, None]
+        functions, has_place = place_functions(smooth, block)
+        mean = mean * has_place[:, None]
         packed = step.bits(SITE_SIGNS, block.rows, SIGNS)
         signs = 1.0 - 2.0 * np.unpackbits(packed, axis=1)[:, :SIGNS].astype(np.float64)
         signs = np.concatenate([np.ones((len(mean), 1)), signs], axis=1)
         signed = (signs[:, :, None] * mean[:, None, :]).reshape(len(mean), -1)
         if isinstance(smooth.basis, Points):
-            members = member_rows(functions, known, smooth.basis.size)
+            members = member_rows(functions, has_place, smooth.basis.size)
             total, products, scores = members @ np.ones(len(mean)), np.zeros(0), members @ signed
         else:
             total, scores = functions.sum(axis=0), functions.T @ signed
             products = pack(functions.T @ functions)
         extended = np.concatenate([expected_scores(rows.local)[0], rows.design], axis=1)
-        weak = weak_sums(settings, block, given.globals_, extended, signs)
+        weak = weak_sums(settings, block, prepared.globals_, extended, signs)
         sums = PlacesSums(total, products, scores, signed.sum(axis=0), pack(mean.T @ mean), weak)
         return (rows.local if settings.stateful else None), sums
 
@@ -126,15 +126,15 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
         else:
             second = unpack(stats.products, basis.size) / n_known - np.outer(centre, centre)
         scores = (stats.scores - np.outer(centre, stats.totals)).reshape(basis.size, 1 + SIGNS, k)
-        shown = k > 0 and shows_courses(basis, second, n_known, unpack(stats.second, k), scores)
+        has_courses = k > 0 and shows_courses(basis, second, n_known, unpack(stats.second, k), scores)
         new = add_weak_factors(self.settings, _in_new_basis(globals_), stats.weak, n_known)
-        if not shown and new.n_factors == k:
+        if not has_courses and new.n_factors == k:
             return new, {}
         new = _with_mean_in_intercepts(self.settings, new, stats.totals[:k] / n_known)
         opened = open_courses(basis, centre, second, n_known, new.n_factors)
         if smooth.warping is not None:
             opened = replace(opened, warp=np.zeros((basis.n_groups, KNOTS)))
-        if not shown:
+        if not has_courses:
             opened = without_courses(opened, np.arange(new.n_factors) < k)
         return replace(new, courses=opened, objective=float("nan")), {}
 
@@ -199,8 +199,8 @@ def shows_courses(
                 of_noise = n_known * np.log(noise) + np.log1p(share / noise * values).sum()
                 base = n_known * (1.0 - 1.0 / noise) - of_noise
                 weights = 1.0 / (noise / share + values) / noise
-                for which, found in enumerate(along):
-                    own = np.einsum("sik,i,sil->skl", found, weights, found)
+                for which, candidate in enumerate(along):
+                    own = np.einsum("sik,i,sil->skl", candidate, weights, candidate)
                     diagonal = np.einsum("skk->sk", own)
                     largest = diagonal.max(axis=1) if which else np.linalg.eigvalsh(own)[:, -1]
                     best[which] = np.maximum(best[which], 0.5 * (base + largest))
@@ -231,17 +231,17 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
         return PreparedGlobals(self.settings, globals_)
 
     def map(
-        self, block: Block, local: Local | None, given: PreparedGlobals, step: Step
+        self, block: Block, local: Local | None, prepared: PreparedGlobals, step: Step
     ) -> tuple[Local | None, SiteSums]:
         """Update the scores of a block; return what they say of the courses."""
-        settings, before = self.settings, scores_before(local, given.globals_)
-        local = scores_or_blank(settings, block, rotated_scores(local, given.globals_), given.globals_)
-        rows = update_rows(settings, block, settings.group_codes(block), local, given, 0)
-        kept = replace(rows.local, before=before) if settings.stateful else None
-        if rows.given is None:
-            return kept, SiteSums(np.zeros((0, 0)))
+        settings, before = self.settings, scores_before(local, prepared.globals_)
+        local = scores_or_blank(settings, block, rotated_scores(local, prepared.globals_), prepared.globals_)
+        rows = update_rows(settings, block, settings.group_codes(block), local, prepared, 0)
+        stored = replace(rows.local, before=before) if settings.stateful else None
+        if rows.conditional is None:
+            return stored, SiteSums(np.zeros((0, 0)))
         assert settings.smooth is not None
-        return kept, site_sums(settings.smooth, block, rows.given, rows.local.mean)
+        return stored, site_sums(settings.smooth, block, rows.conditional, rows.local.mean)
 
     def update(self, globals_: Globals, stats: SiteSums, step: Step) -> tuple[Globals, Info]:
         """Return the globals with the courses updated."""

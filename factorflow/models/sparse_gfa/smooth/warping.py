@@ -49,13 +49,13 @@ def common_clock(
     heights = np.concatenate([np.zeros((len(warp), 1)), np.cumsum(step * pace, axis=1)], axis=1)
     piece = np.clip(np.floor((times - low) / step), 0, KNOTS - 2).astype(np.int64)
     beyond = times - (low + step * piece)
-    found = low + span * warp[codes, 0] + heights[codes, piece] + beyond * pace[codes, piece]
+    clock = low + span * warp[codes, 0] + heights[codes, piece] + beyond * pace[codes, piece]
     slopes = np.zeros((len(times), KNOTS))
     slopes[:, 0] = span
     before = np.arange(KNOTS - 1) < piece[:, None]
     slopes[:, 1:] = np.where(before, step * pace[codes], 0.0)
     slopes[np.arange(len(times)), 1 + piece] = beyond * pace[codes, piece]
-    return found, slopes
+    return clock, slopes
 
 
 def moved_basis(basis: Basis, warp: Float64[Array, "G W"] | None) -> Basis:
@@ -64,7 +64,9 @@ def moved_basis(basis: Basis, warp: Float64[Array, "G W"] | None) -> Basis:
         return basis
     assert isinstance(basis, Points)
     cells = np.asarray(basis.places.cells)
-    return basis.moved(common_clock(basis.places, cells[:, 1], cells[:, 0].astype(np.int64), warp)[0])
+    return basis.with_positions(
+        common_clock(basis.places, cells[:, 1], cells[:, 0].astype(np.int64), warp)[0]
+    )
 
 
 def learn_warp(basis: Points, courses: Courses, forms: Forms, reference: int) -> Courses:
@@ -86,25 +88,25 @@ def learn_warp(basis: Points, courses: Courses, forms: Forms, reference: int) ->
     times, codes = cells[:, 1], cells[:, 0].astype(np.int64)
     others = np.delete(np.arange(len(courses.warp)), reference)
     smooth = [int(k) for k in np.flatnonzero(courses.is_smooth)]
-    said = [(k, forms.form(k, k)) for k in smooth]
-    linear = {k: forms.slope[k] + form @ courses.mean[k] for k, form in said}
+    forms_of_factors = [(k, forms.form(k, k)) for k in smooth]
+    linear = {k: forms.slope[k] + form @ courses.mean[k] for k, form in forms_of_factors}
     sharing = np.full(basis.n_groups, SHARED)
 
     def negative(vector: Float64[Array, " n"]) -> tuple[float, Float64[Array, " n"]]:
         warp = np.zeros_like(courses.warp)
         warp[others] = FIRST_STEP * vector.reshape(len(others), -1)
         places, by_warp = common_clock(basis.places, times, codes, warp)
-        moved = basis.moved(places)
+        moved = basis.with_positions(places)
         apart = places[:, None] - places[None]
         inverse = np.divide(1.0, apart, out=np.zeros_like(apart), where=apart != 0.0)
         total, by_place = 0.0, np.zeros(len(places))
-        for k, form in said:
+        for k, form in forms_of_factors:
             share = 1.0 - float(courses.noise[k])
-            found, slopes = moved.covariance(courses.lengths[k], sharing)
-            unit = float((courses.second * found).sum())
-            value, weight = slope_by_covariance(share * found / unit, form, linear[k])
+            covariance, slopes = moved.covariance(courses.lengths[k], sharing)
+            unit = float((courses.second * covariance).sum())
+            value, weight = slope_by_covariance(share * covariance / unit, form, linear[k])
             weight = 0.5 * share * weight
-            weight = weight / unit - courses.second * (float((weight * found).sum()) / unit**2)
+            weight = weight / unit - courses.second * (float((weight * covariance).sum()) / unit**2)
             total += value
             by_place -= 2.0 * (weight * slopes[0] * inverse).sum(axis=1)
         by = np.zeros_like(warp)

@@ -84,20 +84,20 @@ def weak_sums(
         Of each draw; ones first.
     """
     basis = few_functions(settings)
-    places, known = place_values(block)
-    found = basis.functions(places, np.zeros(block.n_rows, np.int64)) * known[:, None]
-    signed = (signs[:, : 1 + WEAK_SIGNS, None] * found[:, None, :]).reshape(block.n_rows, -1)
+    places, has_place = place_values(block)
+    functions = basis.functions(places, np.zeros(block.n_rows, np.int64)) * has_place[:, None]
+    signed = (signs[:, : 1 + WEAK_SIGNS, None] * functions[:, None, :]).reshape(block.n_rows, -1)
     features = {
         name: signed.T @ _residuals(settings, block, globals_, name, extended) for name in _views(settings)
     }
-    return WeakSums(found.sum(axis=0), pack(found.T @ found), features)
+    return WeakSums(functions.sum(axis=0), pack(functions.T @ functions), features)
 
 
 def _views(settings: Settings) -> list[str]:
     """Return the views that are looked at: none where places are levels, whose functions are as many."""
     assert settings.smooth is not None
-    known = not settings.smooth.basis.places.levels
-    return [view.name for view in settings.views if view.is_gaussian and known]
+    without_groups = not settings.smooth.basis.places.levels
+    return [view.name for view in settings.views if view.is_gaussian and without_groups]
 
 
 def _residuals(
@@ -109,10 +109,10 @@ def _residuals(
     values = device.on_host(gaussian_data(settings, name, block, globals_, features).response).astype(
         np.float64
     )
-    seen = np.isfinite(device.on_host(block.data[name]))
+    observed = np.isfinite(device.on_host(block.data[name]))
     loadings = np.concatenate([expected_weights(weights)[0], weights.coefficients], axis=1)
     size = np.sqrt(settings.precision(name, weights).mean(axis=1))
-    return np.asarray((values - extended @ loadings.T) * seen * size)
+    return np.asarray((values - extended @ loadings.T) * observed * size)
 
 
 def add_weak_factors(settings: Settings, globals_: Globals, sums: WeakSums, n_known: float) -> Globals:
@@ -139,13 +139,13 @@ def _components(
     size = len(sums.functions)
     centre = sums.functions / n_known
     values, vectors = np.linalg.eigh(unpack(sums.products, size) - n_known * np.outer(centre, centre))
-    kept = values > LEAST * values[-1]
-    inverse = (vectors[:, kept] / np.sqrt(values[kept])) @ vectors[:, kept].T
+    significant = values > LEAST * values[-1]
+    inverse = (vectors[:, significant] / np.sqrt(values[significant])) @ vectors[:, significant].T
     stacked = np.concatenate([sums.features[name] for name in _views(settings)], axis=1)
     stacked = stacked.reshape(1 + WEAK_SIGNS, size, -1)
     constant = sums.functions[0] / n_known  # the first function is constant: it sums residuals
     centred = stacked - centre[None, :, None] * (stacked[:, :1] / constant)
-    found = np.einsum("mn,snd->smd", inverse, centred)
+    components = np.einsum("mn,snd->smd", inverse, centred)
     loadings = np.concatenate(
         [
             expected_weights(globals_.weights[name])[0]
@@ -154,4 +154,4 @@ def _components(
         ]
     )
     along = np.linalg.qr(loadings)[0]
-    return np.asarray(found - (found @ along) @ along.T)
+    return np.asarray(components - (components @ along) @ along.T)

@@ -91,13 +91,13 @@ def _with_column(
     def beside(array: Any, column: Array) -> Any:
         return None if array is None else np.concatenate([array, column[..., None]], axis=-1)
 
-    known, unknown = mean != 0.0, np.full(len(mean), 1.0 / alpha)
+    non_zero, unknown = mean != 0.0, np.full(len(mean), 1.0 / alpha)
     shares = weights.shares
     return replace(
         weights,
         mean=beside(weights.mean, mean),
-        variance=beside(weights.variance, np.where(known, LEAST_SPREAD * mean**2, unknown)),
-        inclusion=beside(weights.inclusion, np.where(known, 1.0, UNKNOWN)),
+        variance=beside(weights.variance, np.where(non_zero, LEAST_SPREAD * mean**2, unknown)),
+        inclusion=beside(weights.inclusion, np.where(non_zero, 1.0, UNKNOWN)),
         scaled_square=beside(weights.scaled_square, unknown),
         entropies=beside(weights.entropies, np.zeros(len(mean))),
         classes=beside(weights.classes, inside),

@@ -91,15 +91,15 @@ def starting_values(settings: Settings, name: str, block: Block, fixed: Fixed | 
 class Moments:
     """Number, sum, sum of squares of a view's entries by noise group; sum of `Likelihood.log_factor`.
 
-    ``given``, ``cross``: sums of the covariates over the entries of each feature, and of their products with
-    these; None without covariates. ``level``: see `size_factors.entry_level`.
+    ``covariate_sums``, ``cross``: sums of the covariates over the entries of each feature, and of their
+    products with these; None without covariates. ``level``: see `size_factors.entry_level`.
     """
 
     count: Float64[np.ndarray, "D T"]
     total: Float64[np.ndarray, "D T"]
     squares: Float64[np.ndarray, "D T"]
     log_factor: Float64[np.ndarray, "D T"] | None
-    given: Float64[np.ndarray, "D J"] | None = None
+    covariate_sums: Float64[np.ndarray, "D J"] | None = None
     cross: Float64[np.ndarray, "D J"] | None = None
     level: Float64[np.ndarray, " D"] | None = None
 
@@ -125,8 +125,8 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         views, grouped = {}, settings.n_noise_groups > 1
         for view in settings.views:
             raw = block.data[view.name]
-            known = globals_.fixed.get(view.name)
-            values = _clipped(view, starting_values(settings, view.name, block, known), known)
+            fixed_view = globals_.fixed.get(view.name)
+            values = _clipped(view, starting_values(settings, view.name, block, fixed_view), fixed_view)
             if view.location:  # squares about 0 would lose all digits
                 values = values - device.move_beside(np.array(view.location), values)
             parts = [
@@ -143,8 +143,8 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
                     axis=1,
                 )
             count, total, squares = (np.stack(column, axis=1) for column in zip(*parts, strict=True))
-            given = *_covariate_sums(settings, block, values), entry_level(view, raw)
-            views[view.name] = Moments(count, total, squares, factor, *given)
+            given_sums = *_covariate_sums(settings, block, values), entry_level(view, raw)
+            views[view.name] = Moments(count, total, squares, factor, *given_sums)
         return None, MomentsStats(views)
 
     def update(self, globals_: Globals, stats: MomentsStats, step: Step) -> tuple[Globals, Info]:
@@ -153,10 +153,10 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         fixed = {}
         for view in settings.views:
             mine = stats.views[view.name]
-            known = _regress(settings, _fix(settings, view.name, mine), view, mine)
+            fixed_view = _regress(settings, _fix(settings, view.name, mine), view, mine)
             if mine.level is not None:
-                known = replace(known, average=mine.level / np.maximum(mine.count.sum(axis=1), 1.0))
-            fixed[view.name] = known
+                fixed_view = replace(fixed_view, average=mine.level / np.maximum(mine.count.sum(axis=1), 1.0))
+            fixed[view.name] = fixed_view
         observed = sum(float(f.count.sum()) for f in fixed.values())
         return initial_globals(settings, fixed), {"observed": observed}
 
@@ -186,11 +186,11 @@ def _covariate_sums(
     """Return what `Moments` knows of covariates."""
     if settings.covariates is None:
         return None, None
-    given = device.move_beside(settings.design(block)[:, 1:], values)
+    covariates = device.move_beside(settings.design(block)[:, 1:], values)
     size = values.shape[1]
     filled = gfa.centred(values, np.zeros(size), np.ones(size), np.float64)
-    seen = (values >= lowest(values)).astype(np.float64)
-    return device.on_host(seen.T @ given), device.on_host(filled.T @ given)
+    observed = (values >= lowest(values)).astype(np.float64)
+    return device.on_host(observed.T @ covariates), device.on_host(filled.T @ covariates)
 
 
 def _regress(settings: Settings, fixed: Fixed, view: ViewSettings, moments: Moments) -> Fixed:
@@ -198,21 +198,25 @@ def _regress(settings: Settings, fixed: Fixed, view: ViewSettings, moments: Mome
 
     Of what the start sees; covariates are taken to be seen alike in all features.
     """
-    if settings.covariates is None or moments.cross is None or moments.given is None:
+    if settings.covariates is None or moments.cross is None or moments.covariate_sums is None:
         return fixed
     second = unpack(np.array(settings.covariates.second), len(settings.covariates))
     about = fixed.location - np.array(view.location) if view.location else fixed.location
-    cross = (moments.cross - about[:, None] * moments.given) / fixed.scale[:, None]
+    cross = (moments.cross - about[:, None] * moments.covariate_sums) / fixed.scale[:, None]
     count = np.maximum(fixed.count.sum(axis=1), 1.0)
-    found = np.linalg.solve(count[:, None, None] * second + np.eye(len(second)), cross[:, :, None])[:, :, 0]
-    return replace(fixed, regression=found, regressed=np.einsum("dc,ce,de->d", found, second, found))
+    coefficients = np.linalg.solve(count[:, None, None] * second + np.eye(len(second)), cross[:, :, None])[
+        :, :, 0
+    ]
+    return replace(
+        fixed, regression=coefficients, regressed=np.einsum("dc,ce,de->d", coefficients, second, coefficients)
+    )
 
 
 def _log_factor(view: ViewSettings, block: Block, rows: Bool[Array, " B"]) -> Float64[Array, " D"]:
     values, aux = block.data[view.name][rows], aux_of(view, block)
     aux = None if aux is None else aux[rows].astype(np.float64)
-    seen = KINDS[view.kind].observed(values)
-    observed = device.namespace(values).where(seen, values, 0.0).astype(np.float64)
+    is_observed = KINDS[view.kind].observed(values)
+    observed = device.namespace(values).where(is_observed, values, 0.0).astype(np.float64)
     return device.on_host(view.density.log_factor(observed, np.empty((0, 1)), aux).sum(axis=0))
 
 
@@ -323,15 +327,17 @@ def filled_views(settings: Settings, block: Block, globals_: Globals) -> dict[st
     for view in settings.views:
         fixed = globals_.fixed[view.name]
         values = _clipped(view, starting_values(settings, view.name, block, fixed), fixed)
-        found = centred(settings, block, view.name, values, fixed.location, fixed.scale)
+        centred_values = centred(settings, block, view.name, values, fixed.location, fixed.scale)
         if fixed.regression is not None:  # only what they leave is for factors
-            given, slopes = (
-                settings.design(block)[:, 1:].astype(found.dtype),
-                fixed.regression.T.astype(found.dtype),
+            covariates, slopes = (
+                settings.design(block)[:, 1:].astype(centred_values.dtype),
+                fixed.regression.T.astype(centred_values.dtype),
             )
-            level = device.move_beside(given, found) @ device.move_beside(slopes, found)
-            found = found - level * (values >= lowest(values))
-        filled[view.name] = found
+            level = device.move_beside(covariates, centred_values) @ device.move_beside(
+                slopes, centred_values
+            )
+            centred_values = centred_values - level * (values >= lowest(values))
+        filled[view.name] = centred_values
     return filled
 
 
@@ -353,9 +359,9 @@ def starting_scores(settings: Settings, block: Block, globals_: Globals, step: S
         return multiply_views(filled_views(settings, block, globals_), basis, settings.dtype)
     if settings.start in {"random", "pca"}:  # "pca": a run that was cut short before components were known
         return step.normal(SITE_SCORES, block.rows, k)
-    given = _given_scores(settings.start, settings.n_rows, settings.n_factors)
-    within = block.rows % len(given)  # the made-up rows of a trial may be more
-    rows = np.array(given[within, :k], dtype=np.float64)
+    user_scores = _given_scores(settings.start, settings.n_rows, settings.n_factors)
+    within = block.rows % len(user_scores)  # the made-up rows of a trial may be more
+    rows = np.array(user_scores[within, :k], dtype=np.float64)
     if not np.isfinite(rows).all():
         raise InputError(
             "start",
@@ -378,20 +384,20 @@ def _given_scores(path: str, n_rows: int, n_factors: int) -> Real[np.ndarray, "N
     """
     expected = f"'pca', 'random', or an .npy file of numbers ({n_rows} samples, {n_factors} factors or more)"
     try:
-        given = np.load(path, mmap_mode="r")
+        array = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it holds no such array"
         raise InputError("start", path, f"{expected}: {why}", "Write it with numpy.save.") from error
-    if not isinstance(given, np.ndarray) or given.dtype.kind not in "iuf" or given.ndim != 2:
-        found = f"{path}, which holds {_what(given)}"
-        raise InputError("start", found, expected, "Write it with numpy.save.")
-    if given.shape[0] != n_rows or given.shape[1] < n_factors:
-        found = f"{path}, of {given.shape[0]} rows and {given.shape[1]} columns"
-        raise InputError("start", found, expected, "One row for each sample, in the order of the dataset.")
-    return given
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "iuf" or array.ndim != 2:
+        actual = f"{path}, which holds {_what(array)}"
+        raise InputError("start", actual, expected, "Write it with numpy.save.")
+    if array.shape[0] != n_rows or array.shape[1] < n_factors:
+        actual = f"{path}, of {array.shape[0]} rows and {array.shape[1]} columns"
+        raise InputError("start", actual, expected, "One row for each sample, in the order of the dataset.")
+    return array
 
 
-def _what(given: object) -> str:
-    if not isinstance(given, np.ndarray):
+def _what(array: object) -> str:
+    if not isinstance(array, np.ndarray):
         return "several arrays"
-    return f"{given.dtype} of shape {given.shape}"
+    return f"{array.dtype} of shape {array.shape}"

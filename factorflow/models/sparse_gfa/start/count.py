@@ -114,13 +114,13 @@ class CountSweep(Sweep[Globals, None, CountStats]):
             scores = np.concatenate(parts, axis=1)
             return None, CountStats((), scores.T @ scores)
         signs = _entry_signs(settings, block, filled, step) if self.counts else None
-        found = [
+        sketches = [
             None
             if spectrum.values is not None
             else self._multiply(block, filled, spectrum, signs, replace(step, chain=number))
             for number, spectrum in enumerate(counting.spectra)
         ]
-        return None, CountStats(tuple(found))
+        return None, CountStats(tuple(sketches))
 
     def _multiply(
         self,
@@ -170,9 +170,9 @@ class CountSweep(Sweep[Globals, None, CountStats]):
 
     def _counting(self, globals_: Globals) -> Counting:
         """Return the state of the count; before the first pass what it begins with."""
-        known: Counting | None = globals_.counting
-        if known is not None:
-            return known
+        counting: Counting | None = globals_.counting
+        if counting is not None:
+            return counting
         names = [view.name for view in self.settings.views]
         groups = [names]
         if self.counts and len(names) > 1:  # a view of one feature has no components
@@ -282,8 +282,8 @@ class CountSweep(Sweep[Globals, None, CountStats]):
             at += len(spectrum.values)
         n_counted = chosen.shape[1]
         number = first_number(settings, n_counted) if self.counts else globals_.n_factors
-        rest = columns[:, first.n_components : width] * np.sqrt(first.values[first.n_components :])
-        chosen = np.concatenate([chosen, _outside(rest, chosen, gram, 0.0)], axis=1)
+        remaining = columns[:, first.n_components : width] * np.sqrt(first.values[first.n_components :])
+        chosen = np.concatenate([chosen, _outside(remaining, chosen, gram, 0.0)], axis=1)
         chosen = chosen[:, : max(number, settings.n_factors)]
         # Data may have fewer components than factors that are to be kept.
         chosen = np.pad(chosen, ((0, 0), (0, max(number - chosen.shape[1], 0))))
@@ -298,8 +298,8 @@ class CountSweep(Sweep[Globals, None, CountStats]):
                 at += width
             basis[view.name] = np.sqrt(settings.n_rows) * (parts @ chosen)
         new = initial_globals(replace(settings, n_factors=number), globals_.fixed)
-        known = n_counted if self.counts else globals_.n_counted
-        return replace(new, basis=basis, n_counted=known, starts=globals_.starts)
+        n_known = n_counted if self.counts else globals_.n_counted
+        return replace(new, basis=basis, n_counted=n_known, starts=globals_.starts)
 
 
 def _outside(
@@ -309,8 +309,8 @@ def _outside(
     left = columns - chosen @ (chosen.T @ gram @ columns)
     values, vectors = np.linalg.eigh(left.T @ gram @ left)
     values, vectors = values[::-1], vectors[:, ::-1]
-    kept = values > max(least, 1e-9 * values.max(initial=0.0))
-    return left @ (vectors[:, kept] / np.sqrt(values[kept]))
+    significant = values > max(least, 1e-9 * values.max(initial=0.0))
+    return left @ (vectors[:, significant] / np.sqrt(values[significant]))
 
 
 def _orthonormal(spectrum: Spectrum, stats: SketchStats) -> Spectrum:

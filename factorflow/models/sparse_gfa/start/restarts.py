@@ -78,10 +78,10 @@ def best_start(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
 
 def _over(globals_: Globals) -> Start:
     """Return a start that ends with these globals, or those before a longer step."""
-    found, objective = globals_, globals_.objective
+    best, objective = globals_, globals_.objective
     if globals_.snapshot is not None:
-        found, objective = globals_.snapshot.back(), globals_.snapshot.objective
-    return Start(objective, replace(found, fixed={}, snapshot=None, iterates=(), starts=()))
+        best, objective = globals_.snapshot.back(), globals_.snapshot.objective
+    return Start(objective, replace(best, fixed={}, snapshot=None, iterates=(), starts=()))
 
 
 def _best(done: tuple[Start, ...]) -> int:
@@ -127,11 +127,11 @@ def start_similarity(globals_: Globals, products: Float64[Array, "L L"] | None) 
     size = np.sqrt(np.maximum(np.diag(covariance), 1e-300))
     size = np.where(np.diag(covariance) > 1e-12 * np.diag(products) / n_rows, size, np.inf)
     correlation = np.minimum(np.abs(covariance / np.outer(size, size)), 1.0)
-    found, first = np.ones((len(globals_.starts), k)), k
+    similarity, first = np.ones((len(globals_.starts), k)), k
     for i, start in enumerate(globals_.starts):
         if start.globals_ is None:
             continue
         last = first + start.globals_.n_factors
-        found[i] = correlation[:k, first:last].max(axis=1, initial=0.0)
+        similarity[i] = correlation[:k, first:last].max(axis=1, initial=0.0)
         first = last
-    return found
+    return similarity

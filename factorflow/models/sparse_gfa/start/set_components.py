@@ -67,11 +67,11 @@ class SetComponentsSweep(Sweep[Globals, Local, SetStats]):
         return PreparedGlobals(self.settings, globals_)
 
     def map(
-        self, block: Block, local: Local | None, given: PreparedGlobals, step: Step
+        self, block: Block, local: Local | None, prepared: PreparedGlobals, step: Step
     ) -> tuple[Local | None, SetStats]:
         """Add up products of the residuals of a block."""
-        settings, globals_ = self.settings, given.globals_
-        new = project_scores(settings, block, rotated_scores(local, globals_), given)
+        settings, globals_ = self.settings, prepared.globals_
+        new = project_scores(settings, block, rotated_scores(local, globals_), prepared)
         extended = np.concatenate([expected_scores(new)[0], settings.design(block)], axis=1)
         products = {}
         for name in _views(settings):
@@ -79,12 +79,12 @@ class SetComponentsSweep(Sweep[Globals, Local, SetStats]):
             view = settings.view(name)
             scaled = gfa.centred(block.data[name], view.level(fixed.reference), 1.0 / fixed.scale, np.float64)
             values = device.on_host(scaled)
-            seen = values != 0.0
+            observed = values != 0.0
             loadings = np.concatenate([expected_weights(weights)[0], weights.coefficients], axis=1)
             size = np.sqrt(settings.precision(name, weights).mean(axis=1))
-            rest = (values - extended @ loadings.T) * seen * size
+            residual = (values - extended @ loadings.T) * observed * size
             parts = [np.zeros(0)]
-            parts += [(rest[:, m].T @ rest[:, m]).ravel() for _, m in _members(settings, name)]
+            parts += [(residual[:, m].T @ residual[:, m]).ravel() for _, m in _members(settings, name)]
             products[name] = np.concatenate(parts)
         return (new if settings.stateful else None), SetStats(products)
 
@@ -108,16 +108,18 @@ def _views(settings: Settings) -> list[str]:
 def _members(settings: Settings, name: str) -> list[tuple[int, Array]]:
     """Return the sets that are looked at, by number, with their members."""
     assert settings.sets is not None
-    found = [(t, np.array(m)) for t, m in enumerate(settings.sets.members[name]) if 3 <= len(m) <= LARGEST]
-    sizes = np.array([len(m) for _, m in found], np.int64)
+    candidates = [
+        (t, np.array(m)) for t, m in enumerate(settings.sets.members[name]) if 3 <= len(m) <= LARGEST
+    ]
+    sizes = np.array([len(m) for _, m in candidates], np.int64)
     order = np.argsort(sizes, kind="stable")
-    kept = set(order[np.cumsum(sizes[order] ** 2) <= MOST_PRODUCTS].tolist())
-    return [one for i, one in enumerate(found) if i in kept]
+    chosen = set(order[np.cumsum(sizes[order] ** 2) <= MOST_PRODUCTS].tolist())
+    return [one for i, one in enumerate(candidates) if i in chosen]
 
 
 def _candidates(settings: Settings, stats: SetStats) -> list[tuple[float, int, str, Array, Array]]:
     """Return excess, set, view, members and component of sets with more than noise, the largest first."""
-    found, n = [], float(settings.n_rows)
+    candidates, n = [], float(settings.n_rows)
     for name in _views(settings):
         position = 0
         for t, members in _members(settings, name):
@@ -130,23 +132,23 @@ def _candidates(settings: Settings, stats: SetStats) -> list[tuple[float, int, s
             edge += TRACY_WIDOM * sum(root) * (1.0 / root[0] + 1.0 / root[1]) ** (1.0 / 3.0) / n
             if values[-1] > edge:
                 component = vectors[:, -1] * np.sqrt(max(values[-1] - 1.0, 1e-12))
-                found.append((float(values[-1] / edge), t, name, members, component))
-    return sorted(found, key=lambda one: -one[0])
+                candidates.append((float(values[-1] / edge), t, name, members, component))
+    return sorted(candidates, key=lambda one: -one[0])
 
 
 def add_set_factors(settings: Settings, globals_: Globals, stats: SetStats) -> Globals:
     """Return the globals with a factor more for each set that wants one, as far as there may be more."""
     if globals_.sets is None or globals_.numbers is not None:
         return globals_
-    taken, chosen = set(globals_.sets.tolist()), list[tuple[int, str, Array, Array]]()
-    known: list[tuple[str, Array]] = []
+    used, chosen = set(globals_.sets.tolist()), list[tuple[int, str, Array, Array]]()
+    accepted: list[tuple[str, Array]] = []
     for _, t, name, members, component in _candidates(settings, stats):
         full = np.zeros(settings.view(name).n_features)
         full[members] = component / np.linalg.norm(component)
-        if t in taken or any(view == name and abs(full @ other) > ALIKE for view, other in known):
+        if t in used or any(view == name and abs(full @ other) > ALIKE for view, other in accepted):
             continue
-        taken.add(t)
-        known.append((name, full))
+        used.add(t)
+        accepted.append((name, full))
         chosen.append((t, name, members, component))
     globals_, room = _with_room(settings, globals_, len(chosen))
     for number, name, members, component in chosen[:room]:
@@ -156,12 +158,12 @@ def add_set_factors(settings: Settings, globals_: Globals, stats: SetStats) -> G
     return with_fresh_pairs(settings, globals_)
 
 
-def _with_room(settings: Settings, globals_: Globals, wanted: int) -> tuple[Globals, int]:
+def _with_room(settings: Settings, globals_: Globals, n_new: int) -> tuple[Globals, int]:
     """Return the globals without factors worth nothing that have no set, as many as stand in the way."""
     room = settings.n_factors - globals_.n_factors
-    if globals_.worth is None or globals_.sets is None or room >= wanted:
+    if globals_.worth is None or globals_.sets is None or room >= n_new:
         return globals_, max(room, 0)
     free = np.flatnonzero((globals_.sets < 0) & (globals_.worth < 0.0))
-    gone = free[np.argsort(globals_.worth[free], kind="stable")][: wanted - room]
-    kept = np.setdiff1d(np.arange(globals_.n_factors), gone)
-    return select_factors(globals_, kept), room + len(gone)
+    deleted = free[np.argsort(globals_.worth[free], kind="stable")][: n_new - room]
+    remaining = np.setdiff1d(np.arange(globals_.n_factors), deleted)
+    return select_factors(globals_, remaining), room + len(deleted)

@@ -28,10 +28,10 @@ def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
     sign that most of them want.
     """
     globals_ = discard_unverified_step(globals_)
-    kept = without_weak_factors(settings, globals_)
-    transform = _to_simple_structure(settings, kept) if kept.n_factors else np.zeros((0, 0))
+    reduced = without_weak_factors(settings, globals_)
+    transform = _to_simple_structure(settings, reduced) if reduced.n_factors else np.zeros((0, 0))
     inverse = np.linalg.inv(transform).T
-    turned = _best(settings, change_basis(settings, kept, transform, inverse))
+    turned = _best(settings, change_basis(settings, reduced, transform, inverse))
     views = {}
     for view in settings.views:
         weights = turned.weights[view.name]
@@ -81,15 +81,15 @@ def _best(settings: Settings, globals_: Globals) -> Globals:
     """
     if globals_.n_factors <= settings.n_factors:
         return globals_
-    told, net = 0.0, 0.0
+    evidence, net = 0.0, 0.0
     for view in settings.views:
         weights, count = globals_.weights[view.name], globals_.fixed[view.name].count.sum(axis=1)
         mean, precision = expected_weights(weights)[0], settings.information(view.name, weights)
         signal = precision[:, None] * mean**2
-        told = told + signal.sum(axis=0)
+        evidence = evidence + signal.sum(axis=0)
         gaussian = view.is_gaussian
         net = net + 0.5 * count @ (np.log1p(signal) if gaussian else signal)
-    net = net - 0.5 * settings.n_rows * np.log1p(told)
+    net = net - 0.5 * settings.n_rows * np.log1p(evidence)
     return select_factors(globals_, np.sort(np.argsort(-net, kind="stable")[: settings.n_factors]))
 
 

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from factorflow.places import Places
     from factorflow.shape import Meta
 
-__all__ = ["GivenTables", "model_meta"]
+__all__ = ["SampleTables", "model_meta"]
 
 
 @dataclass(frozen=True)
-class GivenTables:
+class SampleTables:
     """The columns that are read with the blocks.
 
     Parameters
@@ -36,7 +36,7 @@ class GivenTables:
     places: PlaceTable | None = None
 
     @classmethod
-    def of(cls, meta: Meta) -> GivenTables:
+    def of(cls, meta: Meta) -> SampleTables:
         """Return the columns of a fit."""
         return cls(
             None if meta.covariates is None else CovariateTable(meta.covariates),
@@ -44,7 +44,7 @@ class GivenTables:
         )
 
     @classmethod
-    def projected(cls, meta: Meta, dataset: Dataset, given: Any = None) -> GivenTables:
+    def projected(cls, meta: Meta, dataset: Dataset, source: Any = None) -> SampleTables:
         """Return the columns of new samples.
 
         Parameters
@@ -53,7 +53,7 @@ class GivenTables:
             Of the fit.
         dataset : Dataset
             The new samples.
-        given : DataFrame, path, False or None
+        source : DataFrame, path, False or None
             Their columns by sample name; None: those of the dataset's metadata; False, or columns that are
             not there: unknown.
 
@@ -62,11 +62,11 @@ class GivenTables:
         InputError
             When the fit reads no columns, or a sample has no row.
         """
-        if meta.covariates is None and meta.places is None and given is not None and given is not False:
+        if meta.covariates is None and meta.places is None and source is not None and source is not False:
             expected = "none: the model was fitted without"
             raise InputError("covariates", "columns", expected, "Leave them out.")
-        covariates = projected_covariates(meta.covariates, dataset, given)
-        return cls(covariates, projected_places(meta.places, dataset, given))
+        covariates = projected_covariates(meta.covariates, dataset, source)
+        return cls(covariates, projected_places(meta.places, dataset, source))
 
     @property
     def digest(self) -> str:
@@ -115,9 +115,9 @@ def _covariates(dataset: Dataset, columns: Any, like: Meta | None) -> Covariates
     return with_digests(like.covariates, dataset)
 
 
-def _places(dataset: Dataset, asked: tuple[Any, bool], like: Meta | None) -> Places:
+def _places(dataset: Dataset, request: tuple[Any, bool], like: Meta | None) -> Places:
     if like is None or like.places is None:
-        return code_places(dataset, asked[0], by_group=asked[1])
+        return code_places(dataset, request[0], by_group=request[1])
     return places_with_digests(like.places, dataset)
 
 

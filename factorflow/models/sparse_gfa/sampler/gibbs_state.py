@@ -20,7 +20,7 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
 
 __all__ = [
-    "Drawn",
+    "ChainGlobals",
     "DrawnScores",
     "DrawnView",
     "DrawnWeights",
@@ -29,7 +29,7 @@ __all__ = [
     "Plane",
     "Record",
     "Shared",
-    "Told",
+    "ResidualSums",
     "as_globals",
     "first_draw",
 ]
@@ -63,7 +63,7 @@ class Plane:
 
 
 @dataclass(frozen=True)
-class Told:
+class ResidualSums:
     """What entries say of intercept and noise of each feature of a view, given scores and loadings.
 
     Parameters
@@ -80,10 +80,10 @@ class Told:
     squares: Float64[np.ndarray, " D"]
     plane: Plane | None = None
 
-    def shifted(self, shift: Float64[np.ndarray, " D"]) -> Told:
+    def shifted(self, shift: Float64[np.ndarray, " D"]) -> ResidualSums:
         """Return this after b -> b + shift."""
         squares = self.squares - shift * (2.0 * self.slope - shift * self.count)
-        return Told(self.count, self.slope - shift * self.count, np.maximum(squares, 0.0))
+        return ResidualSums(self.count, self.slope - shift * self.count, np.maximum(squares, 0.0))
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class DrawnWeights:
         w, 0 where s = 0, and b - reference last.
     precision : array or None
         tau of Gaussian entries.
-    told : Told or None
+    residual_sums : ResidualSums or None
         What entries say beside, until the root has made its moves.
     phi : array or None
         Nuisance parameters of a view that takes Metropolis steps.
@@ -106,7 +106,7 @@ class DrawnWeights:
 
     loadings: Float64[np.ndarray, "D K1"]
     precision: Float64[np.ndarray, "D T"] | None
-    told: Told | None = None
+    residual_sums: ResidualSums | None = None
     phi: Float64[np.ndarray, "D P"] | None = None
     tries: Float64[np.ndarray, "D J C"] | None = None
 
@@ -194,7 +194,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class ChainGlobals:
     """Globals of a chain.
 
     Parameters
@@ -251,7 +251,7 @@ class DrawnScores:
     total, squares : array or None
         Sums of z and z^2 over draws.
     reference : array or None
-        z of the fit, which goes with `Drawn.reference`; None: 0.
+        z of the fit, which goes with `ChainGlobals.reference`; None: 0.
     """
 
     values: Float64[np.ndarray, "B K"]
@@ -266,22 +266,22 @@ class DrawnScores:
         return self.values.astype(np.float32)
 
 
-def first_draw(settings: Settings, globals_: Globals) -> Drawn:
+def first_draw(settings: Settings, globals_: Globals) -> ChainGlobals:
     """Return the means of the variational fit, as the draw that a chain begins with."""
     weights, views, variances, reference = {}, {}, {}, {}
     for view in settings.views:
-        found, mine = globals_.weights[view.name], globals_.views[view.name]
-        mean, phi = expected_weights(found)[0], None
+        fitted, mine = globals_.weights[view.name], globals_.views[view.name]
+        mean, phi = expected_weights(fitted)[0], None
         if view in corrected_views(settings):
-            phi = found.phi
-            whole = np.concatenate([mean, found.intercept[:, None]], axis=1)
+            phi = fitted.phi
+            whole = np.concatenate([mean, fitted.intercept[:, None]], axis=1)
             reference[view.name] = DrawnWeights(whole, None, phi=phi)
-        if found.inclusion is not None:
-            mean = np.where(found.inclusion > 0.5, mean, 0.0)
-        loadings = np.concatenate([mean, found.intercept[:, None]], axis=1)
+        if fitted.inclusion is not None:
+            mean = np.where(fitted.inclusion > 0.5, mean, 0.0)
+        loadings = np.concatenate([mean, fitted.intercept[:, None]], axis=1)
         precision, noise = None, None
         if view.is_gaussian:
-            precision = settings.precision(view.name, found)
+            precision = settings.precision(view.name, fitted)
             variances[view.name], level = _variances(globals_.fixed[view.name])
             noise = NoisePrior(*NOISE, level)
         weights[view.name] = DrawnWeights(loadings, precision, phi=phi)
@@ -295,7 +295,7 @@ def first_draw(settings: Settings, globals_: Globals) -> Drawn:
     shared, still = Shared(views, beta, slab), np.zeros(n_factors)
     record, names = Record(weights, shared), Names.of(weights.values())
     own = variances, turn, still, record, names, globals_.numbers, reference
-    return Drawn(globals_.fixed, weights, shared, *own)
+    return ChainGlobals(globals_.fixed, weights, shared, *own)
 
 
 def _variances(fixed: Fixed) -> tuple[Float64[Array, " D"], float]:
@@ -306,12 +306,12 @@ def _variances(fixed: Fixed) -> tuple[Float64[Array, " D"], float]:
     return np.where(varied, squares / np.maximum(count, 1.0), level), level
 
 
-def as_globals(settings: Settings, drawn: Drawn) -> Globals:
+def as_globals(settings: Settings, sample: ChainGlobals) -> Globals:
     """Return a draw as globals without variance, as `pseudo_data` and `e_step` read them."""
-    k, ones = drawn.n_factors, np.ones(drawn.n_factors)
+    k, ones = sample.n_factors, np.ones(sample.n_factors)
     weights, views = {}, {}
     for view in settings.views:
-        mine, shared = drawn.weights[view.name], drawn.shared.views[view.name]
+        mine, shared = sample.weights[view.name], sample.shared.views[view.name]
         mean, coefficients = mine.loadings[:, :k], mine.loadings[:, k:]
         rates = None if mine.precision is None else np.ones_like(mine.precision)
         point = Weights(
@@ -331,8 +331,8 @@ def as_globals(settings: Settings, drawn: Drawn) -> Globals:
             shared.intercept_precision, 1.0, pairs,
         )  # fmt: skip
     nothing: Array = np.zeros((len(settings.views), k))
-    beta = drawn.shared.beta
+    beta = sample.shared.beta
     group_ones = np.ones(beta.shape)
     return Globals(
-        drawn.fixed, weights, views, {}, beta, group_ones, group_ones, group_ones, np.eye(k), nothing
+        sample.fixed, weights, views, {}, beta, group_ones, group_ones, group_ones, np.eye(k), nothing
     )
