@@ -63,6 +63,8 @@ SECONDS = {
     "docs/models/probit.md": 37,
     "docs/tutorial-tables.md": 24,
     "docs/models/molten.md": 24,
+    "docs/coming-from-scanpy.md": 20,
+    "docs/coming-from-hmsc.md": 20,
     "docs/from-r.md": 20,
     "docs/cli.md": 18,
     "docs/watching.md": 17,
