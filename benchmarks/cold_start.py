@@ -1,10 +1,11 @@
-"""What a first fit costs where nothing is compiled: CPU seconds of a process, and of each loop it compiles.
+"""What a first fit costs where nothing is compiled: seconds of a process, and CPU seconds of each loop.
 
-    python benchmarks/cold_start.py            # Gaussian and mixed views, complete and with missing entries
-    python benchmarks/cold_start.py probit     # the example of another family
+    python benchmarks/cold_start.py --json benchmarks/results/cold_start.json       # all families
+    python benchmarks/cold_start.py probit "mixed, 10 % missing"               # what begins with these words
 
-Each fit is a process of its own with an empty folder for compiled code, then one that finds all in it. CPU
-seconds (one thread), since wall time says as much of what else the machine does.
+Each fit is a process of its own with an empty folder for compiled code, then one that finds all in it:
+seconds of all of it, imports included, and CPU seconds (one thread), since the former say as much of what
+else the machine does. A case that is left out stays in the file as it was.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
+from pathlib import Path
 from typing import Any
 
 GAUSSIAN = {"a": ("gaussian", 40), "b": ("gaussian", 30)}
@@ -26,6 +29,8 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "mixed": ("sparse_gfa", {"views": MIXED}, SPARSE),
     "mixed, 10 % missing": ("sparse_gfa", {"views": MIXED, "missing": 0.1}, SPARSE),
 }
+OTHERS = ("probit", "identity_attribute", "molten_poisson", "molten_normal")
+"""Families whose examples are fitted as well."""
 
 FIT = """
 import json, sys, time
@@ -60,29 +65,60 @@ def run(dataset: str, model: dict[str, Any], cache: str) -> Any:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("families", nargs="*", help="families whose first example is fitted instead")
-    import factorflow
+def cases() -> dict[str, tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Return the simulator, its settings and the model of each case."""
     from factorflow.models.registry import registered_models
 
-    cases = dict(CASES)
-    if families := parser.parse_args().families:
-        cases = {}
-        for name in families:
-            example = next(iter(registered_models()[name].examples().values()))
-            cases[name] = example.simulator, dict(example.data), example.config.model_dump(mode="json")
-    for name, (simulator, data, model) in cases.items():
-        with tempfile.TemporaryDirectory() as folder:
-            factorflow.simulate(simulator, f"{folder}/data.zarr", 200, seed=1, **data)
-            cold, loops = run(f"{folder}/data.zarr", model, f"{folder}/cache")
-            warm, _ = run(f"{folder}/data.zarr", model, f"{folder}/cache")
-        print(f"{name}: {cold:.1f} s, {warm:.1f} s with compiled code")
-        for loop, seconds in sorted(loops.items(), key=lambda item: -sum(item[1])):
-            print(
-                f"    {sum(seconds):5.2f} s  {loop}"
-                + (f" ({len(seconds)} types)" if len(seconds) > 1 else "")
-            )
+    found = dict(CASES)
+    for family in OTHERS:
+        for name, example in registered_models()[family].examples().items():
+            model = example.config.model_dump(mode="json")
+            found[f"{family}, {name}"] = example.simulator, dict(example.data), model
+    return found
+
+
+def measure(simulator: str, data: dict[str, Any], model: dict[str, Any]) -> dict[str, Any]:
+    """Return seconds and CPU seconds with nothing and with all compiled, and those of each loop."""
+    import factorflow
+
+    with tempfile.TemporaryDirectory() as folder:
+        factorflow.simulate(simulator, f"{folder}/data.zarr", 200, seed=1, **data)
+        begun = time.perf_counter()
+        cold, loops = run(f"{folder}/data.zarr", model, f"{folder}/cache")
+        between = time.perf_counter()
+        warm, _ = run(f"{folder}/data.zarr", model, f"{folder}/cache")
+        ended = time.perf_counter()
+    return {
+        "s_cold": round(between - begun, 2),
+        "cpu_s_cold": round(cold, 2),
+        "s_warm": round(ended - between, 2),
+        "cpu_s_warm": round(warm, 2),
+        "loops": dict(sorted(loops.items(), key=lambda item: -sum(item[1]))),
+    }
+
+
+def main() -> None:
+    """Measure the cases asked for, print and write what they take."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("begin", nargs="*", default=[""], help="beginnings of the names of cases")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    path = arguments.json
+    results = json.loads(path.read_text()) if path and path.exists() else {"cases": {}}
+    for name, case in cases().items():
+        if not name.startswith(tuple(arguments.begin)):
+            continue
+        load = round(os.getloadavg()[0], 1)
+        found = results["cases"][name] = measure(*case) | {"load": load}
+        print(
+            f"{name}: {found['cpu_s_cold']:.1f} CPU s in {found['s_cold']:.1f} s, with compiled code"
+            f" {found['cpu_s_warm']:.1f} in {found['s_warm']:.1f} s, load {load}"
+        )
+        for loop, seconds in found["loops"].items():
+            types = f" ({len(seconds)} types)" if len(seconds) > 1 else ""
+            print(f"    {sum(seconds):5.2f} s  {loop}{types}")
+        if path:
+            path.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ import numpy as np
 
 Target = Literal["cpu", "cuda"]
 F = TypeVar("F", bound=Callable[..., Any])
-A = TypeVar("A", bound=np.ndarray[Any, Any])
+V = TypeVar("V")
 
 INNER: Mapping[str, Any] = {
     "forceinline": True,
@@ -128,9 +128,11 @@ def _zero(*arguments):  # type: ignore[no-untyped-def]
     return 0.0
 
 
-def read_only_view(array: A) -> A:
-    """Return a view that cannot be written: a loop is compiled anew for arrays that can."""
-    view = array.view()
+def read_only_view(value: V) -> V:
+    """Return an array as a view that cannot be written: loops are compiled anew for those that can."""
+    if not isinstance(value, np.ndarray):
+        return value
+    view = value.view()
     view.flags.writeable = False
     return view
 

@@ -22,8 +22,22 @@ from factorflow.kernels.scalar import normal
 
 FIT = """
 import hashlib, sys
+from collections import Counter
 import factorflow
 from factorflow.models.registry import registered_models
+from numba.core import event
+
+class Compiled(event.Listener):
+    depth, loops = 0, Counter()
+    def on_start(self, what):
+        function = what.data["dispatcher"].py_func
+        self.loops[function.__module__ + "." + function.__qualname__] += self.depth == 0
+        self.depth += 1
+    def on_end(self, what):
+        self.depth -= 1
+
+compiled = Compiled()
+event.register("numba:compile", compiled)
 
 kind = registered_models()[sys.argv[1]]
 case = list(kind.examples().values())[-1]
@@ -35,7 +49,7 @@ for node in posterior.tree.subtree:
     for name, variable in sorted(node.to_dataset(inherit=False).variables.items(), key=str):
         if variable.dtype != object and "seconds" not in str(name):
             digest.update(variable.values.tobytes())
-print(digest.hexdigest())
+print(digest.hexdigest(), compiled.loops.total(), *(loop for loop, n in compiled.loops.items() if n > 1))
 """
 
 
@@ -91,10 +105,14 @@ def test_so_are_scalar_functions() -> None:
 def test_a_process_that_compiles_and_one_that_does_not(family: str, tmp_path: Path) -> None:
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", FIT, family, str(tmp_path / "d.zarr")]
-    found = [
-        subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout for _ in range(2)
-    ]
-    assert found[0] == found[1]
+    (first, n_loops, *again), (second, n_loops_again, *_) = (
+        subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(2)
+    )
+    assert first == second
+    assert int(n_loops) > 0
+    assert int(n_loops_again) == 0
+    assert not again, "loops compiled for several types of arrays"
 
 
 def test_inner_functions_have_no_machine_code_of_their_own() -> None:

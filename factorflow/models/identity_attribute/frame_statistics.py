@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float64, Int
 
 from factorflow.kernels import device
+from factorflow.kernels.compile import read_only_view
 from factorflow.models.contract import Array, Block
 from factorflow.models.identity_attribute.frame_updates import (
     allocate_scratch,
@@ -81,7 +82,7 @@ def compute_statistics(settings: Settings, block: Block, local: Halves, tables: 
     spread, chances, numbers, pairs = np.zeros((p, q, q)), np.zeros((2, 4, p)), np.zeros(4), np.zeros((3, p))
     halves, x = (local.even, local.odd), allocate_scratch("x", (block.n_rows, k), y)
     linked = block.once("linked", (), lambda: _mark_pairs(settings, block))
-    states = (part for half in halves for part in (half.present, half.on, half.off))
+    states = (read_only_view(part) for half in halves for part in (half.present, half.on, half.off))
     entropy = loops_for(y).sum_statistics(
         *locate_rows(settings, block), *states, place, conditional.which, conditional.inverse,
         conditional.half_on, linked, *edge_states(block, tables.edges, p, k), x, active, cross, bands,

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Bool, Float, Float64
 
+from factorflow.kernels.compile import read_only_view
 from factorflow.models.molten.rows import blank_table
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals
@@ -53,24 +54,15 @@ def update_levels(
     logs, entropies, sums = _allocate(counts)
     (one, two), (gain, mass) = np.empty((2, *counts.shape)), np.zeros((2, counts.shape[1]))
     inputs = (
-        _as_read_only(counts),
-        _as_read_only(rates),
+        read_only_view(counts),
+        read_only_view(rates),
         *prior,
-        _as_read_only(before),
-        _as_read_only(old.seen),
+        read_only_view(before),
+        read_only_view(old.seen),
         free,
     )
     gammas.update_levels(*inputs, one, two, logs, entropies, sums, gain, mass)
     return Levels(one, two, counts, old.seen, logs), _totals(old, free, sums), gain, mass
-
-
-def _as_read_only(array: np.ndarray | None) -> np.ndarray:
-    """Return an array as the engine hands arrays out, read-only: loops are compiled for such alone."""
-    assert array is not None
-    if array.flags.writeable:
-        array = array.view()
-        array.flags.writeable = False
-    return array
 
 
 def _allocate(
@@ -99,7 +91,7 @@ def table_of_means(settings: Settings, globals_: Globals, bits: int) -> Float[np
     _, n_starts, k = globals_.scale.shape
     out, levels = blank_table(settings, n_starts, k, bits), globals_.levels
     one, two = (
-        tuple(_as_read_only(getattr(levels[name], x)) for name in settings.names) for x in ("one", "two")
+        tuple(read_only_view(getattr(levels[name], x)) for name in settings.names) for x in ("one", "two")
     )
     gammas.write_means(one, two, out)
     return out
@@ -111,7 +103,7 @@ def table_of_logs(settings: Settings, globals_: Globals, bits: int) -> Float[np.
 
     n_starts, k = globals_.scale.shape[1:]
     out = blank_table(settings, n_starts, k, bits)
-    logs = tuple(_as_read_only(globals_.levels[name].log) for name in settings.names)
+    logs = tuple(read_only_view(np.asarray(globals_.levels[name].log)) for name in settings.names)
     gammas.write_logs(logs, lowest_log(settings), out)
     for name in settings.roles.linear:
         out[:, settings.place(name), :k] = np.exp(shift_logs(settings, globals_, name)[0]).transpose(1, 0, 2)

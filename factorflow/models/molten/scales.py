@@ -16,6 +16,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from factorflow.kernels.compile import read_only_view
 from factorflow.kernels.special import gamma_term
 from factorflow.models.molten.settings import Settings
 from factorflow.models.molten.state import Globals, Levels, Totals
@@ -31,7 +32,7 @@ def precision(settings: Settings, scale: Float64[np.ndarray, "2 S K"]) -> Float6
     choices, k = settings.choices, scale.shape[2]
     out = np.empty((2, *scale.shape[1:]))
     if choices.rate is None:
-        priors.expected_logs(scale[0], scale[1], out)
+        priors.expected_logs(read_only_view(scale[0]), read_only_view(scale[1]), out)
     else:
         out[0], out[1] = choices.rate, np.log(choices.rate)
     if choices.additive is not None:
@@ -70,7 +71,8 @@ def update_scale(settings: Settings, globals_: Globals) -> Globals:
         return globals_
     counts = globals_.shape is not None
     each = globals_.shape if counts else np.full(globals_.scale.shape[1], 0.5)
-    priors.write_scale(*_sum_totals(globals_), each, 1.0 if counts else 0.5, *choices.rate_prior, scale)
+    by, times = read_only_view(np.asarray(each)), 1.0 if counts else 0.5
+    priors.write_scale(*_sum_totals(globals_), by, times, *choices.rate_prior, scale)
     return replace(globals_, scale=scale)
 
 
@@ -182,7 +184,8 @@ def _multiply_levels(
 
         assert old.log is not None
         two, log = np.empty((2, *old.two.shape))
-        gammas.multiply_levels(old.two, old.log, old.seen, free, c, two, log)
+        inputs = tuple(map(read_only_view, (old.two, old.log, old.seen)))
+        gammas.multiply_levels(*inputs, free, c, two, log)
         return replace(old, two=two, log=log)
     factor = np.where(select_observed(old.seen, free)[:, None, :], c, 1.0)
     return replace(old, one=old.one * np.sqrt(factor), two=old.two * factor)

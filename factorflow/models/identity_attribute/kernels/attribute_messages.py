@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.compile import compile_scalar, options
+from factorflow.kernels.compile import compile_scalar, options, read_only_view
 from factorflow.models.identity_attribute.kernels.chains import (
     add_evidence,
     invert_with_link,
@@ -169,7 +169,7 @@ def attribute_message(*arguments: Any) -> None:
     vector : (2 Q,) array
         Written: v.
     """
-    compile_scalar(_span)(*arguments)
+    compile_scalar(_span)(*map(read_only_view, arguments[:-2]), *arguments[-2:])
 
 
 @options(fastmath=STEADY)

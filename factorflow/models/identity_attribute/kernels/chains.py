@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.compile import compile_scalar, options
+from factorflow.kernels.compile import compile_scalar, options, read_only_view
 from factorflow.models.identity_attribute.kernels.small import STEADY, invert_small
 
 Array = Any
@@ -238,4 +238,4 @@ def smooth_attributes(*arguments: Any) -> None:
         Written: of a_t given a_t+1, of the last one by itself, and of the first one so that their sum is
         that of all given the frame before them.
     """
-    compile_scalar(smooth_block)(*arguments)
+    compile_scalar(smooth_block)(*map(read_only_view, arguments[:-4]), *arguments[-4:])

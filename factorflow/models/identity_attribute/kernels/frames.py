@@ -328,5 +328,4 @@ def update_complete(*arguments: Any) -> None:
     present, on, off, entropy : (n, P), (n, K), (n, K), (n,) arrays
         Written: q(b = 1); the two means; the entropy of all b.
     """
-    *given, present, on, off, entropy = arguments
-    compile_scalar(_update_tiles)(*map(read_only_view, given), present, on, off, entropy)
+    compile_scalar(_update_tiles)(*map(read_only_view, arguments[:-4]), *arguments[-4:])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.compile import compile_scalar, options
+from factorflow.kernels.compile import compile_scalar, options, read_only_view
 from factorflow.models.identity_attribute.kernels.small import (
     STEADY,
     exponential,
@@ -150,7 +150,7 @@ def presence_message(*arguments: Any) -> None:
     out : (2, 2) array
         Written.
     """
-    compile_scalar(_span)(*arguments)
+    compile_scalar(_span)(*map(read_only_view, arguments[:-2]), *arguments[-2:])
 
 
 @options(fastmath=STEADY)
@@ -322,4 +322,4 @@ def smooth_presence(*arguments: Any) -> None:
     entropy : (B,) array
         Written: of b_t given b_t-1.
     """
-    compile_scalar(smooth_block)(*arguments)
+    compile_scalar(smooth_block)(*map(read_only_view, arguments[:-4]), *arguments[-4:])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.kernels.compile import INNER
+from factorflow.kernels.compile import INNER, read_only_view
 from factorflow.kernels.vectors import compile_loop
 from factorflow.models.identity_attribute.kernels import frames
 from factorflow.models.identity_attribute.kernels.small import STEADY
@@ -213,7 +213,7 @@ def covariances(present: Array, on: Array, which: Array, inverse: Array, out: Ar
 
 
 @compile_loop
-def sum_chain_statistics(
+def _sum_chain(
     each: Any,
     first: Array,
     last: Array,
@@ -229,26 +229,6 @@ def sum_chain_statistics(
     moments: Array,
     spread: Array,
 ) -> None:
-    """Write sums over the frames of the chains of one identity.
-
-    No loop over frames writes: their sums are put into vectors wherever arrays lie.
-
-    Parameters
-    ----------
-    each : tuple
-        (0,) * Q.
-    first, last : (B,) bool arrays
-        Whether a sequence begins or ends.
-    present, joint, earlier, present_entropy, mean_entropy, mean, covariance, cross : arrays
-        Of the chains (`state.Track`).
-    chances : (5,) array
-        Written: Q(b_t-1 = b_t = 1), Q(b_t-1 = 1) and Q(b_t = 1) where a frame is before, Q(b_t = 1) where
-        none is, the entropy.
-    moments : (4, Q) array
-        Written: E a^2 in first frames, in all others and in all but the last; E a_t a_t-1.
-    spread : (Q, Q) array
-        Written: covariance of a b.
-    """
     n = len(present)
     both = came = went = begun = entropy = 0.0
     for t in range(n):
@@ -273,3 +253,27 @@ def sum_chain_statistics(
                 b = present[t]
                 total += b * (covariance[t, i, j] + (1.0 - b) * mean[t, i] * mean[t, j])
             spread[i, j] = spread[j, i] = total
+
+
+def sum_chain_statistics(*arguments: Any) -> None:
+    """Write sums over the frames of the chains of one identity.
+
+    No loop over frames writes: their sums are put into vectors wherever arrays lie.
+
+    Parameters
+    ----------
+    each : tuple
+        (0,) * Q.
+    first, last : (B,) bool arrays
+        Whether a sequence begins or ends.
+    present, joint, earlier, present_entropy, mean_entropy, mean, covariance, cross : arrays
+        Of the chains (`state.Track`).
+    chances : (5,) array
+        Written: Q(b_t-1 = b_t = 1), Q(b_t-1 = 1) and Q(b_t = 1) where a frame is before, Q(b_t = 1) where
+        none is, the entropy.
+    moments : (4, Q) array
+        Written: E a^2 in first frames, in all others and in all but the last; E a_t a_t-1.
+    spread : (Q, Q) array
+        Written: covariance of a b.
+    """
+    _sum_chain(*map(read_only_view, arguments[:-3]), *arguments[-3:])
