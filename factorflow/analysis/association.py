@@ -263,5 +263,5 @@ def _by_sample(posterior: StoredPosterior, metadata: pd.DataFrame) -> pd.DataFra
 
 def _nothing_to_test() -> InputError:
     remedy = "Give {metadata}, a table by sample name, or write the dataset with {obs}."
-    value, expected = "none that can be tested", "at least one column"
+    value, expected = "no column that can be tested", "numbers that differ, or categories of several samples"
     return InputError("metadata", value, expected, remedy, metadata=..., obs=...)

@@ -98,10 +98,12 @@ def enrich(
             f"at least one with {min_size} or more features of view {view}, and not all of them",
             f"Features are named like {names[0]!r}: name the members in the same way.",
         )
-    if sign not in ("both", "positive", "negative") or test not in ("rank", "parametric"):
-        raise InputError(
-            "sign, test", f"{sign}, {test}", "both, positive or negative; rank or parametric", "See the docs."
-        )
+    for name, value, known in (
+        ("sign", sign, ("both", "positive", "negative")),
+        ("test", test, ("rank", "parametric")),
+    ):
+        if value not in known:
+            raise InputError(name, value, f"one of {', '.join(known)}", "Choose one of them.")
     chosen = list(posterior.factors) if factors is None else [posterior.factor(f) for f in factors]
     loadings = posterior.loadings(view).sel(factor=chosen).values
     correlation: NDArray[Any] | None = None

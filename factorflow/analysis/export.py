@@ -67,9 +67,9 @@ def annotate_anndata(posterior: StoredPosterior, adata: AnnData, view: str | Non
         if len(posterior.views) > 1:
             raise InputError(
                 "view",
-                "nothing",
+                "not given",
                 f"one of {', '.join(posterior.views)}",
-                "Say which view the variables belong to.",
+                "Name the view whose features the variables of this AnnData are.",
             )
         view = posterior.views[0]
     if not hasattr(adata, "obsm"):
@@ -232,7 +232,7 @@ def _reindex(values: NDArray[Any], names: Any, target: Any, what: str) -> NDArra
             what,
             f"{len(target)} names like {target[0]!r}" if len(target) else "none",
             f"names of the posterior, like {names[0]!r}",
-            "Name them as in the dataset.",
+            f"Give the data that were fitted, or rename the {what} there: they are matched by name.",
         )
     out = np.full((len(target), values.shape[1]), np.nan)
     out[index >= 0] = values[index[index >= 0]]

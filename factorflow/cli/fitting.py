@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,9 +18,9 @@ from factorflow.cli.options import (
     path,
     values_of,
 )
-from factorflow.cli.output import DisplayedResult, command, describe_posterior, report_findings
+from factorflow.cli.output import DisplayedResult, as_table, command, describe_posterior, report_findings
 from factorflow.engine.progress import progress_bar
-from factorflow.errors import InputError
+from factorflow.errors import InputError, pluralize
 from factorflow.settings import (
     SELECTION,
     FitOptions,
@@ -33,6 +34,7 @@ from factorflow.settings import (
 if TYPE_CHECKING:
     from factorflow.api import Posterior
     from factorflow.engine.events import Event
+    from factorflow.workflow.select import Selection
 
 
 def register(app: typer.Typer) -> None:
@@ -93,7 +95,32 @@ def select(
         raise InputError("grid", ", ".join(twice), expected, "Leave one of the two out.")
     with progress_bar(None if run.parallel == 1 else False) as on_event:
         selection = rank(dataset, model.values(), varied, out=out, options=run, on_event=on_event)
-    return report_findings(selection.describe(), selection.best)
+    return replace(report_findings(selection.describe(), selection.best), text=_selection_text(selection))
+
+
+def _selection_text(selection: Selection) -> str:
+    """Return the combinations as a table, the best first, and where the best one is; JSON has the rest."""
+    names = {
+        "options": "options",
+        "log_likelihood": "log-likelihood",
+        "standard_error": "error",
+        "behind": "below the best",
+        "behind_error": "error of that",
+        "findings": "findings",
+    }
+    rows = [
+        {
+            shown: row[name]
+            for name, shown in names.items()
+            if any(r[name] not in (None, "") for r in selection.table)
+        }
+        for row in selection.table
+    ]
+    seeds = pluralize(selection.table[0]["n_seeds"], "seed")
+    lines = [f"held-out log-likelihood, nats an entry, mean of {seeds}", as_table(rows, "  ")]
+    if selection.posterior is not None:
+        lines.append(f"best, fitted to everything  {selection.posterior}")
+    return "\n".join(lines)
 
 
 def refresh(

@@ -312,7 +312,7 @@ def render(value: Any, indent: str = "") -> str:
         if not _is_nested(item):
             lines.append(f"{indent}{key!s:<{width}}  {_cell(item)}")
             continue
-        show = _table if isinstance(item, Sequence) else render
+        show = as_table if isinstance(item, Sequence) else render
         lines += [f"{indent}{key}", show(item, indent + "  ")]
     return "\n".join(lines)
 
@@ -322,7 +322,8 @@ def _is_nested(value: Any) -> bool:
     return bool(value) and all(isinstance(item, Mapping) for item in items)
 
 
-def _table(rows: Sequence[Mapping[str, Any]], indent: str) -> str:
+def as_table(rows: Sequence[Mapping[str, Any]], indent: str) -> str:
+    """Return rows as a table for a terminal, a column for each name."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = []
     for name in names:

@@ -130,11 +130,15 @@ class Checkpoints:
     def check_same_run(self, record: RunRecord) -> None:
         """Refuse the checkpoint of another run (InputError)."""
         for name, (stored, requested) in self.differences(record).items():
+            remedy = "Use the settings of the interrupted run, another {out}, or {overwrite}."
+            if name == "fingerprint":
+                name = "the dataset of fingerprint"
+                remedy = "The dataset is another one, or was changed: use another {out}, or {overwrite}."
             raise InputError(
                 "resume",
                 f"{self.directory} with {name} = {_short(stored)}",
                 f"a checkpoint with {name} = {_short(requested)}",
-                "Use the settings of the interrupted run, another {out}, or {overwrite}.",
+                remedy,
                 out=...,
                 overwrite=True,
             )

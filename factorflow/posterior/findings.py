@@ -88,11 +88,14 @@ def _budget(posterior: StoredPosterior) -> Iterator[Finding]:
     elif reason == "max_iter":
         own = run.get("max_iter") is None  # the limit is that of the model, not of the run
         what, limit = "its bound had converged", "max_iter of the model" if own else "max_iter"
+        option = "max_iter"
         if posterior.kind != "variational":
             what = "R-hat was small enough" if own else "all draws were made"
-            limit = "n_draws" if own else "max_iter"
+            option = limit = "n_draws" if own else "max_iter"
         message = f"The run was ended by {limit} after {n} iterations, before {what}."
-        yield Finding("budget", message, f"Fit again with a larger {limit}.")
+        value = 2 * int(getattr(posterior.config, option, n) if own else run["max_iter"])
+        name = f"model.{option}" if own else option
+        yield Finding("budget", message, OptionText(f"Fit again with {{{name}}} or more.", **{name: value}))
 
 
 def _more(path: str | None) -> str:
@@ -178,7 +181,7 @@ def _no_factors(posterior: StoredPosterior) -> Iterator[Finding]:
     if posterior.has("scores") and not len(posterior.factors):
         yield Finding(
             "no factors",
-            "There are no factors: the bound is highest without any.",
+            "No factor was kept: none explains more than noise would.",
             OptionText(
                 "The data look like noise to the model. See whether they are on the right scale, or keep all "
                 "factors with {model.drop}.",
@@ -296,10 +299,10 @@ def _lone_features(posterior: StoredPosterior) -> Iterator[Finding]:
                 "one feature",
                 f"{label} is one feature: {posterior.features(mine[0])[int(largest[k])]} of {mine[0]} has "
                 f"{100 * shares[k]:.0f} % of its squared loadings.",
-                "Look at the feature before you interpret the factor, or leave it out."
+                "Look at the values of the feature first, or fit without the feature."
                 if option is None
                 else naming_option(
-                    "Look at the feature before you interpret the factor, or leave it out. Counts that vary "
+                    "Look at the values of the feature first, or fit without the feature. Counts that vary "
                     "more than the model expects make such factors: fit with {option}.",
                     option,
                 ),

@@ -277,7 +277,11 @@ class StoredPosterior(StoredVariables):
             number = 0
         name = labels[number - 1] if 0 < number <= len(labels) else str(label)
         if name not in labels:
-            raise InputError("factor", label, f"one of {', '.join(labels)}", "Factors are numbered from 1.")
+            if not labels:
+                remedy = "See posterior.findings for the reason."
+                raise InputError("factor", label, "a posterior with factors: this one has none", remedy)
+            expected = f"one of {', '.join(labels)}, or a number from 1 to {len(labels)}"
+            raise InputError("factor", label, expected, "See posterior.factors.")
         return name
 
     @property

@@ -116,8 +116,14 @@ def column_of(posterior: Posterior, name: str, rows: Any, parameter: str = "colo
 def check_column(table: pd.DataFrame, name: str, parameter: str) -> None:
     """Refuse a column that the sample metadata do not have (InputError)."""
     if name not in table:
-        columns = ", ".join(map(str, table.columns)) or "none: the dataset has no sample metadata"
-        raise InputError(parameter, name, f"one of {columns}", "See sample_metadata().")
+        if not len(table.columns):
+            expected, remedy = (
+                "a column of the sample metadata: there are none",
+                "Write the dataset with {obs}.",
+            )
+            raise InputError(parameter, name, expected, remedy, obs=...)
+        columns = ", ".join(map(str, table.columns))
+        raise InputError(parameter, name, f"a column of the sample metadata: {columns}", "Correct the name.")
 
 
 def axis_of(
@@ -165,7 +171,7 @@ def colors_of(posterior: Posterior, color: str, rows: Any) -> Any:
     if len(places) != 1:
         available = ", ".join(map(str, table.columns)) or "none"
         expected = f"a feature, or a column of the sample metadata: {available}"
-        remedy = "See sample_metadata() and features(view)."
+        remedy = "Correct the name: posterior.features(view) lists those of a view."
         if places:
             expected = "a feature of one view"
             remedy = f"Write {' or '.join(f'{view}:{color}' for view, _ in places)}."

@@ -144,7 +144,9 @@ def _explained_bars(ax: Axes, posterior: Posterior, percent: Any, high: float, l
 def plot_loadings(
     posterior: Posterior, view: str, factor: str | SupportsIndex = 1, n: int = 12, ax: Axes | None = None
 ) -> Axes:
-    """Draw the largest loadings of a factor and two standard deviations; pale where inclusion is doubtful.
+    """Draw the largest loadings of a factor, with two standard deviations to each side.
+
+    The paler a point, the more likely its loading is zero (1 - inclusion).
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ def local_path(path: str | os.PathLike[str], parameter: str = "path") -> Path:
     try:
         text = os.path.expanduser(os.fsdecode(path))
     except TypeError:
-        remedy = "Give where it is; write_dataset writes data there and returns the dataset."
+        remedy = "Data in memory are written first: dataset = write_dataset(path, data)."
         raise InputError(parameter, type(path).__name__, "a path", remedy) from None
     _refuse_url(text, parameter)
     if "\0" in text:

@@ -238,6 +238,16 @@ def test_select_and_refresh(dataset: Path, source: Path, tmp_path: Path) -> None
     assert again.stderr.startswith("warning: The run was ended by max_iter after 2 iterations")
 
 
+def test_what_select_prints(dataset: Path, tmp_path: Path) -> None:
+    """The table comes first, and no option that all combinations share."""
+    grid = ["--grid", "n_factors=1,2", "--seeds", "0,1", "--no-refit", "--max-iter", 5]
+    lines = run("select", dataset, *grid, "--out", tmp_path / "s").splitlines()
+    assert lines[0] == "held-out log-likelihood, nats an entry, mean of 2 seeds"
+    assert lines[1].split("  ")[1] == "options"
+    assert "below the best" in lines[1]
+    assert {line.split()[0] for line in lines[2:]} == {"n_factors=1", "n_factors=2"}
+
+
 def test_select_refuses_before_the_first_trial(dataset: Path, tmp_path: Path) -> None:
     out = tmp_path / "s"
     error = run_json("select", dataset, "--grid", "n_factors=1,2000", "--out", out, code=2)["error"]

@@ -20,7 +20,7 @@ FLOWS = Path(flows.__file__).parent
 # top of a file, in a function or for types only.
 GROUND = {
     "arguments", "covariates", "design", "errors", "extras", "feature_sets", "flatten", "kinds",
-    "lazy_imports", "leaves", "markdown", "places", "shape", "storage", "trees",
+    "lazy_imports", "leaves", "markdown", "places", "records", "shape", "storage", "trees",
 }  # fmt: skip
 BELOW_API = {"run", "engine", "posterior", "data", "models", "kernels", "settings"}
 MAY_IMPORT: dict[str, set[str]] = {

@@ -14,7 +14,8 @@ import zarr
 
 from factorflow import write_dataset
 from factorflow.data import DataWarning
-from factorflow.errors import InputError
+from factorflow.data.ingest import sparse
+from factorflow.errors import InputError, RunError
 
 COUNTS = sp.random(60, 30, 0.2, format="csr", rng=np.random.default_rng(0))
 COUNTS.data = np.arange(1.0, COUNTS.nnz + 1) % 7 + 1
@@ -152,3 +153,11 @@ def test_features_in_rows(tmp_path: Path, save: Any, form: str) -> None:
     if broken is not None:
         with pytest.raises(InputError, match=r"indices\[25\] = 60"):
             write_dataset(tmp_path / "t", {"rna": broken}, transpose=True)
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While entries are sorted by rows: what NumPy says of it is a number of items."""
+    monkeypatch.setattr(sparse.BucketedRows, "_file", lambda *_: Path("/dev/full"))
+    file = saved_h5ad(tmp_path, "csc", parts("csc", lambda _: None))
+    with pytest.raises(RunError, match="No space left on device"):
+        write_dataset(tmp_path / "d", {"x": file})

@@ -102,6 +102,11 @@ def test_a_budget(given: Any) -> None:
     run["reason"] = "max_iter"
     assert kinds(given.posterior) == ["budget"]
     assert "max_iter of the model after 5 iterations" in repr(given.posterior)
+    assert given.posterior.findings[0].remedy == "Fit again with max_iter=10 or more."
+    run["max_iter"] = 5
+    assert kinds(given.posterior) == ["budget"]
+    remedy = given.posterior.findings[0].remedy
+    assert remedy.worded(lambda name, value: f"--{name} {value}") == "Fit again with --max_iter 10 or more."
     run |= {"status": "partial", "reason": "max_minutes"}
     assert kinds(given.posterior) == ["budget"]
     given.posterior.path = "there.zarr"

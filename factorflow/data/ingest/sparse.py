@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import warn
+from factorflow.data.tables.columns import append
 from factorflow.errors import InputError
 from factorflow.storage.local import check_space
 
@@ -322,7 +323,7 @@ class BucketedRows:
         edges = np.flatnonzero(np.diff(numbers)) + 1
         for part in np.split(entries, edges) if entries.size else ():
             with self._file(int(part["row"][0] // self.run)).open("ab") as file:
-                part.tofile(file)
+                append(file, part)
 
     def __getitem__(self, rows: slice) -> Any:
         from scipy.sparse import vstack

@@ -14,7 +14,7 @@ from factorflow.data.store.layout import Manifest
 from factorflow.errors import pluralize
 from factorflow.storage.location import Location
 
-_COLUMNS = ("view", "likelihood", "features", "missing", "absent samples", "on disk")
+_COLUMNS = ("view", "likelihood", "features", "missing entries", "samples without", "stored as")
 
 
 def describe(
