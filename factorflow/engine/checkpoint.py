@@ -49,7 +49,7 @@ class Checkpoints:
         The run; its identity must be that of a checkpoint that is to be resumed.
     copy : callable, optional
         Called with each checkpoint that is written: its folder, the files beside it that it refers to, and
-        whether there are draws (``drawn=``).
+        whether there are draws (``with_draws=``).
     """
 
     def __init__(self, directory: Path, record: RunRecord, copy: Callable[..., None] | None = None) -> None:
@@ -101,7 +101,7 @@ class Checkpoints:
         referred = [path for _, _, paths in results for path in paths]
         delete_unreferenced(on_disk, referred)
         if self._copy is not None:
-            self._copy(folder, referred, drawn=draws_written is not None)
+            self._copy(folder, referred, with_draws=draws_written is not None)
         if not executor.loses_results and not on_disk.exists():
             return list(locals_), state, folder
         return *self.load(executor, plan, groups, manifest), folder
