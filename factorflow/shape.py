@@ -212,6 +212,8 @@ class Meta:
         Where the samples lie, for scores that are functions of that; None: not asked for.
     sparse_rows : bool
         Whether blocks hold counts as `factorflow.kernels.sparse_rows.SparseRows`.
+    chosen : mapping of str to tuple of int
+        Positions of the features that a model is fitted to, of views of which it is not all.
     """
 
     n_rows: int
@@ -226,6 +228,7 @@ class Meta:
     feature_sets: FeatureSets | None = field(default=None, repr=False)
     places: Places | None = None
     sparse_rows: bool = False
+    chosen: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @property
     def value_views(self) -> tuple[ViewMeta, ...]:

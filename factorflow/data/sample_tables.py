@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from factorflow.data.chosen_features import choose_features
 from factorflow.data.covariates import CovariateTable, code_covariates, projected_covariates, with_digests
 from factorflow.data.feature_sets import match_feature_sets
 from factorflow.data.places import PlaceTable, code_levels, code_places, places_with_digests, projected_places
@@ -91,6 +92,8 @@ def model_meta(
         Of an earlier fit, whose columns are coded in the same way.
     """
     meta = replace(dataset.meta(config.views, holdout), sparse_rows=config.sparse_rows)
+    if config.chosen_features is not None:
+        meta = replace(meta, chosen=choose_features(dataset, *config.chosen_features))
     sets = config.given_sets([view.name for view in meta.value_views])
     if sets is not None:
         meta = replace(meta, feature_sets=match_feature_sets(dataset, *sets))

@@ -58,6 +58,14 @@ class ModelConfig(Options):
         """Column of the sample metadata with an intercept of the scores for each level; None: none."""
         return None
 
+    @property
+    def chosen_features(self) -> tuple[Mapping[str, str | Sequence[str]], str | None] | None:
+        """Features that the model is fitted to, by view, and the column with batches (`Meta.chosen`).
+
+        Their names, or "highly_variable"; None: all.
+        """
+        return None
+
     def given_sets(self, views: Sequence[str]) -> tuple[Sequence[str], str | Mapping[str, Any]] | None:
         """Return the views whose features may be in sets, and the sets (`Meta.feature_sets`); None: none.
 

@@ -67,12 +67,12 @@ from factorflow.errors import InputError
 from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Array, Block, Info, Meta, Model, Stage, Step, Sweep, Variable
 from factorflow.models.poisson_factors import results
-from factorflow.models.poisson_factors.cells import Prepared, prepare, update_cells
+from factorflow.models.poisson_factors.cells import Prepared, prepare, update_cells, visit_others
 from factorflow.models.poisson_factors.consensus import start_from_consensus
-from factorflow.models.poisson_factors.programs import update_programs
+from factorflow.models.poisson_factors.programs import update_others, update_programs
 from factorflow.models.poisson_factors.settings import Settings, ViewSettings, by_view
-from factorflow.models.poisson_factors.start import CountSweep, choose, empty_globals
-from factorflow.models.poisson_factors.state import Globals, Local, Stats
+from factorflow.models.poisson_factors.start import CountSweep, choose, empty_globals, start_others
+from factorflow.models.poisson_factors.state import Globals, Local, ProgramStats, Stats
 from factorflow.models.registry import register
 from factorflow.models.size_factors import METHODS
 from factorflow.models.views import refuse_inputs
@@ -81,6 +81,9 @@ __all__ = ["PoissonFactors", "PoissonFactorsModel"]
 
 CONSENSUS_SETTLING = 20
 """Iterations at most with shapes of 1, for programs that begin with a consensus."""
+
+OTHER_PASSES = 10
+"""Passes over the features that the model was not fitted to."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,27 @@ class ProgramSweep(Sweep[Globals, Local, Stats]):
 
 
 @dataclass(frozen=True)
+class OtherSweep(Sweep[Globals, Local, ProgramStats]):
+    """One pass over the features that the model was not fitted to: theta stays, their programs are found."""
+
+    settings: Settings
+    name: ClassVar[str] = "other features"
+
+    def map(
+        self, block: Block, local: Local | None, globals_: Globals, step: Step
+    ) -> tuple[Local | None, ProgramStats]:
+        """Return theta as it was, and the statistics of a block."""
+        return local, visit_others(self.settings, block, local, globals_, step)
+
+    def update(self, globals_: Globals, stats: ProgramStats, step: Step) -> tuple[Globals, Info]:
+        """Return the globals with the programs of those features."""
+        data, others = globals_.other_data, globals_.others
+        assert data is not None
+        assert others is not None
+        return replace(globals_, others=update_others(self.settings.others(), data, others, stats)), {}
+
+
+@dataclass(frozen=True)
 class PoissonFactorsModel(Model[Globals, Local]):
     """Poisson factors of a dataset of a given shape."""
 
@@ -138,6 +162,11 @@ class PoissonFactorsModel(Model[Globals, Local]):
             agreed = partial(start_from_consensus, s, n)
             stages.append(Stage("consensus", settle, CONSENSUS_SETTLING, tol=self.tol, enter=agreed))
         stages.append(Stage("programs", learn, self.max_iter, tol=self.tol, enter=choose))
+        if s.others().views:
+            others, begin = (OtherSweep(s),), partial(start_others, s, n)
+            stages.append(
+                Stage("other features", others, OTHER_PASSES, enter=begin, counts=False, closing=True)
+            )
         return tuple(stages)
 
     def init(self, step: Step) -> Globals:
@@ -188,6 +217,11 @@ class PoissonFactors(ModelConfig):
         default=None,
         description="Column of the metadata whose levels multiply the rate of each feature by a number.",
     )
+    features: dict[str, Literal["highly_variable"] | tuple[str, ...]] | None = Field(
+        default=None,
+        description="Features that programs are found by, by view: names, or highly_variable (those that "
+        "the metadata of features mark so, else the 2000 that vary most); others get loadings at the end.",
+    )
     n_starts: int = Field(default=1, ge=1, description="Starts that are tried; the highest bound goes on.")
     consensus: bool = Field(
         default=False, description="Whether the last stage begins with what the starts agree on."
@@ -214,6 +248,11 @@ class PoissonFactors(ModelConfig):
         columns += [name for name in dict.fromkeys(given) if name not in METHODS]
         return columns or None
 
+    @property
+    def chosen_features(self) -> tuple[Mapping[str, str | Sequence[str]], str | None] | None:
+        """Features that the model is fitted to."""
+        return None if self.features is None else (self.features, self.batch)
+
     @classmethod
     def examples(cls) -> Mapping[str, Example]:
         """Return cases small enough for tests."""
@@ -221,6 +260,11 @@ class PoissonFactors(ModelConfig):
         data: dict[str, Any] = {"n_factors": 2, "depth": 3.0}
         return {
             "default": Example(cls(**small), "poisson_factors", {**data, "views": {"a": 7}}),
+            "features": Example(
+                cls(**small, features={"a": ("gene0", "gene2", "gene5", "gene6")}, batch="batch"),
+                "poisson_factors",
+                {**data, "views": {"a": 7, "b": 5}, "batches": 2},
+            ),
             "several": Example(
                 cls(
                     **small,
@@ -261,7 +305,9 @@ class PoissonFactors(ModelConfig):
                 expected = "a column of numbers above 0, or total, median or none"
                 raise InputError("size_factors", size, expected, "Name another column.")
             gaps = view.missing == "scattered"
-            views.append(ViewSettings(view.name, view.n_features, gaps, size))
+            chosen = meta.chosen.get(view.name)
+            n_chosen = view.n_features if chosen is None else len(chosen)
+            views.append(ViewSettings(view.name, n_chosen, gaps, size, chosen, view.n_features))
         settings = Settings(
             tuple(views), self.n_factors, self.batch, meta.covariates, self.n_starts, self.drop
         )

@@ -14,7 +14,7 @@ from factorflow.models.poisson_factors.settings import Settings, ViewSettings
 from factorflow.models.poisson_factors.state import Data, Gamma, Globals, Local, Programs, ProgramStats, Stats
 from factorflow.models.size_factors import METHODS, log_size_factors
 
-__all__ = ["Cells", "Prepared", "prepare", "read_cells", "size_factors", "update_cells"]
+__all__ = ["Cells", "Prepared", "prepare", "read_cells", "size_factors", "update_cells", "visit_others"]
 
 START = MODELS[1]
 
@@ -122,13 +122,14 @@ def read_cells(settings: Settings, block: Block, data: Data) -> dict[str, Cells]
     """Return what a block says of each view."""
     out = {}
     for view in settings.views:
-        rows = block.data[view.name]
+        rows = view.rows(block)
         average = data.average.get(view.name, np.zeros(0))
 
         def make(view: ViewSettings = view, rows: SparseRows = rows) -> tuple[np.ndarray, np.ndarray]:
             return rows.sums(), size_factors(settings, view, block, data)
 
-        totals, logs = block.once(("totals and size factors", view.name), (average,), make)
+        key = "totals and size factors", view.name, (view.chosen or (0,))[0]
+        totals, logs = block.once(key, (average,), make)
         out[view.name] = Cells(rows, totals, logs)
     return out
 
@@ -258,3 +259,42 @@ def _exposure(
             add_missing(rows.missing_rows, rows.missing_columns, codes, sizes, mean, lost)
         missing[view.name] = lost
     return exposure, missing
+
+
+def visit_others(
+    settings: Settings, block: Block, local: Local | None, globals_: Globals, step: Step
+) -> ProgramStats:
+    """Return what the features that the model was not fitted to add up to, theta as it is.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the whole model.
+    block : Block
+        Rows.
+    local : Local or None
+        Their theta.
+    globals_ : Globals
+        With programs of those features.
+    step : Step
+        Source of noise.
+    """
+    from factorflow.models.poisson_factors.kernels.entries import visit_entries
+
+    data, others, rest = globals_.other_data, globals_.others, settings.others()
+    assert data is not None
+    assert others is not None
+    name, programs = next(iter(globals_.programs.items()))
+    scores = own_scores(settings, name, programs, block, local, step)
+    cells, codes = read_cells(rest, block, data), settings.codes(block)
+    table, _ = top_logs(scores.logs_and_entropies()[0])
+    counts = {}
+    for view in rest.views:
+        rows, (loadings, _) = cells[view.name].rows, top_logs(others.logs[view.name])
+        own, sums = np.zeros_like(table), np.zeros_like(loadings)
+        lanes = (0,) * table.shape[1]
+        visit_entries(lanes, rows.counts, rows.columns, rows.entries, table, loadings, own, sums)
+        counts[view.name] = sums[:, : settings.n_factors].astype(np.float64)
+    exposure, missing = _exposure(rest, cells, codes, scores.mean)
+    nothing = np.zeros(settings.n_factors)
+    return ProgramStats(counts, exposure, missing, nothing, nothing, 0.0)

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.models.contract import Array
 from factorflow.models.poisson_factors.cells import batch_means, top_logs
 from factorflow.models.poisson_factors.settings import Settings
 from factorflow.models.poisson_factors.state import Data, Gamma, Programs, ProgramStats
@@ -17,6 +18,7 @@ __all__ = [
     "bound",
     "feature_rates",
     "score_rates",
+    "update_others",
     "update_programs",
 ]
 
@@ -84,25 +86,7 @@ def update_programs(
         Whether shapes are learned.
     """
     objective = bound(settings, data, p, stats)
-    loadings, logs, batches, share = {}, {}, {}, []
-    for view in settings.views:
-        name, exposure = view.name, stats.exposure[view.name]
-        lost = stats.missing.get(name)
-        means = batch_means(settings, p, view)
-        table, _ = top_logs(p.logs[name])
-        shape = p.loading_shape + table[:, : settings.n_factors] * stats.counts[name]
-        rate = p.feature_rates[name].mean[:, None] + _weighted(means, exposure, lost)
-        loadings[name] = Gamma(shape, np.maximum(rate, 1e-300))
-        logs[name], _ = loadings[name].logs_and_entropies()
-        expected = loadings[name].mean
-        if p.batches:
-            fitted = exposure @ expected.T
-            if lost is not None:
-                fitted = fitted - np.einsum("cdk,dk->cd", lost, expected)
-            batches[name] = Gamma(
-                BATCH_SHAPE + data.counts[name][:-1], BATCH_SHAPE + np.maximum(fitted[:-1], 0.0)
-            )
-        share.append(shape.sum(axis=0) - p.loading_shape * view.n_features)
+    loadings, logs, batches, share = _update_views(settings, data, p, stats)
     a, c = p.score_shape, p.loading_shape
     if learn:
         log_b = p.score_rates.logs_and_entropies()[0]
@@ -126,6 +110,39 @@ def update_programs(
         objective=objective,
     )
     return _scale_step(settings, after)
+
+
+def _update_views(
+    settings: Settings, data: Data, p: Programs, stats: ProgramStats
+) -> tuple[dict[str, Gamma], dict[str, Float64[np.ndarray, "_D K"]], dict[str, Gamma], list[Array]]:
+    """Return beta, E log beta and gamma by view, and the counts of each program."""
+    loadings, logs, batches, share = {}, {}, {}, []
+    for view in settings.views:
+        name, exposure = view.name, stats.exposure[view.name]
+        lost = stats.missing.get(name)
+        means = batch_means(settings, p, view)
+        table, _ = top_logs(p.logs[name])
+        shape = p.loading_shape + table[:, : settings.n_factors] * stats.counts[name]
+        rate = p.feature_rates[name].mean[:, None] + _weighted(means, exposure, lost)
+        loadings[name] = Gamma(shape, np.maximum(rate, 1e-300))
+        logs[name], _ = loadings[name].logs_and_entropies()
+        expected = loadings[name].mean
+        if p.batches:
+            fitted = exposure @ expected.T
+            if lost is not None:
+                fitted = fitted - np.einsum("cdk,dk->cd", lost, expected)
+            batches[name] = Gamma(
+                BATCH_SHAPE + data.counts[name][:-1], BATCH_SHAPE + np.maximum(fitted[:-1], 0.0)
+            )
+        share.append(shape.sum(axis=0) - p.loading_shape * view.n_features)
+    return loadings, logs, batches, share
+
+
+def update_others(settings: Settings, data: Data, p: Programs, stats: ProgramStats) -> Programs:
+    """Return the programs of features that the model was not fitted to; theta and the shapes stay."""
+    loadings, logs, batches, _ = _update_views(settings, data, p, stats)
+    eta = {name: feature_rates(p.loading_shape, beta) for name, beta in loadings.items()}
+    return replace(p, loadings=loadings, logs=logs, batches=batches, feature_rates=eta)
 
 
 def _weighted(

@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int64
 
 from factorflow.models.contract import Array, Block, Step, Variable
 from factorflow.models.poisson_factors.cells import own_scores, read_cells
-from factorflow.models.poisson_factors.settings import Settings
+from factorflow.models.poisson_factors.settings import Settings, ViewSettings
 from factorflow.models.poisson_factors.state import Gamma, Globals, Local, Programs
 
 __all__ = ["Rows", "describe_rows", "predict", "program_order", "variables"]
@@ -74,21 +74,21 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
     for view in settings.views:
         name, dims = view.name, (f"feature_{view.name}", "factor")
         what = "beta_dk / sum_d beta_dk: share of the feature in the program"
-        mean, spread = told(partial(_loadings, name)), told(partial(_spread, name))
+        mean, spread = partial(_loadings, settings, view), partial(_spread, settings, view)
         out += [
             Variable(f"loadings_{name}", dims, f"{what}, mean", mean, positive=True),
             Variable(f"loadings_variance_{name}", dims, f"{what}, variance", spread),
         ]
         if settings.batch is not None:
             dims, doc = ("batch", dims[0]), "gamma_bd: what batch b multiplies the rate of the feature by"
-            mean, spread = (partial(_batch, name, moment) for moment in ("mean", "variance"))
+            mean, spread = (partial(_batch, view, moment) for moment in ("mean", "variance"))
             out += [
                 Variable(f"batch_{name}", dims, f"{doc}, mean", mean, positive=True),
                 Variable(f"batch_variance_{name}", dims, f"{doc}, variance", spread),
             ]
         if settings.n_starts > 1:
             doc = "programs that each start found; they sum to 1"
-            found = partial(_tried, settings, name)
+            found = partial(_tried, settings, view)
             of_starts = "start", "program", f"feature_{name}"
             out.append(Variable(f"start_loadings_{name}", of_starts, doc, found, dtype="float32"))
     if settings.n_starts > 1:
@@ -107,24 +107,32 @@ def _share(p: Programs, order: Array) -> Array:
     return p.share[:, order] / np.maximum(p.share.sum(axis=1, keepdims=True), 1e-300)
 
 
-def _loadings(name: str, p: Programs, order: Array) -> Array:
-    return (p.loadings[name].mean / _units(p))[:, order]
+def _joined(view: ViewSettings, g: Globals, find: Callable[[Programs], Array], axis: int = 0) -> Array:
+    """Return what programs say of all features of a view."""
+    others = None if view.chosen is None or g.others is None else find(g.others)
+    return view.joined(find(g.best), others, axis)
 
 
-def _spread(name: str, p: Programs, order: Array) -> Array:
-    return (p.loadings[name].variance / _units(p) ** 2)[:, order]
+def _loadings(settings: Settings, view: ViewSettings, g: Globals) -> Array:
+    found = _joined(view, g, lambda p: p.loadings[view.name].mean)
+    return (found / _units(g.best))[:, program_order(settings, g.best)]
 
 
-def _batch(name: str, what: str, g: Globals) -> Array:
-    return getattr(g.best.batches[name], what)
+def _spread(settings: Settings, view: ViewSettings, g: Globals) -> Array:
+    found = _joined(view, g, lambda p: p.loadings[view.name].variance)
+    return (found / _units(g.best) ** 2)[:, program_order(settings, g.best)]
 
 
-def _tried(settings: Settings, name: str, g: Globals) -> Array:
+def _batch(view: ViewSettings, what: str, g: Globals) -> Array:
+    return _joined(view, g, lambda p: getattr(p.batches[view.name], what), 1)
+
+
+def _tried(settings: Settings, view: ViewSettings, g: Globals) -> Array:
     if not g.tried:  # the run ended before the starts had
-        shape = settings.n_starts, settings.n_factors, g.best.loadings[name].shape.shape[0]
-        return np.full(shape, np.nan)
+        n_features = view.n_features if view.chosen is None else view.n_all
+        return np.full((settings.n_starts, settings.n_factors, n_features), np.nan)
     total = sum(tried.sum(axis=1) for tried in g.tried.values())
-    return np.swapaxes(g.tried[name] / np.asarray(total)[:, None], 1, 2)
+    return view.joined(np.swapaxes(g.tried[view.name] / np.asarray(total)[:, None], 1, 2), None, 2)
 
 
 def _objectives(settings: Settings, g: Globals) -> Array:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
 
 from factorflow.covariates import COVARIATES, Covariates
-from factorflow.models.contract import Block
+from factorflow.kernels.sparse_rows import SparseRows
+from factorflow.models.contract import Array, Block
 
 __all__ = ["Settings", "ViewSettings"]
 
@@ -23,17 +25,57 @@ class ViewSettings:
     name : str
         Its name.
     n_features : int
-        Features (D).
+        Features that the model is fitted to (D).
     gaps : bool
         Whether entries may be missing in rows that have others.
     size_factors : str
         "none", "total", "median", or a column of the sample metadata.
+    chosen : tuple of int or None
+        Positions of the features; None: all of the view.
+    n_all : int
+        Features of the view.
     """
 
     name: str
     n_features: int
     gaps: bool
     size_factors: str
+    chosen: tuple[int, ...] | None = field(default=None, repr=False)
+    n_all: int = 0
+
+    def rows(self, block: Block) -> SparseRows:
+        """Return the counts of a block, of the features that the model is fitted to."""
+        rows: SparseRows = block.data[self.name]
+        if self.chosen is None:
+            return rows
+        theirs = np.asarray(self.chosen)
+        return block.once(
+            ("chosen", self.name, self.chosen[0]),
+            (),
+            lambda: rows.reindex(np.arange(theirs.size), theirs, theirs.size),
+        )
+
+    def others(self) -> ViewSettings | None:
+        """Return the view with the features that the model is not fitted to; None: there are none."""
+        if self.chosen is None:
+            return None
+        left = np.setdiff1d(np.arange(self.n_all), self.chosen)
+        return replace(self, n_features=left.size, chosen=tuple(left.tolist()))
+
+    def joined(self, chosen: Array, others: Array | None, axis: int = 0) -> Array:
+        """Return what is known of features in their order; 0 of others, where nothing is."""
+        if self.chosen is None:
+            return chosen
+        shape = list(chosen.shape)
+        shape[axis] = self.n_all
+        out = np.zeros(shape, chosen.dtype)
+        places: list[Any] = [slice(None)] * axis
+        out[(*places, np.asarray(self.chosen))] = chosen
+        if others is not None:
+            left = self.others()
+            assert left is not None
+            out[(*places, np.asarray(left.chosen))] = others
+        return out
 
 
 @dataclass(frozen=True)
@@ -62,6 +104,10 @@ class Settings:
     covariates: Covariates | None = field(default=None, repr=False)
     n_starts: int = 1
     drop: float = 0.0
+
+    def others(self) -> Settings:
+        """Return the settings of the features that the model is not fitted to, of views that have such."""
+        return replace(self, views=tuple(left for view in self.views if (left := view.others()) is not None))
 
     @property
     def batches(self) -> tuple[str, ...]:

@@ -9,13 +9,14 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.kernels.sites import MODELS
-from factorflow.models.contract import Block, Info, Step, Sweep
-from factorflow.models.poisson_factors.programs import BATCH_SHAPE, feature_rates, score_rates
-from factorflow.models.poisson_factors.settings import Settings
+from factorflow.kernels.sparse_rows import SparseRows
+from factorflow.models.contract import Array, Block, Info, Step, Sweep
+from factorflow.models.poisson_factors.programs import BATCH_SHAPE, RATE_PRIOR, feature_rates, score_rates
+from factorflow.models.poisson_factors.settings import Settings, ViewSettings
 from factorflow.models.poisson_factors.state import Data, Gamma, Globals, Programs
 from factorflow.models.size_factors import METHODS, level_sums
 
-__all__ = ["CountSweep", "CountStats", "choose", "empty_globals", "start_programs"]
+__all__ = ["CountSweep", "CountStats", "choose", "empty_globals", "start_others", "start_programs"]
 
 START = MODELS[0]
 
@@ -48,30 +49,35 @@ class CountSweep(Sweep[Globals, None, CountStats]):
 
         codes, counts, n_observed, levels, constant = self.settings.codes(block), {}, {}, {}, 0.0
         for view in self.settings.views:
-            rows, d = block.data[view.name], view.n_features
-            y = rows.entries.astype(np.float64)
+            rows: SparseRows = block.data[view.name]
+            y, d = rows.entries.astype(np.float64), rows.n_features
             place = np.repeat(codes, rows.counts) * d + rows.columns
             found = np.bincount(place, y, minlength=self.settings.n_codes * d)
             counts[view.name] = found.reshape(self.settings.n_codes, d)
             n_observed[view.name] = rows.n_observed()
             if view.size_factors != "none" and view.size_factors in METHODS:
                 levels[view.name] = level_sums(view.size_factors, rows)
-            largest = int(rows.entries.max(initial=0))
+            entries = view.rows(block).entries
+            largest = int(entries.max(initial=0))
             if largest <= 1 << 16:  # each number once
-                each = np.bincount(rows.entries, minlength=largest + 1)
+                each = np.bincount(entries, minlength=largest + 1)
                 constant -= float(each @ gammaln(np.arange(largest + 1) + 1.0))
             else:
-                constant -= float(gammaln(y + 1.0).sum())
+                constant -= float(gammaln(entries.astype(np.float64) + 1.0).sum())
         return None, CountStats(counts, n_observed, levels, constant)
 
     def update(self, globals_: Globals, stats: CountStats, step: Step) -> tuple[Globals, Info]:
         """Return the globals of all starts."""
-        seen = {name: np.maximum(n, 1.0) for name, n in stats.n_observed.items()}
-        average = {name: level / seen[name] for name, level in stats.levels.items()}
-        data = Data(stats.counts, stats.n_observed, average, stats.constant)
+        average = {
+            name: level / np.maximum(stats.n_observed[name], 1.0) for name, level in stats.levels.items()
+        }
         s, programs = self.settings, {}
+        data = Data(*_of_features(s, stats), average, stats.constant)
+        seen = {name: np.maximum(n, 1.0) for name, n in data.n_observed.items()}
+        rest = s.others()
+        other_data = Data(*_of_features(rest, stats), average, 0.0) if rest.views else None
         noise = {
-            view.name: step.normal(START, np.asarray(numbers), s.n_starts * s.n_factors)
+            view.name: step.normal(START, _take(view, np.asarray(numbers)), s.n_starts * s.n_factors)
             for view, numbers in zip(s.views, self.numbers, strict=True)
         }
         for i in range(s.n_starts):
@@ -83,8 +89,22 @@ class CountSweep(Sweep[Globals, None, CountStats]):
                 for view in s.views
             }
             programs[str(i)] = start_programs(s, data, self.n_rows, beta)
-        n_observed = float(sum(n.sum() for n in stats.n_observed.values()))
-        return replace(globals_, programs=programs, data=data), {"observed": n_observed}
+        n_observed = float(sum(n.sum() for n in data.n_observed.values()))
+        found = replace(globals_, programs=programs, data=data, other_data=other_data)
+        return found, {"observed": n_observed}
+
+
+def _take(view: ViewSettings, values: Array) -> Array:
+    """Return what belongs to the features of a view, of what belongs to all (in the last axis)."""
+    return values if view.chosen is None else values[..., np.asarray(view.chosen)]
+
+
+def _of_features(settings: Settings, stats: CountStats) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return counts by batch, and rows in which features are observed, of those that settings have."""
+    return tuple(  # type: ignore[return-value]
+        {view.name: _take(view, known[view.name]) for view in settings.views}
+        for known in (stats.counts, stats.n_observed)
+    )
 
 
 def start_programs(
@@ -121,6 +141,35 @@ def start_programs(
         stretch=ones,
         share=np.ones((len(settings.views), k)) / k,
     )
+
+
+def start_others(settings: Settings, n_rows: int, globals_: Globals) -> Globals:
+    """Return globals with a start of the features that the model was not fitted to: all of one shape.
+
+    Parameters
+    ----------
+    settings : Settings
+        Choices.
+    n_rows : int
+        Rows (N).
+    globals_ : Globals
+        Of the fit.
+    """
+    chosen, data, rest = choose(globals_), globals_.other_data, settings.others()
+    assert data is not None
+    best = chosen.best
+    each = (best.score_rates.rate - RATE_PRIOR) / n_rows  # mean of theta
+    weight = sum(beta.mean.sum(axis=0) for beta in best.loadings.values())
+    profile = np.asarray(weight) / float(each @ np.asarray(weight))
+    beta = {
+        view.name: np.maximum(
+            data.counts[view.name].sum(axis=0) / np.maximum(data.n_observed[view.name], 1.0), 1e-9
+        )[:, None]
+        * profile
+        for view in rest.views
+    }
+    begun = start_programs(rest, data, n_rows, beta)
+    return replace(chosen, others=replace(begun, loading_shape=best.loading_shape))
 
 
 def empty_globals(settings: Settings) -> Globals:

@@ -133,12 +133,18 @@ class Globals:
         E beta of each start by view, (starts, D, K); empty where there is one start.
     objectives : array
         Bound that each start reached, (starts,).
+    others : Programs or None
+        The features that the model was not fitted to, once they have been visited.
+    other_data : Data or None
+        What is known of these.
     """
 
     programs: dict[str, Programs]
     data: Data | None
     tried: dict[str, Float64[np.ndarray, "S _D K"]]
     objectives: Float64[np.ndarray, " S"]
+    others: Programs | None = None
+    other_data: Data | None = None
 
     @property
     def best(self) -> Programs:

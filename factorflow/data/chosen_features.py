@@ -1,0 +1,75 @@
+"""Features that a model is fitted to, where that is not all of a view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from factorflow.errors import InputError
+
+if TYPE_CHECKING:
+    from factorflow.data.store.dataset import Dataset
+
+__all__ = ["HIGHLY_VARIABLE", "choose_features"]
+
+HIGHLY_VARIABLE = "highly_variable"
+"""Column of the metadata of features that marks them; without it the most variable ones are found."""
+
+N_VARIABLE = 2000
+"""Features that are found so."""
+
+
+def choose_features(
+    dataset: Dataset, given: Mapping[str, str | Sequence[str]], batch: str | None = None
+) -> dict[str, tuple[int, ...]]:
+    """Return positions of features by view.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        With the views.
+    given : mapping of str to sequence of str, or "highly_variable"
+        Names of features by view; "highly_variable": those that are marked so, else the 2000 whose counts
+        vary most beyond Poisson counts, within batches.
+    batch : str, optional
+        Column with the batches.
+
+    Raises
+    ------
+    InputError
+        When there is no such view or feature, or none is left.
+    """
+    found = {}
+    for view, names in given.items():
+        features = dataset.features(view)
+        if isinstance(names, str):
+            if names != HIGHLY_VARIABLE:
+                expected = "names of features, or highly_variable"
+                raise InputError("features", f"{names} of view {view}", expected, "Correct it.")
+            places = _variable(dataset, view, batch)
+        else:
+            known = {str(name): place for place, name in enumerate(features)}
+            if unknown := [name for name in names if str(name) not in known]:
+                near = get_close_matches(str(unknown[0]), list(known), n=1)
+                remedy = f"Did you mean {near[0]}?" if near else "Correct the names."
+                expected = f"features of view {view}, such as {features[0]}"
+                raise InputError("features", unknown[0], expected, remedy)
+            places = np.unique([known[str(name)] for name in names]).astype(int)
+        if not places.size:
+            raise InputError(
+                "features", f"none of view {view}", "some of its features", "Leave it out for all."
+            )
+        if places.size < len(features):
+            found[view] = tuple(places.tolist())
+    return found
+
+
+def _variable(dataset: Dataset, view: str, batch: str | None) -> np.ndarray:
+    metadata = dataset.feature_metadata(view)
+    if HIGHLY_VARIABLE in metadata:
+        return np.flatnonzero(metadata[HIGHLY_VARIABLE].to_numpy(bool))
+    table = dataset.highly_variable(view, n=N_VARIABLE, batch=batch)
+    return np.flatnonzero(table[HIGHLY_VARIABLE].to_numpy(bool))
