@@ -100,8 +100,13 @@ def _head(facts: dict[str, Any]) -> str:
     parts = [pluralize(facts["n_samples"], "sample"), pluralize(len(facts["views"]), "view")]
     parts += [pluralize(len(facts["groups"]), "group")] if facts["groups"] else []
     parts += [pluralize(facts["n_sequences"], "sequence")] if facts["n_sequences"] else []
-    parts += [f"{pluralize(facts['n_blocks'], 'block')} of {pluralize(facts['block_rows'], 'row')}"]
-    return ", ".join([*parts, _size(facts["nbytes"])])
+    return ", ".join(parts)
+
+
+def _stored(facts: dict[str, Any]) -> list[str]:
+    """Return how the dataset is stored, and its fingerprint."""
+    blocks = f"{pluralize(facts['n_blocks'], 'block')} of {pluralize(facts['block_rows'], 'row')}"
+    return [f"  stored in {blocks}, {_size(facts['nbytes'])}; fingerprint {facts['fingerprint'][:12]}"]
 
 
 def _table(facts: dict[str, Any]) -> list[str]:
@@ -168,8 +173,8 @@ def as_text(facts: dict[str, Any]) -> str:
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
-    head = [f"Dataset {facts['path']}", f"  {_head(facts)}, fingerprint {facts['fingerprint'][:12]}"]
-    notes = (*_read_as(facts), *_guesses(facts), *_outliers(facts))
+    head = [f"Dataset {facts['path']}", f"  {_head(facts)}"]
+    notes = (*_read_as(facts), *_guesses(facts), *_outliers(facts), *_stored(facts))
     return "\n".join([*head, *_table(facts), *_attributes(facts), *lines, *notes])
 
 
@@ -181,9 +186,9 @@ def as_html(facts: dict[str, Any]) -> str:
         for row in _rows(facts)
     )
     more = (*_table(facts), *_attributes(facts), *_read_as(facts), *_guesses(facts), *_outliers(facts))
+    more = (*more, *_stored(facts))
     table = "".join(f"<br>{escape(line.strip())}" for line in more)
     return (
-        f"<div><strong>Dataset</strong> {escape(facts['path'])}<br>{escape(_head(facts))}, "
-        f"fingerprint <code>{facts['fingerprint'][:12]}</code>{table}"
+        f"<div><strong>Dataset</strong> {escape(facts['path'])}<br>{escape(_head(facts))}{table}"
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
