@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import runpy
+import shutil
 import string
 import subprocess
 import sys
@@ -179,6 +180,14 @@ def test_the_snakemake_wrappers_run(shell: Any) -> None:
         command = re.search(rf"rule {rule}:.*?shell:\n\s+\"(.*?)\"\n", text, re.S)[1]  # type: ignore[index]
         shell(command.format(input="fit.zarr", output=out, log="log"))
         assert (shell.folder / out).exists()
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(shutil.which("snakemake") is None, reason="needs Snakemake")
+def test_snakemake_itself(shell: Any) -> None:
+    shell(f"snakemake --snakefile {DEPLOY}/snakemake/test/Snakefile --directory . --cores 1")
+    assert (shell.folder / "tables" / "scores.csv").exists()
+    assert (shell.folder / "fit.zarr" / "README.md").exists()
 
 
 def nextflow_script(**names: str) -> str:
