@@ -98,7 +98,7 @@ def test_so_are_scalar_functions() -> None:
         pytest.param("molten_normal", marks=pytest.mark.thorough),
         *(
             pytest.param(name, marks=pytest.mark.slow)
-            for name in ("sparse_gfa", "probit", "identity_attribute", "molten_poisson")
+            for name in ("sparse_gfa", "probit", "identity_attribute", "molten_poisson", "poisson_factors")
         ),
     ],
 )

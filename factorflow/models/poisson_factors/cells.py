@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
+from factorflow.kernels.compile import read_only_view
 from factorflow.kernels.sites import MODELS
 from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models.contract import Block, Step
@@ -90,7 +91,7 @@ def top_logs(
 
     table = np.zeros((len(logs), -(-logs.shape[1] // PART) * PART), np.float32)
     top = np.empty(len(logs))
-    write_table(logs, LOWEST, table, top)
+    write_table(read_only_view(logs), LOWEST, table, top)
     return table, top
 
 
@@ -180,8 +181,6 @@ def _update(
     scores: Gamma,
 ) -> tuple[Gamma, ProgramStats]:
     """Return theta of the rows given the programs of one start, and the statistics that it sends."""
-    from factorflow.models.poisson_factors.kernels.entries import visit_entries
-
     k = settings.n_factors
     logs, entropies = scores.logs_and_entropies()
     table, top = top_logs(logs)
@@ -189,10 +188,7 @@ def _update(
     value, counts = 0.0, {}
     for view in settings.views:
         cell, tabled = cells[view.name], tables[view.name]
-        own, sums = np.zeros_like(table), np.zeros_like(tabled.table)
-        rows = cell.rows
-        lanes = (0,) * table.shape[1]
-        fit = visit_entries(lanes, rows.counts, rows.columns, rows.entries, table, tabled.table, own, sums)
+        fit, own, sums = _visit(cell.rows, table, tabled.table)
         value += float(fit + cell.totals @ (top + cell.log_sizes))
         counts[view.name] = sums[:, :k].astype(np.float64)
         share += own[:, :k]
@@ -213,6 +209,17 @@ def _update(
     )
 
 
+def _visit(
+    rows: SparseRows, scores: Float32[np.ndarray, "B W"], loadings: Float32[np.ndarray, "D W"]
+) -> tuple[float, Float32[np.ndarray, "B W"], Float32[np.ndarray, "D W"]]:
+    """Return sum y log R over the entries of a block, sum_d y / R loadings, and sum_n y / R scores."""
+    from factorflow.models.poisson_factors.kernels.entries import visit_entries
+
+    own, sums = np.zeros_like(scores), np.zeros_like(loadings)
+    entries = map(read_only_view, (rows.counts, rows.columns, rows.entries, scores, loadings))
+    return float(visit_entries((0,) * scores.shape[1], *entries, own, sums)), own, sums
+
+
 def _log_gamma(x: Float64[np.ndarray, " K"]) -> Float64[np.ndarray, " K"]:
     from scipy.special import gammaln
 
@@ -229,8 +236,8 @@ def _rates(cell: Cells, tabled: ViewTables, codes: Int64[np.ndarray, " B"]) -> F
         lost = tabled.batches[:, features] @ tabled.loadings[features]
         rates[some] -= sizes[some, None] * lost[codes[some]]
     if rows.missing_rows.size:
-        places = rows.missing_rows, rows.missing_columns, codes, sizes
-        subtract_missing(*places, tabled.batches, tabled.loadings, rates)
+        places = map(read_only_view, (rows.missing_rows, rows.missing_columns, codes, sizes))
+        subtract_missing(*places, read_only_view(tabled.batches), read_only_view(tabled.loadings), rates)
     return np.asarray(np.maximum(rates, 0.0))
 
 
@@ -256,7 +263,8 @@ def _exposure(
         for some, features in rows.lacking():
             lost[:, features] += (of_batch[some].T @ each[some])[:, None]
         if rows.missing_rows.size:
-            add_missing(rows.missing_rows, rows.missing_columns, codes, sizes, mean, lost)
+            places = rows.missing_rows, rows.missing_columns, codes, sizes, mean
+            add_missing(*map(read_only_view, places), lost)
         missing[view.name] = lost
     return exposure, missing
 
@@ -279,8 +287,6 @@ def visit_others(
     step : Step
         Source of noise.
     """
-    from factorflow.models.poisson_factors.kernels.entries import visit_entries
-
     data, others, rest = globals_.other_data, globals_.others, settings.others()
     assert data is not None
     assert others is not None
@@ -290,10 +296,7 @@ def visit_others(
     table, _ = top_logs(scores.logs_and_entropies()[0])
     counts = {}
     for view in rest.views:
-        rows, (loadings, _) = cells[view.name].rows, top_logs(others.logs[view.name])
-        own, sums = np.zeros_like(table), np.zeros_like(loadings)
-        lanes = (0,) * table.shape[1]
-        visit_entries(lanes, rows.counts, rows.columns, rows.entries, table, loadings, own, sums)
+        _, _, sums = _visit(cells[view.name].rows, table, top_logs(others.logs[view.name])[0])
         counts[view.name] = sums[:, : settings.n_factors].astype(np.float64)
     exposure, missing = _exposure(rest, cells, codes, scores.mean)
     nothing = np.zeros(settings.n_factors)
