@@ -17,7 +17,7 @@ from factorflow.storage.local import LOCK
 from factorflow.storage.location import URL, as_location
 
 RUN = ".run"
-"""What the folder of an interrupted run ends with."""
+"""Suffix of the folder of an interrupted run."""
 
 
 def examine_folder(folder: str | os.PathLike[str]) -> list[Check]:

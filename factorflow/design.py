@@ -1,4 +1,4 @@
-"""What the formula of a table says of the views that it became: `TableDesign`."""
+"""Roles of the views that the formula of a table became: `TableDesign`."""
 
 from __future__ import annotations
 

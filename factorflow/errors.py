@@ -161,7 +161,7 @@ def removed_option(name: str, value: object, successor: str) -> InputError:
 
 
 RUN_ANEW = OptionText("Run anew with {overwrite}.", overwrite=True)
-"""What to do about files of a run, or of its result, that were damaged."""
+"""Remedy for damaged files of a run or its result."""
 
 
 class UnusedWarning(UserWarning):

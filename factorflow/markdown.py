@@ -11,7 +11,7 @@ MARKS = re.compile(r"[\\`*_\[\]~|]|(?<=:)/(?=/)|(?<=www)\.|@")
 """Marks of emphasis, code, links, tables, and of addresses that become links by themselves."""
 
 BEGINNINGS = re.compile(r"^(#+(?=\s|$)|[+-](?=[\s-]|$)|=+$|\d+(?=[.)](\s|$)))")
-"""What makes a line a heading, or an entry of a list."""
+"""Beginnings of lines that make a heading, or an entry of a list."""
 
 
 def plain(text: Any) -> str:

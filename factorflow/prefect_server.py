@@ -26,7 +26,7 @@ from urllib.request import Request, build_opener, getproxies, proxy_bypass
 from factorflow.errors import InputError
 
 LOCAL = ("127.0.0.1", "localhost")
-"""Where the server of a flow itself is."""
+"""Address of the server of a flow itself."""
 
 DATABASE = "PREFECT_API_DATABASE_CONNECTION_URL"
 

@@ -29,7 +29,7 @@ Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical", "covaria
 Missing = Literal["none", "samples", "scattered"]
 
 HoldoutUnit = Literal["entry", "row", "sequence"]
-"""What is held out together."""
+"""Unit of hold-outs."""
 
 AUX_DTYPES = {"censored": "int8", "trials": "uint32"}
 """Types of what lies beside the values of a view (`ViewMeta.aux`)."""
@@ -38,7 +38,7 @@ CODE_BYTES = 4
 """Bytes of a code in ``Block.columns``."""
 
 SAMPLE = "sample"
-"""What the names of unnamed samples begin with."""
+"""Prefix of the names of unnamed samples."""
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""What users call: `fit`, `project`, `open_posterior`, `load`, and the `Posterior` they return."""
+"""Public functions: `fit`, `project`, `open_posterior`, `load`, and the `Posterior` they return."""
 
 from factorflow.api.posterior import Posterior, open_posterior
 from factorflow.api.runs import fit, project

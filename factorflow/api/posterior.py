@@ -47,7 +47,7 @@ __all__ = ["Posterior", "as_posterior", "log_findings", "open_posterior", "write
 _figures = on_first_use("factorflow.api.posterior", {"Plots": "factorflow.report.accessor"})
 
 FINDINGS = logging.getLogger("factorflow.findings")
-"""Where `fit` and `project` say what they found, as warnings."""
+"""Logger of the findings of `fit` and `project`, as warnings."""
 
 
 def open_posterior(path: str | os.PathLike[str] | RemotePath) -> Posterior:

@@ -1,4 +1,4 @@
-"""What a run tells its watchers: typed events, handed to ``on_event`` in order."""
+"""Events of a run: typed records, handed to ``on_event`` in order."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ GAUGES = {
     "groups": "Runs of blocks, one for each worker thread.",
     "finished": "1 once the run has ended in order.",
 }
-"""What Prometheus is told, each as ``factorflow_NAME`` with the labels run and model."""
+"""Metrics for Prometheus, each as ``factorflow_NAME`` with the labels run and model."""
 
 
 @contextmanager

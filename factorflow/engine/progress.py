@@ -38,7 +38,7 @@ CLOCK_SECONDS = 1.0
 """Seconds from one look at the clock of a bar to the next."""
 
 FIRST_PASS = "compiling kernels"
-"""What is said besides until the first pass over the data is done."""
+"""Note beside the progress until the first pass over the data is done."""
 
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, at most {remaining} left{postfix}]"
 
@@ -52,7 +52,7 @@ WORDS = {
     "pruned": "refining",
     "closing": "summing up",
 }
-"""What stages do, in words, by their name; others are called by it."""
+"""Descriptions of stages by name; others are called by their name."""
 
 
 def stage_words(name: str) -> str:

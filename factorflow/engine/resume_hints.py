@@ -1,4 +1,4 @@
-"""How to go on with a run: the command, at its checkpoints and with what ends it."""
+"""Commands that resume a run, shown at its checkpoints and with errors."""
 
 from __future__ import annotations
 

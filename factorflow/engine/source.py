@@ -229,7 +229,7 @@ def _count_cached() -> tuple[int, int]:
 
 
 READING = Reading(_count_cached)
-"""What this process has read."""
+"""Blocks and bytes read by this process."""
 
 
 @cache

@@ -43,7 +43,7 @@ bits of their sums differ.
 NO_PLACE = (
     "no folder that can be written for compiled code: it is compiled in every process, which takes long"
 )
-"""What is said where nothing can be cached."""
+"""Warning where nothing can be cached."""
 
 
 def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Where an array lies, in the host's memory or on a device, and what goes from one to the other.
+"""Array namespaces and transfers between the memory of the host and of a device.
 
 The entries of a block are the only arrays that a model finds on a device. What is computed entry by entry
 stays there (the CUDA kernels of the families); sums over entries come back to the host in double precision.

@@ -36,7 +36,7 @@ TERMS = 10
 STEP = 0.25
 """From one z of the table to the next."""
 FAR = 16.0
-"""Where the table ends. Beyond, J*(1, z) differs by e^-32 from the inverse Gaussian."""
+"""End of the table. Beyond, J*(1, z) differs by e^-32 from the inverse Gaussian."""
 OCTAVES, PARTS, COEFFICIENTS = 52, 4, 8
 """Smaller probabilities are 2^-53 at least; 8 coefficients fill a line of the processor's cache."""
 

@@ -25,7 +25,7 @@ from factorflow.models.contract import Array
 __all__ = ["METHODS", "level_sums", "log_size_factors"]
 
 METHODS = ("none", "total", "median")
-"""How they are found."""
+"""Ways to compute size factors."""
 
 TILE = 64
 """Rows that are made dense at once: their medians are over zeros, too."""

@@ -1,4 +1,4 @@
-"""What a posterior says of the covariates of its model: coefficients, and data without their effect."""
+"""Covariates of a posterior: coefficients, and data without their effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a posterior says of smooth scores: their courses, at the samples and at other places."""
+"""Smooth scores of a posterior: their courses, at the samples and at other places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What figures share: which samples are drawn, what they are coloured by, labels, grids of panels."""
+"""Helpers of figures: samples drawn, colours, labels, grids of panels."""
 
 from __future__ import annotations
 

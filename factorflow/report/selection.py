@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KEYS = {"log_likelihood", "standard_error", "options"}
-"""What a row of the table says."""
+"""Row of the table of scores."""
 
 MOST = 30
 """Combinations that are drawn at most, the best ones."""

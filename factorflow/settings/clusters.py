@@ -37,13 +37,13 @@ SUCCESSORS = {
     "arguments": '"kwargs"',
     "tls": "distributed.comm.tls of Dask's configuration",
 }
-"""What took the place of kinds, and of names, of settings that were removed."""
+"""Replacements of removed kinds and names of settings."""
 
 ADDRESS = r"[a-z]+://\S+"
-"""What the address of a scheduler may be."""
+"""Expected form of the address of a scheduler."""
 
 DURATION = r"^\s*(\d*\.?\d+\s*[A-Za-z]+|(\d+-)?\d+:[0-5]\d(:[0-5]\d)?)\s*$"
-"""What a time may be, for schemas; `seconds_of` knows the units."""
+"""Pattern of times, for schemas; `seconds_of` knows the units."""
 
 BOUNDS = {
     "type": "object",

@@ -18,7 +18,7 @@ PASSING = ("cluster", "log_json", "metrics", "performance_report")
 
 
 EXECUTOR = r"^(local|threads|dask|[a-z][a-z0-9+.-]*://\S+)$"
-"""What an executor that is text may be."""
+"""Expected forms of an executor that is text."""
 
 
 def _check_executor(executor: str) -> str:
@@ -32,7 +32,7 @@ def _check_executor(executor: str) -> str:
 ExecutorName = Annotated[
     str, AfterValidator(_check_executor), WithJsonSchema({"type": "string", "pattern": EXECUTOR})
 ]
-"""Where a run works, as text; schemas have the pattern, so that forms and servers check it."""
+"""Executor of a run as text; schemas have the pattern, so that forms and servers check it."""
 
 
 FUNCTION = r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*$"

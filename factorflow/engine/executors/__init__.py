@@ -1,1 +1,1 @@
-"""Where tasks run: this process, its threads, Dask."""
+"""Executors of tasks: this process, its threads, Dask."""

@@ -28,7 +28,7 @@ QUEUE_SECONDS = 3600.0
 """Time that the first worker of a cluster has to come that is asked for elsewhere."""
 
 ADAPTIVE = {"target_duration": "50ms", "wait_count": 60}
-"""What `adapt` is told where it is not given.
+"""Defaults of the settings of `adapt`.
 
 Work of 50 ms of one thread is enough to ask for one more worker: Dask's own 5 s are for computations whose
 tasks are all there from the start, and those of a run come round by round. A worker must be one too many for

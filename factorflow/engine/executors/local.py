@@ -12,7 +12,7 @@ from factorflow.engine.executors.environment import one_thread
 from factorflow.errors import InputError
 
 Handle = Any
-"""What `Executor.submit` returns: stands for a result that may not be there yet."""
+"""Result of `Executor.submit`: a handle of a value that may not be there yet."""
 
 
 class StalledError(Exception):

@@ -30,7 +30,7 @@ from factorflow.shape import Array
 IMPORTANCE = MODELS[10]
 
 FAMILIES: tuple[Family, ...] = ("gp", "mean_field", "full")
-"""What is compared, in the order of the comparison."""
+"""Posteriors compared, in this order."""
 
 
 def moments(

@@ -45,7 +45,7 @@ DECODER = {
 
 
 FIXED = {"location": "mean of a feature", "scale": "standard deviation of a feature"}
-"""What values are standardised by."""
+"""Variables by which values are standardised."""
 
 
 def variables(settings: Settings) -> tuple[Variable, ...]:

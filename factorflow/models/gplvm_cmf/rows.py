@@ -29,7 +29,7 @@ START_SD = 0.5
 """Standard deviation of z of a row when a run begins."""
 
 START_SPREAD = 1e-6
-"""What variances of X of a row exceed those of the warm-up by when the coupling begins."""
+"""Factor by which variances of X of a row exceed those of the warm-up when the coupling begins."""
 
 UNEVEN = 0.01
 """Noise of where rows begin, so that no two features of z, or inputs, begin alike."""

@@ -11,7 +11,7 @@ from factorflow.extras import install
 from factorflow.shape import Meta
 
 Family = Literal["gp", "mean_field", "full"]
-"""How q(z) is held: coupled by the Gaussian process, or row by row, diagonal or with full covariance."""
+"""Forms of q(z): coupled by the Gaussian process, or row by row, diagonal or with full covariance."""
 
 SCRATCH = 1 << 24
 """Bytes of the tensors of the rows that are differentiated together, about; fixed: their number is part of

@@ -27,7 +27,7 @@ STEP = 0.1
 """Distance of the points between which modes are looked for; curvature changes over distances of about 1."""
 
 DEPTH = 50.0
-"""Where the density is below e^-DEPTH of its highest value it is taken for 0."""
+"""A density below e^-DEPTH of its highest value is taken for 0."""
 
 POINTS = 241
 """Of the trapezoid rule, for each mode."""

@@ -54,10 +54,10 @@ from factorflow.models.identity_attribute.tables import Tables
 from factorflow.trees import map_leaves
 
 AWAY = 2.0
-"""How far lambda is moved, in standard deviations of q(lambda)."""
+"""Step in lambda, in standard deviations of q(lambda)."""
 
 FARTHEST = 0.5
-"""How far at most: |g| < -(f + h) remains."""
+"""Largest step: |g| < -(f + h) remains."""
 
 MOST_MISSING = 0.99
 """Largest r: where hardly any frame shows an identity, its lambda is hardly known."""

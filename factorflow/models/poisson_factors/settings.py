@@ -1,4 +1,4 @@
-"""What a run of Poisson factors is about: views, size factors, batches, fixed by options and data."""
+"""Settings of a run of Poisson factors: views, size factors, batches, from options and data."""
 
 from __future__ import annotations
 

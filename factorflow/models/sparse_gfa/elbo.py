@@ -1,4 +1,4 @@
-"""What all features share: the updates of its distributions, and the bound, from sums over features."""
+"""The evidence lower bound, and updates of parameters that features share, from sums over features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes out of sparse group factor analysis: the table of variables, and final scores of samples."""
+"""Results of sparse group factor analysis: the table of variables, and final scores of samples."""
 
 from __future__ import annotations
 

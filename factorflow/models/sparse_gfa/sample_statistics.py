@@ -1,4 +1,4 @@
-"""What the updated rows of a block add up: sums over samples that loadings, noise and the bound need."""
+"""Sufficient statistics of the updated rows of a block: sums that loadings, noise and the bound need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of sparse group factor analysis needs to know throughout: options joined with shapes."""
+"""Settings of a run of sparse group factor analysis: options joined with the shape of the data."""
 
 from __future__ import annotations
 

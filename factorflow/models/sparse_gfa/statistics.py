@@ -1,4 +1,4 @@
-"""What blocks and runs of features of sparse group factor analysis add up; for shapes see `state`."""
+"""Sufficient statistics of blocks and of runs of features; for shapes see `state`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the closing passes find beside q: variance explained, and intervals of loadings."""
+"""Summaries of the closing passes: variance explained, and intervals of loadings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a block says of a before it and of its last a, all others integrated out, and scans over blocks.
+"""Messages of blocks about a before them and their last a, all others integrated out; scans over blocks.
 
 Letters as in `kernels.chains`; M blocks. Plain functions, for the CPU and for CUDA devices (`kernels.cuda`).
 Importing this module imports numba.

@@ -1,3 +1,3 @@
-"""Where a neighbour of a frame is that is not in its block: in another one, or nowhere."""
+"""Neighbours of frames at the edges of blocks: in another block, or none."""
 
 OUTSIDE, NOBODY = -1, -2

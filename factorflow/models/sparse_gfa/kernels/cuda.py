@@ -1,4 +1,4 @@
-"""What `products` does with the entries of a block, on a CUDA device.
+"""The sums of `products` over the entries of a block, on a CUDA device.
 
 Matrix products, masks and the normal equations of the rows are array-API calls (CuPy's). Missing entries are
 marks instead of lists: adding up a list becomes a product with the marks. Results agree with the CPU's up to

@@ -1,4 +1,4 @@
-"""What a prior of loadings is."""
+"""Interface and registry of priors of loadings."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ INNER = 3
 """Steps of alpha and theta at fixed messages, of two iterations each. Always as many: an end that rounding
 decides would show in the fourth digit of a fit."""
 FURTHEST = 30.0
-"""How many times as far as its first step an extrapolation may go."""
+"""Longest extrapolation, in first steps."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Sites:
 OF_RECORD, ONWARDS = (
     Sites(*(MODELS[i] for i in found)) for found in ((13, 14, 15, 16, 18), (7, 8, 9, 11, 19))
 )
-"""What is shared is drawn twice: as it goes with the scores of this sweep, and as the chain goes on."""
+"""Shared parameters are drawn twice: as it goes with the scores of this sweep, and as the chain goes on."""
 
 SCALE_TRIES = 4
 """Metropolis steps of the scale of each factor in a sweep: each costs next to nothing."""

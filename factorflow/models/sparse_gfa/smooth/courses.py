@@ -42,7 +42,7 @@ LEAST_NOISE = 1e-4
 FIRST_SHARING = 0.9
 """Sharing between groups that a course begins with: at 0 it would not move."""
 STILL = 0.003
-"""What the share of noise of a factor may move by in the last pass: it settles slowly where views say little
+"""Largest move of the share of noise of a factor in the last pass: it settles slowly where views say little
 of a factor, long after the bound."""
 NEIGHBOURS = 1.01
 """Distances of neighbouring places up to which a length scale is at the shortest there may be."""

@@ -1,4 +1,4 @@
-"""What rows say of a course: its evidence, q(c), length scales and how groups share it.
+"""Inference of a course from the messages of rows: its evidence, q(c), length scales and how groups share it.
 
 Rows say of c_k a quadratic form, of matrix G_k and linear term r_k at the others as they are (`Forms`). The
 parameters theta_k of its prior covariance s_k T_k maximise::

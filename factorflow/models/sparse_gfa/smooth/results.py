@@ -1,4 +1,4 @@
-"""What comes out of smooth scores: the table of variables, and courses that were read back from it."""
+"""Results of smooth scores: the table of variables, and courses read back from it."""
 
 from __future__ import annotations
 

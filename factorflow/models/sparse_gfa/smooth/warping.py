@@ -27,11 +27,11 @@ __all__ = ["KNOTS", "WARP_ROUNDS", "common_clock", "learn_warp", "moved_basis"]
 KNOTS = 5
 """Own times between which clocks run evenly."""
 SHARED = 0.97
-"""How much groups share their courses while clocks are learned."""
+"""Sharing of courses between groups while clocks are learned."""
 RIDGE = 2.0
 """Precision of the parameters of clocks about the identity."""
 FIRST_STEP = 0.05
-"""How far clocks move in the first step of a search: groups moved past each other share nothing."""
+"""First step of the search for clocks, in ranges: groups moved past each other share nothing."""
 WARP_ROUNDS = (2, 4, 6)
 """Rounds of the stage of smooth scores in which clocks are learned, each from the places of the last."""
 

@@ -1,1 +1,1 @@
-"""Where fits begin: at principal components, at an earlier fit, at several starts; and the turn to spikes."""
+"""Starts of fits: principal components, an earlier fit, several starts; and the begin of the sparse stage."""

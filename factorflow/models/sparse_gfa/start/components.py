@@ -1,4 +1,4 @@
-"""How a run of sparse group factor analysis starts: moments, weights of zero, scores that are given.
+"""Start of a run of sparse group factor analysis: moments, weights of zero, principal components.
 
 Components (`count`) see entries as `Likelihood.start` has them: of one variance at every mean.
 """
