@@ -9,7 +9,7 @@ import typer
 
 from factorflow.cli.options import Overwrite, path
 from factorflow.cli.output import DisplayedResult, command, render
-from factorflow.cli.results import Moved, Posterior, check_free, open_with_dataset
+from factorflow.cli.results import Moved, Posterior, check_free, open_posterior, open_with_dataset
 from factorflow.errors import InputError, pluralize
 from factorflow.storage.location import Location, output_location
 from factorflow.storage.publish import new_file
@@ -54,7 +54,6 @@ def associate(
 ) -> DisplayedResult:
     """Test every factor against columns of the sample metadata, by ranks; p-values are corrected."""
     times = None if survival is None else tuple(survival.split(","))
-    from factorflow import open_posterior
     from factorflow.data.ingest.metadata import read_metadata
 
     table = None if metadata is None else read_metadata(metadata, "metadata")
@@ -86,8 +85,6 @@ def enrich(
     overwrite: Overwrite = False,
 ) -> DisplayedResult:
     """Test feature sets among the large loadings of each factor; p-values are corrected."""
-    from factorflow import open_posterior
-
     results = open_posterior(posterior).enrich(
         view, sets, sign=sign, test=test, min_size=min_size, correlation_adjusted=correlation_adjusted
     )
@@ -106,7 +103,6 @@ def match(
     overwrite: Overwrite = False,
 ) -> DisplayedResult:
     """Match the factors of several runs with those of the first, one to one, and say how stable each is."""
-    from factorflow import open_posterior
     from factorflow.analysis import match_factors
 
     matches = match_factors([open_posterior(path) for path in posteriors], by)
@@ -126,8 +122,6 @@ def consensus(
 ) -> DisplayedResult:
     """Show the programs that the starts of a fit agree on, and how stable each is."""
     import pandas as pd
-
-    from factorflow import open_posterior
 
     found = open_posterior(posterior).consensus(threshold)
     names = found["consensus_factor"].values
@@ -160,8 +154,6 @@ def anomalies(
 
 def diagnostics(posterior: Posterior, out: Out = None, overwrite: Overwrite = False) -> DisplayedResult:
     """Show R-hat and effective sample sizes of a sampler's variables, the worst first."""
-    from factorflow import open_posterior
-
     table = open_posterior(posterior).diagnostics().sort_values("r_hat", ascending=False, kind="stable")
     return _write_table(table.reset_index(), out, overwrite)
 
@@ -184,7 +176,6 @@ def interpolate(
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
     """Write smooth factors, or the data of a view, at any times or places, with intervals."""
-    from factorflow import open_posterior
     from factorflow.data.ingest.dialect import TableFormat
     from factorflow.data.ingest.metadata import read_metadata
 

@@ -22,7 +22,15 @@ from factorflow.storage.publish import new_directory, new_file
 if TYPE_CHECKING:
     import xarray as xr
 
-Posterior = Annotated[Path, typer.Argument(help="A posterior, as `factorflow fit` writes it.", parser=path)]
+    import factorflow
+
+Posterior = Annotated[
+    Path,
+    typer.Argument(
+        help="A posterior, as `factorflow fit` writes it, a .zip file of one, or an https:// URL of either.",
+        parser=path,
+    ),
+]
 Moved = Annotated[
     Path | None, typer.Option(help="Where the dataset of the fit is now, if it has moved.", parser=path)
 ]
@@ -36,8 +44,6 @@ def register(app: typer.Typer) -> None:
 
 def summary(posterior: Posterior) -> DisplayedResult:
     """Show factors, variance explained, held-out scores and the record of the run."""
-    from factorflow import open_posterior
-
     return describe_posterior(open_posterior(posterior), {}, {})
 
 
@@ -105,7 +111,7 @@ def project(
     """Find the scores of new samples, the model fixed."""
     import factorflow
 
-    opened = factorflow.open_posterior(posterior)
+    opened = open_posterior(posterior)
     if covariates is not None and no_covariates:
         raise InputError(
             "covariates", str(covariates), "one of the two options", "Leave out --no-covariates."
@@ -166,9 +172,19 @@ def report(
     return {"report": str(out)}
 
 
+def open_posterior(posterior: Path | str) -> factorflow.Posterior:
+    """Return the posterior at a path, or one that was shared: at a URL, or in a .zip file."""
+    import factorflow
+
+    text = str(posterior)
+    if text.startswith(("http://", "https://")) or (text.endswith(".zip") and not Path(text).is_dir()):
+        return factorflow.load(text)
+    return factorflow.open_posterior(posterior)
+
+
 def open_with_dataset(posterior: Path, dataset: Path | None) -> Any:
     """Return the posterior at a path, and see to it that it finds its dataset where that is now."""
-    from factorflow import open_dataset, open_posterior
+    from factorflow import open_dataset
 
     opened = open_posterior(posterior)
     if dataset is not None:

@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 from given_posterior import given_family, make_given
+from typer.testing import CliRunner
 
 import factorflow as ff
 from factorflow.api import sharing
+from factorflow.cli import app
 from factorflow.errors import InputError
 
 __all__ = ["given_family", "make_given"]
@@ -229,6 +231,21 @@ def test_an_interruption_leaves_nothing(
     with pytest.raises(KeyboardInterrupt):
         ff.load(f"{server.url}/p.zarr")
     assert list(cache.iterdir()) == []
+
+
+def test_commands_take_what_was_shared(
+    stored: Path, server: Server, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ff.open_posterior(stored).save(shared / "p.zip")
+    results = [
+        CliRunner().invoke(app, ["summary", str(place), "--json"])
+        for place in (stored, shared / "p.zip", f"{server.url}/p.zip", f"{server.url}/p.zarr")
+    ]
+    assert [result.exit_code for result in results] == [0] * 4
+    assert len({result.stdout for result in results}) == 1
+    refused = CliRunner().invoke(app, ["summary", "http://lab.example/p.zip"])
+    assert refused.exit_code == 2
+    assert "an https:// URL" in refused.output
 
 
 def test_new_samples_without_the_data_of_the_fit(server: Server, shared: Path, cache: Path) -> None:
