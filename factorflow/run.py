@@ -22,7 +22,7 @@ from factorflow.engine.executors.launch import open_executor
 from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed_globals import FixedGlobals
 from factorflow.engine.loop import Budget, Loop
-from factorflow.engine.memory import fit_into_memory, measure
+from factorflow.engine.memory import fit_into_memory, fits_one_group, measure
 from factorflow.engine.memory_limits import (
     kept_bytes,
     local_must_spill,
@@ -347,6 +347,7 @@ def _plan(
         draws_path=output.store if has_draws else None,
         kept_path=output.statistics_path if spill else None,
         local_path=output.statistics_path if local_spill else None,
+        may_join=fits_one_group(model, footprint, executor),
     )
     return plan, DrawStore(plan.draws_path, draw_chunk(footprint.globals_)) if plan.draws_path else None
 

@@ -95,6 +95,14 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True)
+class GroupsChanged:
+    """The blocks are cut into another number of groups: into one where several take longer, or back."""
+
+    n_groups: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class RunFinished:
     """The run ended; ``reason`` is "converged", "max_iter", "max_minutes" or "interrupted"."""
 
@@ -104,5 +112,5 @@ class RunFinished:
     path: str | None
 
 
-Event = RunStarted | StageEntered | IterationDone | CheckpointWritten | RunFinished
+Event = RunStarted | StageEntered | IterationDone | CheckpointWritten | GroupsChanged | RunFinished
 OnEvent = Callable[[Event], None]

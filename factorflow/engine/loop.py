@@ -15,8 +15,9 @@ from typing import Any
 from factorflow.engine.checkpoint import MANIFEST, Checkpoints
 from factorflow.engine.decide import cut_short, first_state
 from factorflow.engine.draws import DrawStore
-from factorflow.engine.events import CheckpointWritten, IterationDone, OnEvent, StageEntered
+from factorflow.engine.events import CheckpointWritten, GroupsChanged, IterationDone, OnEvent, StageEntered
 from factorflow.engine.executors.local import Executor, Handle, StalledError
+from factorflow.engine.group_trial import GroupTrial, overlapping, regroup
 from factorflow.engine.plan import Plan, Record, State
 from factorflow.engine.rounds import Rounds
 from factorflow.engine.trace import Trace
@@ -107,13 +108,16 @@ class Loop:
         self.checkpoints, self.draws, self.on_event = checkpoints, draws, on_event
         self.groups = executor.cut(plan.model.meta.n_blocks)
         self._tasks = Rounds(executor, self.groups)
+        tried = plan.may_join and executor.joins_groups and len(self.groups) > 1
+        self._trial = GroupTrial(self.groups) if tried else None
         self.trace = Trace()
         self.reason = ""
         self.plan_handle = executor.constant(plan)
         self._n_reported = 0
         self._pending: deque[Round] = deque()
         self._submission, self._at_once = 0, 1
-        self._begun = self._last = time.perf_counter()
+        self._begun = self._last = self._read_at = time.perf_counter()
+        self._round_seconds = 0.0
         self._saved = (self._begun, 0)
         self._written = None if plan.draws_path is None else IncrementalSync(Path(plan.draws_path))
         self._stage = ""
@@ -237,6 +241,21 @@ class Loop:
                 finished = self._complete_iteration()
                 if not finished:
                     self._checkpoint()
+            elif self._trial is not None:
+                groups = self._trial.choose(self._round_seconds, len(self._pending))
+                if groups is not None:
+                    self._change_groups(groups)
+
+    def _change_groups(self, groups: list[range]) -> None:
+        """Cut the blocks otherwise from the next round on."""
+        self.locals = [
+            self.executor.submit(
+                "regroup", regroup, group, overlapping(group, self.groups, self.locals), group=i
+            )
+            for i, group in enumerate(groups)
+        ]
+        self.groups, self._tasks = groups, Rounds(self.executor, groups)
+        self.on_event(GroupsChanged(len(groups), self.seconds))
 
     def _n_lookahead(self) -> int:
         """Return how many rounds were submitted behind those that are read next."""
@@ -286,6 +305,7 @@ class Loop:
         if record is None:
             return True
         seconds = when - self._begun
+        self._round_seconds, self._read_at = when - self._read_at, when
         entered, self._stage = record.stage != self._stage, record.stage
         self._iteration_complete = record.iteration_done
         self.reason = record.reason or self.reason

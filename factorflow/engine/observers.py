@@ -16,6 +16,7 @@ from warnings import warn
 from factorflow.engine.events import (
     CheckpointWritten,
     Event,
+    GroupsChanged,
     IterationDone,
     OnEvent,
     RunFinished,
@@ -214,6 +215,8 @@ class _Numbers:
                     numbers["iteration_seconds"] = (event.seconds - seconds) / (event.iteration - iteration)
                 self._last = event.seconds, event.iteration
                 return numbers
+            case GroupsChanged():
+                return {"groups": event.n_groups}
             case CheckpointWritten():
                 return {"checkpoint_iteration": event.iteration}
             case RunFinished():

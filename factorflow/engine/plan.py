@@ -43,6 +43,8 @@ class Plan:
         The globals of a fitted model, for new samples; None: they are learned.
     warm : Warm or None
         The globals of an earlier fit that the first stage that counts begins with; None: a start anew.
+    may_join : bool
+        Whether one worker has memory enough for all blocks: they may become one group.
     """
 
     model: Model[Any, Any]
@@ -54,6 +56,7 @@ class Plan:
     local_path: str | None = None
     fixed: FixedGlobals | None = None
     warm: Warm | None = None
+    may_join: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the stages of the model, which may hold functions and are rebuilt."""

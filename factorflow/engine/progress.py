@@ -21,6 +21,7 @@ from typing import Any
 from factorflow.engine.events import (
     CheckpointWritten,
     Event,
+    GroupsChanged,
     IterationDone,
     OnEvent,
     RunFinished,
@@ -39,6 +40,10 @@ CLOCK_SECONDS = 1.0
 
 FIRST_PASS = "compiling kernels"
 """Note beside the progress until the first pass over the data is done."""
+
+ONE_GROUP = "Iterations are short: one worker takes all blocks."
+SEVERAL_GROUPS = "All workers share the blocks again: one alone takes longer."
+"""What is said where the blocks are cut otherwise (`GroupsChanged`)."""
 
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}, at most {remaining} left{postfix}]"
 
@@ -218,6 +223,10 @@ class _Bar:
                 self._bar.set_description(stage_words(event.stage), refresh=False)
                 self._bar.set_postfix_str(_format_bound(event), refresh=False)
                 self._bar.update(event.iteration - self._bar.n)
+            case GroupsChanged():
+                from tqdm.auto import tqdm
+
+                tqdm.write(ONE_GROUP if event.n_groups == 1 else SEVERAL_GROUPS, file=sys.stderr)
             case RunFinished():
                 if event.reason == "converged":  # notebooks colour a bar that ends early as a failure
                     self._bar.total = self._bar.n
@@ -294,6 +303,8 @@ class _Lines:
                 if event.seconds - self._said >= LINE_SECONDS:
                     self._said = event.seconds
                     say(self._line(event))
+            case GroupsChanged():
+                say(ONE_GROUP if event.n_groups == 1 else SEVERAL_GROUPS)
             case RunFinished():
                 if event.seconds >= LINE_SECONDS:
                     what = f"{event.reason} after {event.iterations} iterations"

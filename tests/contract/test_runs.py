@@ -71,6 +71,22 @@ def test_look_ahead(plan: Any, alone: dict[str, Any], monkeypatch: pytest.Monkey
         assert_same_found(run_plan(plan, executor), alone, (look_ahead, at_once))
 
 
+def test_groups_that_change(plan: Any, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Into one and back, between rounds, also where rounds of the cut before are not read yet."""
+    monkeypatch.setattr("factorflow.engine.group_trial.SHORT_SECONDS", 60.0)
+    monkeypatch.setattr("factorflow.engine.group_trial.SKIPPED", 1)
+    monkeypatch.setattr("factorflow.engine.group_trial.TIMED", 1)
+    for slower_alone, n_changes in ((0.5, 1), (2.0, 2)):
+        times = iter((1.0, slower_alone))
+        monkeypatch.setattr("factorflow.engine.group_trial.median", lambda _, times=times: next(times))
+        executor = Noting(1, 3, look_ahead=1)
+        executor.joins_groups = True
+        found = run_plan(replace(plan, may_join=True), executor)
+        assert_same_found(found, alone, slower_alone)
+        names = [name for name, _ in executor.noted]
+        assert names.count("regroup") == (1 if n_changes == 1 else 4)
+
+
 class Noting(Cut):
     """Notes what is submitted: names, and whether it is urgent."""
 

@@ -18,6 +18,7 @@ from factorflow.engine import progress
 from factorflow.engine.events import (
     CheckpointWritten,
     Event,
+    GroupsChanged,
     IterationDone,
     RunFinished,
     RunStarted,
@@ -31,6 +32,8 @@ EVENTS = [
     IterationDone("fit", 1, -5.0, None, 10.0),
     IterationDone("fit", 2, -4.0, 1.0, 40.0),
     CheckpointWritten("x", 2, 40.0),
+    GroupsChanged(1, 41.0),
+    GroupsChanged(2, 42.0),
     IterationDone("fit", 3, -3.0, 1.0, 75.0),
     IterationDone("fit", 4, -2.0, 1.0, 80.0),
     RunFinished("converged", 4, 81.0, None),
@@ -49,6 +52,7 @@ def test_the_bar_shows_bound_and_iteration(capsys: pytest.CaptureFixture[str]) -
     assert "0/20" in shown
     assert "bound -2, gain 1.0e+00" in shown
     assert "8787/status" in shown
+    assert shown.index("one worker takes all blocks") < shown.index("All workers share the blocks again")
     end = shown.split("converged")[-1]
     assert "100%" in end
     assert "4/4" in end
@@ -99,6 +103,8 @@ def test_without_a_terminal_there_is_a_line_a_minute(
     lines = [re.sub(r"^\d\d:\d\d:\d\d factorflow: ", "", line) for line in played(capsys, None).splitlines()]
     assert lines == [
         "Dask dashboard: http://127.0.0.1:8787/status",
+        "Iterations are short: one worker takes all blocks.",
+        "All workers share the blocks again: one alone takes longer.",
         "fit: iteration 3 of at most 20, bound -3, gain 1.0e+00, 1.2 minutes, at most 9.2 minutes left",
         "converged after 4 iterations, 1.4 minutes",
     ]
@@ -164,7 +170,7 @@ def test_handlers_and_levels_stay_as_they_are(
 def test_lines_go_where_logging_says(caplog: pytest.LogCaptureFixture, capsys: Any) -> None:
     with caplog.at_level(logging.INFO, "factorflow"):
         assert played(capsys, bar=False) == ""
-    assert [record.name for record in caplog.records] == ["factorflow"] * 3
+    assert [record.name for record in caplog.records] == ["factorflow"] * 5
     caplog.clear()
     played(capsys, bar=False)  # by default logging leaves out what is no warning
     assert not caplog.records

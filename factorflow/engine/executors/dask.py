@@ -91,6 +91,7 @@ class DaskExecutor:
 
     look_ahead = 2
     rounds_at_once = 4
+    joins_groups = True
     loses_results = True
 
     def __init__(

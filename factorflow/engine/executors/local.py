@@ -26,6 +26,8 @@ class Executor(Protocol):
     """Rounds submitted before the record of the first of them is read."""
     rounds_at_once: int
     """Short rounds that are submitted, and whose records are read, at once: at most so many."""
+    joins_groups: bool
+    """Whether groups cost messages: where rounds are short, one group of all blocks may take less time."""
     n_feature_tasks: int
     """Tasks that wide statistics are shared among; 0: the root updates the features itself."""
     n_root_threads: int
@@ -108,6 +110,7 @@ class LocalExecutor:
     dashboard: str | None = None
     loses_results = False
     rounds_at_once = 1
+    joins_groups = False
     n_feature_tasks = 0
     memory_note = ""
 

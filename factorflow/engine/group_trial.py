@@ -1,0 +1,78 @@
+"""Whether one group of all blocks takes less time than one for each worker: tried where rounds are short.
+
+Messages of a round take milliseconds for each group, whatever the work of its blocks. Numbers do not depend
+on the cut, so that groups may change between any two rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from factorflow.engine.executors.local import Handle
+from factorflow.engine.tasks import Group
+
+SHORT_SECONDS = 0.1
+"""Rounds that take longer are not tried in one group: what it could save is a few messages of some ms."""
+
+SKIPPED, TIMED = 8, 16
+"""Rounds of a cut that are not timed, since they load, compile or fill the look-ahead, and that are."""
+
+
+class GroupTrial:
+    """Times rounds of the first cut, then of one group, and chooses.
+
+    Parameters
+    ----------
+    groups : sequence of range
+        The first cut.
+    """
+
+    def __init__(self, groups: Sequence[range]) -> None:
+        self._many = list(groups)
+        self._one = [range(groups[0].start, groups[-1].stop)]
+        self._seconds: list[float] = []
+        self._skipped, self._with_many = SKIPPED, 0.0
+
+    def choose(self, seconds: float, n_pending: int) -> list[range] | None:
+        """Take the time of a round; return the groups of the rounds to come, where they change.
+
+        Parameters
+        ----------
+        seconds : float
+            Of the round that was read last.
+        n_pending : int
+            Rounds of the same cut that were submitted and are not read yet.
+        """
+        if self._skipped:
+            self._skipped -= 1
+            return None
+        self._seconds.append(seconds)
+        if len(self._seconds) != TIMED:
+            return None
+        typical = median(self._seconds)
+        if not self._with_many:
+            if typical > SHORT_SECONDS:
+                return None
+            self._with_many, self._seconds, self._skipped = typical, [], n_pending + SKIPPED
+            return self._one
+        return self._many if typical > self._with_many else None
+
+
+def regroup(group: range, parts: Sequence[Group | None]) -> Group | None:
+    """Return what a group of another cut holds, from groups that its blocks were in."""
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    local = {number: state for part in found for number, state in part.local.items() if number in group}
+    kept = {place: state for part in found for place, state in part.kept.items() if place[1] in group}
+    return Group(local, kept, None, found[0].stage)
+
+
+def overlapping(group: range, groups: Sequence[range], held: Sequence[Handle]) -> list[Handle]:
+    """Return those of the handles, one a group, whose blocks a group of another cut has some of."""
+    return [
+        handle
+        for other, handle in zip(groups, held, strict=True)
+        if other.start < group.stop and group.start < other.stop
+    ]
