@@ -325,3 +325,49 @@ def test_presence_is_the_same_where_windows_meet(tmp_path: Path) -> None:
     ]
     for view in made[0].views:
         np.testing.assert_array_equal(made[0].values(view), made[1].values(view))
+
+
+@pytest.mark.filterwarnings("ignore::factorflow.data.DataWarning")
+def test_poisson_factors(tmp_path: Path) -> None:
+    """Counts have the means of the truth and the variance of a negative binomial, whatever the blocks."""
+    settings: dict[str, Any] = {
+        "views": {"rna": 80, "protein": 20},
+        "n_factors": 3,
+        "batches": 2,
+        "depth": 1.5,
+    }
+    dataset = simulate("poisson_factors", tmp_path / "a", 3000, seed=2, dispersion=0.2, **settings)
+    truth = dataset.truth.load()
+    for view in ("rna", "protein"):
+        np.testing.assert_allclose(truth[f"loadings_{view}"].sum(f"feature_{view}"), 1.0)
+        assert (truth[f"loadings_{view}"] >= 0).all()
+    scores = truth["scores"].values
+    np.testing.assert_allclose(scores[:, 0], 0.65, rtol=1e-6)
+    assert np.median(scores[:, 1:].sum(axis=1)) == pytest.approx(0.35, abs=0.01)
+    batch = np.asarray(dataset.obs_columns(["batch"])["batch"])
+    assert set(batch) == {"batch0", "batch1"}
+    level = (
+        scores @ truth["loadings_rna"].values.T * truth["batch_rna"].values[(batch == "batch1").astype(int)]
+    )
+    level *= 1.5 * 80 * np.exp(0.45**2 / 2)  # mean over sizes
+    y = dataset.values("rna")
+    assert y.sum() == pytest.approx(level.sum(), rel=0.05)
+    by_feature = np.corrcoef(np.log1p(y.mean(axis=0)), np.log1p(level.mean(axis=0)))[0, 1]
+    assert by_feature > 0.999
+    # E y^2 of a negative binomial with a log-normal size
+    square = (level + 1.2 * level**2 * np.exp(0.45**2)).mean(axis=0)
+    big = level.mean(axis=0) > 0.5
+    assert np.median((y**2).mean(axis=0)[big] / square[big]) == pytest.approx(1.0, abs=0.1)
+    other = simulate(
+        "poisson_factors", tmp_path / "b", 3000, seed=2, dispersion=0.2, block_rows=64, **settings
+    )
+    np.testing.assert_array_equal(other.values("rna"), y)
+    gaps = simulate(
+        "poisson_factors", tmp_path / "c", 900, missing=0.2, missing_samples={"rna": 0.3}, **settings
+    )
+    lacks = np.isnan(gaps.values("rna"))
+    assert lacks.all(axis=1).mean() == pytest.approx(0.3, abs=0.06)
+    assert lacks[~lacks.all(axis=1)].mean() == pytest.approx(0.2, abs=0.02)
+    for setting, value in (("usage", 1.0), ("depth", 0), ("dispersion", -1), ("n_factors", 0)):
+        with pytest.raises(InputError, match=f"{setting} = {value}: expected"):
+            simulate("poisson_factors", tmp_path / "x", 30, **{setting: value})

@@ -57,6 +57,8 @@ SECONDS = {
     "README.md": 87,
     "docs/models/gplvm_cmf.md": 87,
     "docs/posterior.md": 55,
+    "docs/tutorial-single-cell.md": 35,
+    "docs/models/poisson_factors.md": 20,
     "docs/tutorial-motions.md": 53,
     "docs/coming-from-mofa.md": 43,
     "docs/models/identity_attribute.md": 42,

@@ -95,6 +95,10 @@ class ProgramSweep(Sweep[Globals, Local, Stats]):
     learn: bool
     name: ClassVar[str] = "programs"
 
+    def send(self, globals_: Globals) -> Globals:
+        """Return the globals without the programs that starts found before."""
+        return replace(globals_, tried={})
+
     def prepare(self, globals_: Globals) -> Prepared:
         """Return the tables that all blocks read."""
         return prepare(self.settings, globals_)
