@@ -16,7 +16,10 @@ SHORT_SECONDS = 0.1
 """Rounds that take longer are not tried in one group: what it could save is a few messages of some ms."""
 
 SKIPPED, TIMED = 8, 16
-"""Rounds of a cut that are not timed, since they load, compile or fill the look-ahead, and that are."""
+"""First rounds of a run that are not timed, since they load and compile, and rounds of a cut that are."""
+
+REREAD, FEW = 2, 4
+"""Rounds of one group that are not timed, since it loads blocks, and after which it may be given up."""
 
 
 class GroupTrial:
@@ -32,7 +35,7 @@ class GroupTrial:
         self._many = list(groups)
         self._one = [range(groups[0].start, groups[-1].stop)]
         self._seconds: list[float] = []
-        self._skipped, self._with_many = SKIPPED, 0.0
+        self._skipped, self._with_many, self._over = SKIPPED, 0.0, False
 
     def choose(self, seconds: float, n_pending: int) -> list[range] | None:
         """Take the time of a round; return the groups of the rounds to come, where they change.
@@ -47,16 +50,19 @@ class GroupTrial:
         if self._skipped:
             self._skipped -= 1
             return None
-        self._seconds.append(seconds)
-        if len(self._seconds) != TIMED:
+        n_timed = len(self._seconds) + 1
+        if self._over or n_timed > TIMED:
             return None
-        typical = median(self._seconds)
+        self._seconds.append(seconds)
         if not self._with_many:
-            if typical > SHORT_SECONDS:
+            typical = median(self._seconds)
+            if n_timed < TIMED or typical > SHORT_SECONDS:
                 return None
-            self._with_many, self._seconds, self._skipped = typical, [], n_pending + SKIPPED
+            self._with_many, self._seconds, self._skipped = typical, [], n_pending + REREAD
             return self._one
-        return self._many if typical > self._with_many else None
+        longer = n_timed == FEW and min(self._seconds) > self._with_many
+        self._over = longer or (n_timed == TIMED and median(self._seconds) > self._with_many)
+        return self._many if self._over else None
 
 
 def regroup(group: range, parts: Sequence[Group | None]) -> Group | None:

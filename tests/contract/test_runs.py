@@ -74,8 +74,8 @@ def test_look_ahead(plan: Any, alone: dict[str, Any], monkeypatch: pytest.Monkey
 def test_groups_that_change(plan: Any, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Into one and back, between rounds, also where rounds of the cut before are not read yet."""
     monkeypatch.setattr("factorflow.engine.group_trial.SHORT_SECONDS", 60.0)
-    monkeypatch.setattr("factorflow.engine.group_trial.SKIPPED", 1)
-    monkeypatch.setattr("factorflow.engine.group_trial.TIMED", 1)
+    for name in ("SKIPPED", "REREAD", "TIMED"):
+        monkeypatch.setattr(f"factorflow.engine.group_trial.{name}", 1)
     for slower_alone, n_changes in ((0.5, 1), (2.0, 2)):
         times = iter((1.0, slower_alone))
         monkeypatch.setattr("factorflow.engine.group_trial.median", lambda _, times=times: next(times))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from factorflow.engine.group_trial import SHORT_SECONDS, SKIPPED, TIMED, GroupTrial, regroup
+from factorflow.engine.group_trial import FEW, REREAD, SHORT_SECONDS, SKIPPED, TIMED, GroupTrial, regroup
 from factorflow.engine.tasks import Group
 
 CUT = [range(0, 2), range(2, 5)]
@@ -21,15 +21,19 @@ def test_one_group_where_it_takes_less_time() -> None:
     trial = GroupTrial(CUT)
     assert choices(trial, 1.0, SKIPPED) == [None] * SKIPPED  # they load and compile
     assert choices(trial, 0.02, TIMED, n_pending=3) == [None] * (TIMED - 1) + [ONE]
-    assert choices(trial, 0.03, SKIPPED + 3) == [None] * (SKIPPED + 3)  # of the cut before, or the first
+    assert choices(trial, 0.03, REREAD + 3) == [None] * (REREAD + 3)  # of the cut before, or the first
     assert choices(trial, 0.01, 200) == [None] * 200
 
 
 def test_groups_again_where_one_takes_longer() -> None:
     trial = GroupTrial(CUT)
     choices(trial, 0.02, SKIPPED + TIMED)
-    assert choices(trial, 0.03, SKIPPED + TIMED)[-1] == CUT
+    assert choices(trial, 0.03, REREAD + FEW) == [None] * (REREAD + FEW - 1) + [CUT]
     assert choices(trial, 0.02, 200) == [None] * 200
+    trial = GroupTrial(CUT)
+    choices(trial, 0.02, SKIPPED + TIMED)
+    choices(trial, 0.01, REREAD + FEW)
+    assert choices(trial, 0.03, TIMED - FEW) == [None] * (TIMED - FEW - 1) + [CUT]
 
 
 @pytest.mark.parametrize("seconds", [1.01 * SHORT_SECONDS, 10.0])
