@@ -112,3 +112,17 @@ def test_a_view_that_new_samples_lack(tmp_path: Path) -> None:
     block, _ = AlignedDataset(other, meta, features).read(0, sparse=True)
     assert block.data["y"].absent.all()
     assert np.isnan(block.data["y"].dense(COUNTS)).all()
+
+
+def test_memory_of_blocks_is_that_of_their_entries(tmp_path: Path) -> None:
+    """The fullest block takes what a model that gets entries is told that rows take; not of dense ones."""
+    values = np.random.default_rng(0).poisson(0.1, (256, 400))
+    values[64:128] *= 3
+    dataset = write_dataset(
+        tmp_path / "d", {"x": values}, likelihoods={"x": "poisson"}, layout={"x": "sparse"}, block_rows=64
+    )
+    meta = dataset.meta()
+    sparse = meta.__class__(**{**vars(meta), "sparse_rows": True})
+    assert meta.row_bytes == 4 * 400
+    fullest = max(dataset.read(i, sparse=True)[0].data["x"].nbytes for i in range(4))
+    assert fullest <= 64 * sparse.row_bytes <= 1.05 * fullest + 64

@@ -121,11 +121,6 @@ class Settings:
         """Batches, and one more code for rows whose batch is not known."""
         return len(self.batches) + 1
 
-    @property
-    def lanes(self) -> int:
-        """Numbers of a row of a table (W): programs, padded to whole vectors."""
-        return -(-self.n_factors // 8) * 8
-
     def codes(self, block: Block) -> Int64[np.ndarray, " B"]:
         """Return the batch of each row; the number of batches where it is not known."""
         if self.batch is None:
