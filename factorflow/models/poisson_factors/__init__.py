@@ -105,7 +105,7 @@ class ProgramSweep(Sweep[Globals, Local, Stats]):
 
     def map(self, block: Block, local: Local | None, globals_: Any, step: Step) -> tuple[Local, Stats]:
         """Return theta of a block, and its statistics."""
-        return update_cells(self.settings, block, local, globals_, step)
+        return update_cells(self.settings, block, local, globals_, step, learn=self.learn)
 
     def update(self, globals_: Globals, stats: Stats, step: Step) -> tuple[Globals, Info]:
         """Return the programs of all starts, and the highest of their bounds."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
@@ -159,16 +159,20 @@ def own_scores(
 
 
 def update_cells(
-    settings: Settings, block: Block, local: Local | None, prepared: Prepared, step: Step
+    settings: Settings, block: Block, local: Local | None, prepared: Prepared, step: Step, *, learn: bool
 ) -> tuple[Local, Stats]:
-    """Return theta of the rows, and the statistics of all starts."""
+    """Return theta of the rows, and the statistics of all starts; for shapes, if these are learned."""
     data = prepared.globals_.data
     assert data is not None
     cells, codes = read_cells(settings, block, data), settings.codes(block)
     found, stats = {}, {}
     for name, programs in prepared.globals_.programs.items():
         scores = own_scores(settings, name, programs, block, local, step)
-        found[name], stats[name] = _update(settings, programs, prepared.tables[name], cells, codes, scores)
+        tables = prepared.tables[name]
+        found[name], sums = _update(settings, programs, tables, cells, codes, scores)
+        if learn:
+            sums = replace(sums, logs=found[name].logs_and_entropies()[0].sum(axis=0))
+        stats[name] = sums
     return found, Stats(stats)
 
 
@@ -204,9 +208,7 @@ def _update(
     shape, rate = (part.astype(np.float32) for part in (a + table[:, :k] * share, b + rates))
     after = Gamma(shape, rate)
     exposure, missing = _exposure(settings, cells, codes, after.mean)
-    return after, ProgramStats(
-        counts, exposure, missing, after.mean.sum(axis=0), after.logs_and_entropies()[0].sum(axis=0), value
-    )
+    return after, ProgramStats(counts, exposure, missing, after.mean.sum(axis=0), np.zeros(k), value)
 
 
 def _visit(

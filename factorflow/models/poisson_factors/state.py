@@ -169,7 +169,7 @@ class ProgramStats:
     missing : dict of str to array
         The same over the rows in which a feature is missing, (codes of batches, D, K).
     scores, logs : arrays
-        sum E theta, sum E log theta, (K,).
+        sum E theta, sum E log theta, (K,); the last 0 where shapes are not learned.
     value : float
         What the rows add to the bound of the state before.
     """
