@@ -139,6 +139,10 @@ class Covariates:
             parts.append(first - np.asarray(term.means) if term.means else first)
         return np.asarray(np.nan_to_num(np.concatenate(parts, axis=1)))
 
+    def sample(self, generator: np.random.Generator, n_rows: int) -> NDArray[np.float64]:
+        """Return numbers as there may be, (n_rows, P)."""
+        return generator.standard_normal((n_rows, len(self)))
+
     def _parts(self, term: Term, what: str) -> list[Any]:
         columns = {column.name: column for column in self.columns}
         return [getattr(columns[name], what) for name in term.columns]

@@ -210,6 +210,8 @@ def project(
         covariates=fitted_meta.covariates,
         feature_sets=fitted_meta.feature_sets,
         places=fitted_meta.places,
+        levels=fitted_meta.levels,
+        score_covariates=fitted_meta.score_covariates,
     )
     model = posterior.config.build_fitted(meta)
     _check_entries(model, aligned, aligned.features.__getitem__)

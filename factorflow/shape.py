@@ -77,8 +77,8 @@ class Block:
         Rows (within the block) and features of the held-out entries per view of values, in row-major order.
     columns : mapping of str to (B,) array
         Per-row codes that travel along: ``group``, ``sequence``, ``time`` (where the dataset has them);
-        numbers (B, P) of `Meta.covariates` and `Meta.places`, as ``covariates`` and ``places``, NaN where
-        they are not known.
+        numbers (B, P) of `Meta.covariates`, and those that scores are functions of, side by side: `places`,
+        `levels`, `score_covariates`; as ``covariates`` and ``places``, NaN where they are not known.
     from_before : bool
         Whether the first row goes on the last sequence of the block before.
     into_next : bool
@@ -210,6 +210,10 @@ class Meta:
         Sets of features that a model is given; None: none.
     places : Places or None
         Where the samples lie, for scores that are functions of that; None: not asked for.
+    levels : Places or None
+        Levels that have an intercept of the scores; None: not asked for.
+    score_covariates : Covariates or None
+        What the scores are linear in; None: nothing.
     sparse_rows : bool
         Whether blocks hold counts as `factorflow.kernels.sparse_rows.SparseRows`.
     chosen : mapping of str to tuple of int
@@ -227,8 +231,15 @@ class Meta:
     covariates: Covariates | None = None
     feature_sets: FeatureSets | None = field(default=None, repr=False)
     places: Places | None = None
+    levels: Places | None = None
+    score_covariates: Covariates | None = None
     sparse_rows: bool = False
     chosen: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
+
+    @property
+    def score_inputs(self) -> tuple[Places | Covariates, ...]:
+        """What scores are functions of, in the order of ``Block.columns["places"]``."""
+        return tuple(one for one in (self.places, self.levels, self.score_covariates) if one is not None)
 
     @property
     def value_views(self) -> tuple[ViewMeta, ...]:
@@ -268,7 +279,7 @@ class Meta:
     def row_bytes(self) -> int:
         """Bytes of a row of a block: entries of all views, and the codes that travel along."""
         codes = CODE_BYTES * (bool(self.groups) + 2 * bool(self.n_sequences))
-        codes += 8 * sum(len(columns) for columns in (self.covariates, self.places) if columns)
+        codes += 8 * (len(self.covariates or ()) + sum(map(len, self.score_inputs)))
         aux = sum(np.dtype(AUX_DTYPES[v.aux]).itemsize * v.n_features for v in self.views if v.aux)
         return codes + aux + sum(map(self._row_bytes, self.views))
 

@@ -92,7 +92,7 @@ def export_mofa(
         if posterior.has("variance_explained") or posterior.kind == "variational":
             _write_variance_explained(file, posterior, groups)
         _write_options(file, posterior)
-        if posterior.meta.places is not None and not posterior.meta.places.levels:
+        if posterior.meta.places is not None:
             _write_smooth(file, posterior, groups)
         for view in posterior.views:
             intercept = posterior.intercept(view).values
@@ -247,11 +247,11 @@ def _write_smooth(file: Any, posterior: StoredPosterior, groups: Groups) -> None
     for name, value in options.items():
         file.create_dataset(f"smooth_opts/{name}", data=np.asarray(str(value)).astype("S"))
     file["smooth_opts/model_groups"].attrs["names"] = np.array(list(options), dtype="S")
-    found = smoothness(posterior)
-    lengths = found[[f"length_scale_{label}" for label in places.labels]].to_numpy()
+    table = smoothness(posterior)
+    lengths = table[[f"length_scale_{label}" for label in places.labels]].to_numpy()
     stats = file["training_stats"]
     stats.create_dataset("length_scales", data=lengths[:, 0] if places.n_covariates == 1 else lengths)
-    stats.create_dataset("scales", data=found["smooth"].to_numpy())
+    stats.create_dataset("scales", data=table["smooth"].to_numpy())
     stats.create_dataset("Kg", data=_group_kernel(posterior, groups))
     if posterior.kind == "variational" and len(places) in GRID:
         _write_courses(file, posterior, groups)
@@ -260,11 +260,11 @@ def _write_smooth(file: Any, posterior: StoredPosterior, groups: Groups) -> None
 def _group_kernel(posterior: StoredPosterior, groups: Groups) -> NDArray[np.float64]:
     """Return the correlation of the courses of groups by factor, (K, G, G); 1 where there is one course."""
     places, n = posterior.meta.places, len(groups.names)
-    found = np.ones((len(posterior.factors), n, n))
+    correlation = np.ones((len(posterior.factors), n, n))
     if places is not None and places.groups:
-        known = group_correlation(posterior).sel(group=groups.names, other_group=groups.names).values
-        found = np.where(np.isnan(known), np.eye(n), known)
-    return found
+        learned = group_correlation(posterior).sel(group=groups.names, other_group=groups.names).values
+        correlation = np.where(np.isnan(learned), np.eye(n), learned)
+    return correlation
 
 
 def _write_courses(file: Any, posterior: StoredPosterior, groups: Groups) -> None:

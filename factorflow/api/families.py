@@ -70,6 +70,22 @@ class FamilyMethods(AnalysisMethods):
         """
         return covariates.coefficients(self, view, total=total)
 
+    def score_coefficients(self) -> xr.Dataset:
+        """Return what the factors have to do with the covariates of the scores (``score_covariates``).
+
+        Returns
+        -------
+        Dataset
+            ``mean`` and ``sd`` (score_covariate, factor), for each unit of the column, of scores of variance
+            1; 0 of factors that the data do not show to have to do with any.
+
+        Raises
+        ------
+        InputError
+            When the model has no covariates of the scores.
+        """
+        return covariates.score_coefficients(self)
+
     def size_factors(self, view: str) -> xr.DataArray:
         """Return the size factors of the samples in a view of counts.
 
@@ -246,9 +262,10 @@ class FamilyMethods(AnalysisMethods):
         Returns
         -------
         DataFrame
-            By factor: ``smooth``, the share of its prior variance that is its course, and ``rest``; a column
-            ``length_scale_<covariate>`` for each covariate, NaN where there is no course; ``evidence`` for a
-            course, in nats.
+            By factor: ``smooth``, the share of its prior variance that is its course, beside it those of
+            random intercepts (by the name of their column) and ``covariates`` of the scores, and ``rest``; a
+            column ``length_scale_<covariate>`` for each covariate, NaN where there is no course;
+            ``evidence`` for a course, in nats.
 
         Raises
         ------

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from factorflow.api.variance import VarianceMethods
 from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.errors import InputError
 from factorflow.posterior import prediction, tables
 from factorflow.posterior.labels import rows_of
 from factorflow.posterior.log_likelihood import arviz_tree
+from factorflow.posterior.new_samples import predict_new
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -28,6 +30,8 @@ class PredictionMethods(VarianceMethods):
         interval: float | None = None,
         factors: Sequence[str | SupportsIndex] | None = None,
         trials: int | None = None,
+        new_obs: Any = None,
+        size_factor: float = 1.0,
     ) -> xr.Dataset:
         """Return predictions of a view on the data scale, computed for the rows that are looked at.
 
@@ -49,6 +53,12 @@ class PredictionMethods(VarianceMethods):
         trials : int, optional
             Of a view with numbers of trials, that of new observations; when left out, that of each entry, or
             1 where it is missing.
+        new_obs : DataFrame, mapping or path, optional
+            Samples that are not there, known by columns of metadata alone: a row for each, columns of the
+            model's covariates, of features and scores, times or places, groups. Cells that are empty, and
+            columns of the scores that are left out, are not known. Of `SparseGFA`.
+        size_factor : float
+            Of the counts of these.
 
         Returns
         -------
@@ -57,7 +67,7 @@ class PredictionMethods(VarianceMethods):
             and ``upper``: quantiles of Student's t where the degrees of freedom of the noise are known, else
             of a normal distribution; of counts and binary values their own. Nothing is computed until values
             are asked for, and then only for the rows selected: ``predict("rna").isel(obs=slice(0, 100))``. Of
-            a table (obs,), in its order, and at once.
+            a table (obs,), in its order, and at once; of ``new_obs`` at once.
 
         Raises
         ------
@@ -75,6 +85,12 @@ class PredictionMethods(VarianceMethods):
         self.check_draws()
         if self.meta.design is not None and not (isinstance(view, str) and view in self.views):
             return tables.predict_table(self, view)
+        if new_obs is not None:
+            given = {"start": start, "stop": stop, "obs": obs, "factors": factors, "trials": trials}
+            for name, value in given.items():
+                if value is not None:
+                    raise InputError(name, value, "left out beside new_obs", "Leave one of the two out.")
+            return predict_new(self, self.check_explained(view), new_obs, interval, size_factor)
         return prediction.predict(
             self, self.check_explained(view), rows_of(self, start, stop, obs), interval, factors, trials
         )

@@ -69,6 +69,14 @@ def predict(
     trials: Annotated[
         int | None, typer.Option(help="Number of trials of new observations, else that of each entry.")
     ] = None,
+    new_obs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of samples that are not there, known by columns of metadata alone (covariates, "
+            "times, groups), the first column their names."
+        ),
+    ] = None,
+    size_factor: Annotated[float, typer.Option(help="Of the counts of these.")] = 1.0,
     dataset: Moved = None,
     overwrite: Overwrite = False,
 ) -> dict[str, Any]:
@@ -79,7 +87,13 @@ def predict(
     if factor and (impute or table is not None):
         remedy = "Leave out --impute and --table, or --factor."
         raise InputError("factor", ", ".join(factor), "predictions of fitted rows", remedy)
-    if table is not None:
+    if new_obs is not None:
+        if impute or table is not None or factor:
+            remedy = "Leave out --impute, --table and --factor, or --new-obs."
+            raise InputError("new_obs", str(new_obs), "left out beside these", remedy)
+        of_fit: dict[str, Any] = {"start": start, "stop": stop, "trials": trials}
+        predicted = opened.predict(view, **of_fit, new_obs=new_obs, size_factor=size_factor)
+    elif table is not None:
         _check_new(opened, view, table, start, stop, impute)
         predicted = opened.predict(str(table))
     elif impute:

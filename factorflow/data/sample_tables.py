@@ -1,15 +1,22 @@
-"""What a run reads of the sample metadata: covariates of the features, and where samples lie."""
+"""Columns of the sample metadata that a run reads: covariates of features and scores, places, levels."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.covariates import COVARIATES
 from factorflow.data.chosen_features import choose_features
 from factorflow.data.covariates import CovariateTable, code_covariates, projected_covariates, with_digests
 from factorflow.data.feature_sets import match_feature_sets
 from factorflow.data.places import PlaceTable, code_levels, code_places, places_with_digests, projected_places
 from factorflow.errors import InputError
+from factorflow.places import PLACES
 
 if TYPE_CHECKING:
     from factorflow.covariates import Covariates
@@ -29,12 +36,16 @@ class SampleTables:
     ----------
     covariates : CovariateTable or None
         What acts on the features.
-    places : PlaceTable or None
-        What scores are functions of.
+    places, levels : PlaceTable or None
+        Where the samples lie; which level they are of.
+    score_covariates : CovariateTable or None
+        What acts on the scores.
     """
 
     covariates: CovariateTable | None = None
     places: PlaceTable | None = None
+    levels: PlaceTable | None = None
+    score_covariates: CovariateTable | None = None
 
     @classmethod
     def of(cls, meta: Meta) -> SampleTables:
@@ -42,6 +53,8 @@ class SampleTables:
         return cls(
             None if meta.covariates is None else CovariateTable(meta.covariates),
             None if meta.places is None else PlaceTable(meta.places),
+            None if meta.levels is None else PlaceTable(meta.levels),
+            None if meta.score_covariates is None else CovariateTable(meta.score_covariates),
         )
 
     @classmethod
@@ -63,16 +76,36 @@ class SampleTables:
         InputError
             When the fit reads no columns, or a sample has no row.
         """
-        if meta.covariates is None and meta.places is None and source is not None and source is not False:
+        nothing = meta.covariates is None and not meta.score_inputs
+        if nothing and source is not None and source is not False:
             expected = "none: the model was fitted without"
             raise InputError("covariates", "columns", expected, "Leave them out.")
-        covariates = projected_covariates(meta.covariates, dataset, source)
-        return cls(covariates, projected_places(meta.places, dataset, source))
+        return cls(
+            projected_covariates(meta.covariates, dataset, source),
+            projected_places(meta.places, dataset, source),
+            projected_places(meta.levels, dataset, source),
+            projected_covariates(meta.score_covariates, dataset, source),
+        )
+
+    @property
+    def _of_scores(self) -> list[PlaceTable | CovariateTable]:
+        tables = (self.places, self.levels, self.score_covariates)
+        return [table for table in tables if table is not None]
 
     @property
     def digest(self) -> str:
         """Of what is read; empty: nothing."""
-        return "-".join(table.digest for table in (self.covariates, self.places) if table is not None)
+        own = [] if self.covariates is None else [self.covariates.digest]
+        return "-".join([*own, *(table.digest for table in self._of_scores)])
+
+    def read(self, dataset: Dataset, start: int, stop: int) -> dict[str, NDArray[np.float64]]:
+        """Return what travels with some rows, by its name in ``Block.columns``."""
+        columns = {}
+        if self.covariates is not None:
+            columns[COVARIATES] = self.covariates.read(dataset, start, stop)
+        if self._of_scores:
+            columns[PLACES] = np.hstack([table.read(dataset, start, stop) for table in self._of_scores])
+        return columns
 
 
 def model_meta(
@@ -97,34 +130,50 @@ def model_meta(
     sets = config.given_sets([view.name for view in meta.value_views])
     if sets is not None:
         meta = replace(meta, feature_sets=match_feature_sets(dataset, *sets))
-    if config.given_columns is not None:
-        before = None if like is None else like.covariates
-        coded = (
-            code_covariates(dataset, config.given_columns)
-            if before is None
-            else with_digests(before, dataset)
-        )
-        meta = replace(meta, covariates=coded)
+
+    def before(name: str) -> Any:
+        return None if like is None else getattr(like, name)
+
+    columns = (
+        _with_group(dataset, config.given_columns) if config.has_group_intercepts else config.given_columns
+    )
+    if columns is not None:
+        covariates = _covariates(dataset, columns, "covariates", before("covariates"))
+        meta = replace(meta, covariates=covariates)
     if config.smooth_columns is not None:
-        meta = replace(meta, places=_places(dataset, config.smooth_columns, like))
+        of_places, by_group = config.smooth_columns
+        code = partial(code_places, dataset, of_places, by_group=by_group)
+        meta = replace(meta, places=_places(dataset, code, before("places")))
     if config.level_column is not None:
-        meta = replace(meta, places=_levels(dataset, config.level_column, like))
+        code = partial(code_levels, dataset, config.level_column)
+        meta = replace(meta, levels=_places(dataset, code, before("levels")))
+    if config.score_columns is not None:
+        name = "score_covariates"
+        of_scores = _covariates(dataset, config.score_columns, name, before(name))
+        meta = replace(meta, score_covariates=of_scores)
     return meta
 
 
-def _covariates(dataset: Dataset, columns: Any, like: Meta | None) -> Covariates:
-    if like is None or like.covariates is None:
-        return code_covariates(dataset, columns)
-    return with_digests(like.covariates, dataset)
+def _with_group(dataset: Dataset, columns: str | Sequence[str] | None) -> str | list[str]:
+    """Return columns, or a formula, with the group of each sample.
+
+    Raises
+    ------
+    InputError
+        When there are no groups.
+    """
+    if not dataset.groups:
+        remedy = "Write the dataset with {groups}, or use the default."
+        raise InputError("intercepts", "group", "True where the dataset has no groups", remedy, groups=...)
+    group = f"C({dataset.code_columns['group']})"
+    if isinstance(columns, str):
+        return f"{columns} + {group}" if "~" in columns else f"{columns},{group}"
+    return [*(columns or ()), group]
 
 
-def _places(dataset: Dataset, request: tuple[Any, bool], like: Meta | None) -> Places:
-    if like is None or like.places is None:
-        return code_places(dataset, request[0], by_group=request[1])
-    return places_with_digests(like.places, dataset)
+def _covariates(dataset: Dataset, columns: Any, option: str, like: Covariates | None) -> Covariates:
+    return code_covariates(dataset, columns, option) if like is None else with_digests(like, dataset)
 
 
-def _levels(dataset: Dataset, column: str, like: Meta | None) -> Places:
-    if like is None or like.places is None:
-        return code_levels(dataset, column)
-    return places_with_digests(like.places, dataset)
+def _places(dataset: Dataset, code: Callable[[], Places], like: Places | None) -> Places:
+    return code() if like is None else places_with_digests(like, dataset)

@@ -340,9 +340,9 @@ def _made_up(meta: Meta, n_rows: int, memory: _CountingCache) -> Block:
     if meta.n_sequences:
         columns |= {"sequence": np.zeros(n_rows, np.int32), "time": np.arange(n_rows, dtype=np.int32)}
     if meta.covariates is not None:
-        columns[COVARIATES] = generator.standard_normal((n_rows, len(meta.covariates)))
-    if meta.places is not None:
-        columns[PLACES] = meta.places.sample(generator, n_rows)
+        columns[COVARIATES] = meta.covariates.sample(generator, n_rows)
+    if meta.score_inputs:
+        columns[PLACES] = np.hstack([one.sample(generator, n_rows) for one in meta.score_inputs])
     return Block(0, 0, n_rows, 1, freeze(data), {}, freeze(columns), memory=memory)
 
 

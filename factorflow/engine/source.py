@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from factorflow.covariates import COVARIATES
 from factorflow.engine.reading import Reading, announce
-from factorflow.places import PLACES
 from factorflow.shape import Block
 from factorflow.trees import freeze, nbytes
 
@@ -100,15 +98,9 @@ class Source:
 
     def _read(self, number: int) -> Pair:
         block, truth = self.dataset.read(number, self.views, self.holdout, self.sparse)
-        tables = (
-            ()
-            if self.tables is None
-            else ((COVARIATES, self.tables.covariates), (PLACES, self.tables.places))
-        )
-        for name, table in tables:
-            if table is not None:
-                rows = table.read(self.original, block.start, block.start + block.n_rows)
-                block = replace(block, columns=freeze({**block.columns, name: rows}))
+        if self.tables is not None:
+            rows = self.tables.read(self.original, block.start, block.start + block.n_rows)
+            block = replace(block, columns=freeze({**block.columns, **rows}))
         return block, truth
 
 

@@ -46,6 +46,11 @@ class ModelConfig(Options):
         return None
 
     @property
+    def has_group_intercepts(self) -> bool:
+        """Whether the model is given the group of each sample besides."""
+        return False
+
+    @property
     def smooth_columns(self) -> tuple[str | Sequence[str | Sequence[str]], bool] | None:
         """Columns of the sample metadata that scores are functions of (`Meta.places`), and whether by group.
 
@@ -55,7 +60,12 @@ class ModelConfig(Options):
 
     @property
     def level_column(self) -> str | None:
-        """Column of the sample metadata with an intercept of the scores for each level; None: none."""
+        """Column of the sample metadata with an intercept of the scores for each level (`Meta.levels`)."""
+        return None
+
+    @property
+    def score_columns(self) -> str | Sequence[str] | None:
+        """Columns of the sample metadata that act on the scores (`Meta.score_covariates`); None: none."""
         return None
 
     @property

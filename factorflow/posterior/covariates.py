@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["adjusted", "coefficients", "variance_explained"]
+__all__ = ["adjusted", "coefficients", "score_coefficients", "variance_explained"]
 
 
 def check_covariates(posterior: StoredPosterior) -> Covariates:
@@ -53,6 +53,25 @@ def coefficients(posterior: StoredPosterior, view: str, *, total: bool) -> xr.Da
     dataset: xr.Dataset = statistics["mean"].to_dataset(name="mean").assign(sd=statistics["sd"])
     dataset["mean"].attrs = {"long_name": "Total effect." if total else "Effect beside the factors."}
     dataset["sd"].attrs = {"long_name": "Its standard deviation, factors taken for known."}
+    return dataset
+
+
+def score_coefficients(posterior: StoredPosterior) -> xr.Dataset:
+    """Return ``mean`` and ``sd`` of the coefficients of the scores (`Posterior.score_coefficients`)."""
+    import xarray as xr
+
+    covariates = posterior.meta.score_covariates
+    if covariates is None:
+        expected, remedy = "one with them", "Fit with {score_covariates}: columns of the sample metadata."
+        raise InputError(
+            "model", "one without covariates of the scores", expected, remedy, score_covariates=["age"]
+        )
+    units = xr.DataArray(covariates.units, dims=("score_covariate",))
+    mean = posterior.variable("score_coefficients") / units
+    sd = posterior.variable("score_coefficients_variance") ** 0.5 / units
+    dataset: xr.Dataset = mean.to_dataset(name="mean").assign(sd=sd)
+    dataset["mean"].attrs = {"long_name": "Effect on the score, for each unit of the column."}
+    dataset["sd"].attrs = {"long_name": "Its standard deviation, loadings taken for known."}
     return dataset
 
 

@@ -13,8 +13,7 @@ from factorflow.data.covariates import numbers_of
 from factorflow.errors import InputError
 from factorflow.places import Places
 from factorflow.posterior.finding import Finding, naming_option
-from factorflow.posterior.predictive import interval as ends_of
-from factorflow.shape import Block
+from factorflow.posterior.new_samples import predict_from_scores
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +43,7 @@ def check_places(posterior: StoredPosterior) -> Places:
         When its scores are no functions of places.
     """
     places = posterior.meta.places
-    if places is None or places.levels:
+    if places is None:
         remedy = "Fit with {smooth_covariates}: columns of the sample metadata."
         raise InputError(
             "model", "one without smooth scores", "one with them", remedy, smooth_covariates=["time"]
@@ -54,20 +53,22 @@ def check_places(posterior: StoredPosterior) -> Places:
 
 def intraclass_correlation(posterior: StoredPosterior) -> xr.DataArray:
     """Return the share of the variance of each factor between levels (`Posterior.intraclass_correlation`)."""
-    places = posterior.meta.places
-    if places is None or not places.levels:
+    levels = posterior.meta.levels
+    if levels is None:
         expected, remedy = "one with them", "Fit with {random_intercepts}: a column of the sample metadata."
         raise InputError(
             "model", "one without random intercepts", expected, remedy, random_intercepts="subject"
         )
-    share = posterior.variable("smooth_share").expand_dims(random_intercept=list(places.columns))
+    column = levels.columns[0]
+    share = posterior.variable("smooth_part_share").sel(smooth_part=column, drop=True)
+    share = share.expand_dims(random_intercept=[column])
     share.attrs = {"long_name": "Share of the variance of a factor between levels."}
     return share.rename("intraclass_correlation")
 
 
 def smooth_scores(posterior: StoredPosterior) -> xr.Dataset:
     """Return ``mean`` and ``sd`` of the courses at the samples (`Posterior.smooth_scores`)."""
-    if posterior.meta.places is None:
+    if not posterior.meta.score_inputs:
         check_places(posterior)
     mean = posterior.variable("smooth_scores")
     sd = posterior.variable("smooth_scores_variance") ** 0.5
@@ -81,11 +82,15 @@ def smoothness(posterior: StoredPosterior) -> pd.DataFrame:
     """Return how smooth each factor is (`Posterior.smoothness`)."""
     import pandas as pd
 
-    places = check_places(posterior)
-    share = posterior.variable("smooth_share").values
+    if not posterior.meta.score_inputs:
+        check_places(posterior)
+    share, places = posterior.variable("smooth_share").values, posterior.meta.places
     lengths = np.where(share[:, None] > 0.0, posterior.variable("length_scale").values, np.nan)
-    columns = {"smooth": share, "rest": 1.0 - share}
-    columns |= {f"length_scale_{name}": lengths[:, r] for r, name in enumerate(places.labels)}
+    parts = posterior.variable("smooth_part_share")
+    names = [str(name) for name in parts["smooth_part"].values]
+    columns = dict(zip(names, parts.values.T, strict=True)) | {"rest": 1.0 - share}
+    if places is not None:
+        columns |= {f"length_scale_{name}": lengths[:, r] for r, name in enumerate(places.labels)}
     columns["evidence"] = posterior.variable("smooth_evidence").values
     return pd.DataFrame(columns, index=pd.Index(posterior.factors, name="factor"))
 
@@ -97,7 +102,7 @@ def unresolved(posterior: StoredPosterior) -> Iterator[Finding]:
         return
     shortest, number = limits
     lengths, share = posterior.variable("length_scale").values, posterior.variable("smooth_share").values
-    short = (share > 0.0) & (lengths <= AT_LIMIT * shortest).any(axis=1)
+    short = (share > 0.0) & (lengths[:, : len(shortest)] <= AT_LIMIT * shortest).any(axis=1)
     if short.any():
         names = ", ".join(np.asarray(posterior.factors)[short])
         yield Finding(
@@ -179,32 +184,8 @@ def interpolate(
         )
         return xr.Dataset({name: (dims, values) for name, values in curves.items()}, coords | labels)
     name = posterior.check_view(view)
-    rows = {"scores": mean, "scores_variance": variance + noise} | _neutral_rows(posterior, len(numbers))
-    block = Block(0, 0, len(numbers), 1, {})
-    model = posterior.model
-    of_view = model.predict(block, rows, record, name)
-    predictive = model.predictive(block, rows, record, name)
-    if predictive is not None:
-        lower, upper = predictive.interval(share)
-    else:
-        degrees = model.degrees_of_freedom(block, rows, record, name)
-        lower, upper = ends_of(model.likelihood(name), share, *of_view, degrees)
-    dims = ("point", f"feature_{name}")
-    values = {"mean": of_view[0], "sd": of_view[1], "lower": lower, "upper": upper}
-    labels = {dims[1]: posterior.features(name)}
-    return xr.Dataset({key: (dims, np.asarray(value)) for key, value in values.items()}, coords | labels)
-
-
-def _neutral_rows(posterior: StoredPosterior, n_rows: int) -> dict[str, NDArray[Any]]:
-    """Return what else a model has of each row, for rows of which nothing else is known.
-
-    Covariates are at their average, size factors 1.
-    """
-    rows = {}
-    for variable, value in (("covariates", 0.0), ("size_factors", 1.0)):
-        if posterior.has(variable):
-            rows[variable] = np.full((n_rows, posterior.array(variable).shape[-1]), value)
-    return rows
+    values = predict_from_scores(posterior, name, mean, variance + noise, share)
+    return values.rename(obs="point").assign_coords(coords)
 
 
 def _with_interval(
@@ -263,7 +244,7 @@ def _points(
 def _warn_of_distance(posterior: StoredPosterior, places: Places, numbers: NDArray[np.float64]) -> None:
     """Warn of places that lie more than a length scale beyond the samples."""
     share = posterior.variable("smooth_share").values
-    lengths = posterior.variable("length_scale").values[share > 0.0]
+    lengths = posterior.variable("length_scale").values[share > 0.0, : places.n_covariates]
     if not len(lengths):
         return
     beyond = np.maximum(np.asarray(places.low) - numbers, numbers - np.asarray(places.high))

@@ -123,7 +123,7 @@ def _content(posterior: Posterior) -> dict[str, Any]:
         "sampler": _sampler(posterior) if posterior.kind == "monte carlo" else None,
         "accepted": accepted_line(facts) if "accepted" in facts else "",
         "explained": _variance_heat_maps(posterior) if "variance_explained" in facts else [],
-        "smooth": None if posterior.meta.places is None else _smooth(posterior),
+        "smooth": _smooth(posterior) if posterior.meta.score_inputs else None,
         "overview": overview.describe_data(posterior),
         "factors": factors.describe_factors(posterior) if posterior.loaded_views else [],
         "n_drawn": factors.N_DRAWN,
@@ -202,7 +202,7 @@ def _variance_heat_maps(posterior: Posterior) -> list[tuple[str, str]]:
 
 
 def _smooth(posterior: Posterior) -> dict[str, Any]:
-    """Return how smooth factors are, a table and a figure, and the courses of the first smooth ones."""
+    """Return what factors are functions of, a table and a figure, and courses of the first smooth ones."""
     table, names = posterior.smoothness(), smooth_plots.smooth_factors(posterior)[:N_COURSES]
     rows = [
         [str(row[0]), *("" if np.isnan(value) else f"{value:.3g}" for value in row[1:])]

@@ -50,7 +50,7 @@ def smooth_factors(posterior: Posterior) -> list[str]:
     """Return the factors that have a course; none of a model without smooth scores."""
     if posterior.meta.places is None:
         return []
-    share = posterior.variable("smooth_share").values
+    share = posterior.variable("smooth_part_share").sel(smooth_part="smooth").values
     return [name for name, own in zip(posterior.factors, share, strict=True) if own > 0.0]
 
 
@@ -245,8 +245,11 @@ def plot_smoothness(posterior: Posterior, ax: Axes | None = None) -> Axes:
     InputError
         When the scores of the model are no functions of places.
     """
-    table = posterior.smoothness().drop(columns="rest").iloc[::-1]
-    words = {"smooth": "share of the course", "evidence": "evidence (nats)"}
+    table = posterior.smoothness().iloc[::-1]
+    shares = list(table.columns[: table.columns.get_loc("rest")])
+    table = table.drop(columns="rest")
+    words = {name: f"share of {name}" for name in shares}
+    words |= {"smooth": "share of the course", "evidence": "evidence (nats)"}
     ax = new_axes(ax, (2.8 * table.shape[1], 0.9 + 0.24 * len(table)))
     place = np.arange(len(table))
     for i, (part, name) in enumerate(zip(panels(ax, table.shape[1], table.shape[1]), table, strict=True)):
@@ -254,7 +257,7 @@ def plot_smoothness(posterior: Posterior, ax: Axes | None = None) -> Axes:
         part.barh(place, np.nan_to_num(value), color=ACCENT, height=0.6)
         part.set_yticks(place, [shorten(label) for label in table.index] if not i else [], fontsize=8)
         part.set_ylim(-0.6, len(table) - 0.4)
-        if name == "smooth":
+        if name in shares:
             part.set_xlim(0.0, 1.0)
         part.set_xlabel(words.get(str(name), f"length scale, {str(name).removeprefix('length_scale_')}"))
         quiet(part)

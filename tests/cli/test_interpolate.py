@@ -1,4 +1,4 @@
-"""`factorflow interpolate`: tables of courses and data at the places of a table."""
+"""`factorflow interpolate`, `predict --new-obs`: tables at places, and of samples known by metadata."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def places(fitted: Path) -> Path:
     return path
 
 
-def run(*words: object, code: int = 0) -> Any:
-    done = CliRunner().invoke(app, ["interpolate", *map(str, words), "--json"])
+def run(*words: object, code: int = 0, command: str = "interpolate") -> Any:
+    done = CliRunner().invoke(app, [command, *map(str, words), "--json"])
     assert done.exit_code == code, done.output
     return json.loads(done.stdout)
 
@@ -89,3 +89,26 @@ def test_what_is_refused(fitted: Path, places: Path, tmp_path: Path) -> None:
     plain = ff.fit(fitted.with_name("data.zarr"), n_factors=2, max_iter=2, progress=False)
     plain.save(tmp_path / "plain.zarr")
     assert "smooth" in run(tmp_path / "plain.zarr", *at, "--out", out, code=2)["error"]["message"]
+
+
+def test_samples_known_by_metadata_alone(fitted: Path, tmp_path: Path) -> None:
+    """`predict --new-obs` writes what `predict(new_obs=)` returns; wrong tables are refused by name."""
+    opened = ff.open_posterior(fitted)
+    view, table = opened.views[0], tmp_path / "new.csv"
+    new = pd.DataFrame({"time": [0.2, 0.8], "group": ["group0", "group1"]}, index=["one", "two"])
+    new.to_csv(table)
+    out = tmp_path / "new-view.csv"
+    run(fitted, view, "--new-obs", table, "--out", out, command="predict")
+    written = pd.read_csv(out, index_col=0)
+    expected = opened.predict(view, new_obs=new)["mean"].to_pandas()
+    np.testing.assert_allclose(written.to_numpy(), expected.to_numpy(), rtol=1e-9)
+    assert written.index.tolist() == ["one", "two"]
+    (tmp_path / "wrong.csv").write_text("sample,tme\na,1\n")
+    for options, text in (
+        (["--new-obs", tmp_path / "wrong.csv"], "no column time"),
+        (["--new-obs", table, "--factor", "1"], "left out beside these"),
+        (["--new-obs", table, "--start", "3"], "left out beside new_obs"),
+    ):
+        error = run(fitted, view, *options, "--out", tmp_path / "x.csv", code=2, command="predict")
+        assert text in error["error"]["message"]
+    assert not (tmp_path / "x.csv").exists()

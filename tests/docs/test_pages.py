@@ -240,6 +240,7 @@ def study(folder: Path) -> dict[str, Any]:
 def cohort_with_batches(folder: Path) -> dict[str, Any]:
     rna, mutations = views()
     obs = pd.DataFrame({"age": np.linspace(40.0, 70.0, 80), "batch": ["A", "B"] * 40}, rna.index)
+    obs["patient"] = [f"p{i // 4}" for i in range(80)]
     factorflow.write_dataset(folder / "cohort.zarr", {"rna": rna, "mutations": mutations}, obs=obs)
     return {}
 

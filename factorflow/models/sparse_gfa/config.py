@@ -104,12 +104,21 @@ class SparseGFA(ModelConfig):
         "('~ age + batch + age:sex'): numbers, and categories with a coefficient for each level, shrunk by "
         "a variance of each term and view.",
     )
+    score_covariates: str | list[str] | None = Field(
+        default=None,
+        description="Columns of the sample metadata that act on the scores, as `covariates`: what a factor "
+        "has to do with age or treatment is learned with it.",
+    )
     size_factors: str | dict[str, str] = Field(
         default="none",
         description="What rates of counts are relative to, of all views of counts or by view: none, total "
         "(of the sample), median (over features, of the ratio to their average).",
     )
-    intercepts: bool = Field(default=True, description="Learn an intercept for each feature.")
+    intercepts: bool | Literal["group"] = Field(
+        default=True,
+        description="Learn an intercept for each feature; 'group': and what each group of samples differs "
+        "from it by, shrunk by a variance of each view.",
+    )
     center: bool = Field(default=True, description="Without intercepts: subtract the mean of each feature.")
     scale_views: bool = Field(default=True, description="Scale each Gaussian view to variance 1.")
     scale_features: bool = Field(default=False, description="Scale each Gaussian feature to variance 1.")
@@ -120,8 +129,8 @@ class SparseGFA(ModelConfig):
     scores: Literal["auto", "normal", "ard", "spike", "smooth"] = Field(
         default="auto",
         description="Prior of the scores; 'ard' and 'spike' learn a scale for each group and factor; "
-        "'smooth': functions of smooth_covariates, as far as the data show it. 'auto': 'smooth' where these "
-        "are given, 'ard' where there are groups, else 'normal'.",
+        "'smooth': functions of smooth_covariates, random_intercepts and score_covariates, as far as data "
+        "show it. 'auto': 'smooth' where any of these is given, 'ard' where there are groups, else 'normal'.",
     )
     smooth_covariates: str | list[str | list[str]] | None = Field(
         default=None,
@@ -234,19 +243,15 @@ class SparseGFA(ModelConfig):
         informed = [view for view in views if get_prior(loadings_of(self, view)).takes_sets]
         return None if self.feature_sets is None or not informed else (informed, self.feature_sets)
 
-    @model_validator(mode="after")
-    def _one_of_two(self) -> SparseGFA:
-        """Refuse random intercepts beside smooth scores."""
-        if self.random_intercepts is not None and self.smooth_covariates is not None:
-            expected = "None beside smooth_covariates, for now"
-            remedy = "Leave one of the two out."
-            raise InputError("random_intercepts", self.random_intercepts, expected, remedy)
-        return self
-
     @property
     def given_columns(self) -> str | list[str] | None:
         """Columns of the sample metadata that the model is given."""
         return self.covariates
+
+    @property
+    def has_group_intercepts(self) -> bool:
+        """Whether the model is given the group of each sample besides."""
+        return self.intercepts == "group"
 
     @property
     def smooth_columns(self) -> tuple[str | list[str | list[str]], bool] | None:
@@ -257,6 +262,11 @@ class SparseGFA(ModelConfig):
     def level_column(self) -> str | None:
         """Column of the sample metadata whose levels scores have an intercept for."""
         return self.random_intercepts
+
+    @property
+    def score_columns(self) -> str | list[str] | None:
+        """Columns of the sample metadata that act on the scores."""
+        return self.score_covariates
 
     @classmethod
     def examples(cls) -> Mapping[str, Example]:
@@ -301,6 +311,10 @@ class SparseGFA(ModelConfig):
             "plane": Example(
                 cls(**small, smooth_covariates=[["x", "y"]], n_functions=5),
                 data={**dense, "views": wide, "smooth": 2, "places": "plane"},
+            ),
+            "score_covariates": Example(
+                cls(**small, smooth_covariates="time", score_covariates="group", smooth_groups=False),
+                data={**dense, "views": binary, "smooth": 2, "groups": 2},
             ),
             "starts": Example(
                 cls(**small, n_starts=3),

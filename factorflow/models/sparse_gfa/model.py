@@ -32,7 +32,8 @@ from factorflow.models.sparse_gfa.naming import EARLY, WARM_UP, factor_labels
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, strip_for_workers
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
-from factorflow.models.sparse_gfa.smooth.basis import Cosines
+from factorflow.models.sparse_gfa.smooth.basis import Cosines, Points
+from factorflow.models.sparse_gfa.smooth.composite import smooth_part
 from factorflow.models.sparse_gfa.smooth.results import course_labels, courses_from_record
 from factorflow.models.sparse_gfa.smooth.rows import courses_at
 from factorflow.models.sparse_gfa.smooth.sweeps import CourseSweep, PlacesSweep, close_courses
@@ -329,12 +330,14 @@ class SparseGFAModel(Model[Globals, Local]):
     def interpolate(
         self, record: Mapping[str, Array], places: Array, codes: Array
     ) -> tuple[Array, Array, Array]:
-        """Return mean and variance of the courses at any places, (n, K), and zeta, (K,)."""
+        """Return mean and variance of the courses at any places, (n, K), and of scores about them."""
         smooth = self.settings.smooth
         assert smooth is not None
-        courses = courses_from_record(record, float(smooth.basis.places.n_known))
-        mean, variance, _ = courses_at(smooth.basis, places, codes, courses)
-        return mean, variance, courses.noise
+        courses = courses_from_record(record)
+        others = np.full((len(places), smooth.basis.width - places.shape[1]), np.nan)  # parts not asked for
+        places = np.concatenate([places, others], axis=1)
+        mean, variance, beside, reached = courses_at(smooth.basis, places, codes, courses)
+        return mean, variance, np.where(reached[:, None], courses.noise + beside, courses.noise)
 
     def warped(self, record: Mapping[str, Array], places: Array, codes: Array) -> Array:
         """Return own times of groups on the common clock, (n,)."""
@@ -344,6 +347,7 @@ class SparseGFAModel(Model[Globals, Local]):
             raise InputError(
                 "model", "one with one clock", "one with a clock of each group", remedy, warping=True
             )
+        assert isinstance(smooth.basis, Points)
         is_known = np.isfinite(places[:, 0])
         warped_times = np.full(len(places), np.nan)
         warp = np.asarray(record["warp"], np.float64)
@@ -354,7 +358,8 @@ class SparseGFAModel(Model[Globals, Local]):
 
     def shortest_lengths(self) -> tuple[Array, int] | None:
         """Return the shortest length scales that cosines resolve, and how many these are a column."""
-        basis = None if self.settings.smooth is None else self.settings.smooth.basis
+        part = None if self.settings.smooth is None else smooth_part(self.settings.smooth.basis)
+        basis = None if part is None else part[0]
         return (basis.shortest, max(basis.per_column)) if isinstance(basis, Cosines) else None
 
     def likelihood(self, view: str) -> Likelihood:

@@ -11,7 +11,9 @@ from factorflow.models.contract import Meta, ViewMeta
 from factorflow.models.sparse_gfa.loadings import get_prior
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import METHODS
-from factorflow.models.sparse_gfa.smooth.basis import Basis, Points, choose_basis
+from factorflow.models.sparse_gfa.smooth.basis import Basis, Cosines, Points, choose_basis
+from factorflow.models.sparse_gfa.smooth.composite import Linear, Sum
+from factorflow.models.sparse_gfa.smooth.processes import LEVELS
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.places import MOST_CELLS
 
@@ -29,6 +31,7 @@ NOT_SMOOTH: dict[str, object] = {
     "noise": "feature",
 }
 """Options that smooth scores do not go with, each with the value that they do."""
+OF_SCORES = "smooth_covariates, random_intercepts or score_covariates"
 FEW_ENTRIES = 1_000_000
 """Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
 
@@ -64,7 +67,7 @@ def settings_of(options: Options, meta: Meta) -> Settings:
     """
     prior = options.scores
     if prior == "auto":
-        prior = "smooth" if meta.places else "ard" if meta.groups else "normal"
+        prior = "smooth" if meta.score_inputs else "ard" if meta.groups else "normal"
     smooth = _smooth(options, meta, prior)
     prior = "normal" if prior == "smooth" else prior
     likelihoods = likelihoods_of(options, meta)
@@ -81,7 +84,7 @@ def settings_of(options: Options, meta: Meta) -> Settings:
         grouped_noise=options.grouped_noise and bool(meta.groups),
         feature_noise=options.noise != "sample",
         sample_noise=options.noise != "feature",
-        intercepts=options.intercepts,
+        intercepts=bool(options.intercepts),
         center=options.center,
         scale_views=options.scale_views,
         scale_features=options.scale_features,
@@ -111,11 +114,11 @@ def _smooth(options: Options, meta: Meta, prior: str) -> SmoothSettings | None:
         For options that smooth scores do not go with.
     """
     if prior != "smooth":
-        if meta.places is None:
+        if not meta.score_inputs:
             return None
-        expected = "'smooth' or 'auto' where there are smooth_covariates or random_intercepts"
+        expected = f"'smooth' or 'auto' where there are {OF_SCORES}"
         raise InputError("scores", options.scores, expected, "Leave one of the two out.")
-    if meta.places is None:
+    if not meta.score_inputs:
         text = "columns of the sample metadata that smooth scores are functions of"
         raise InputError("smooth_covariates", None, text, "For example {smooth_covariates}.",
                          smooth_covariates=["time"])  # fmt: skip
@@ -125,19 +128,26 @@ def _smooth(options: Options, meta: Meta, prior: str) -> SmoothSettings | None:
             raise InputError(
                 option,
                 value,
-                f"{needed!r} with smooth scores or random_intercepts",
+                f"{needed!r} with {OF_SCORES}",
                 remedy,
                 scores="auto",
                 smooth_covariates=...,
             )
-    basis = choose_basis(meta.places, options.kernel, options.n_functions)
-    if options.kernel == "matern12" and not isinstance(basis, Points):
+    parts = list[Basis]()
+    if meta.places is not None:
+        parts.append(choose_basis(meta.places, options.kernel, options.n_functions))
+    if meta.levels is not None:
+        parts.append(Points(meta.levels, LEVELS))
+    if meta.score_covariates is not None:
+        parts.append(Linear(meta.score_covariates))
+    if options.kernel == "matern12" and isinstance(parts[0], Cosines):
         expected = f"a smoother one, where there are more than {MOST_CELLS} places"
         raise InputError("kernel", options.kernel, expected, "Use {kernel}.", kernel="matern32")
     gaussian = all(likelihood == "gaussian" for _, likelihood in likelihoods_of(options, meta))
     whole = gaussian and all(view.missing == "none" for view in meta.views)
-    complete = whole and meta.places.n_known == meta.n_rows
-    return SmoothSettings(basis, complete, _reference(options, basis))
+    known = all(one.n_known == meta.n_rows for one in (meta.places, meta.levels) if one is not None)
+    basis = parts[0] if len(parts) == 1 else Sum(tuple(parts))
+    return SmoothSettings(basis, whole and known, _reference(options, basis))
 
 
 def _reference(options: Options, basis: Basis) -> int | None:
@@ -148,12 +158,12 @@ def _reference(options: Options, basis: Basis) -> int | None:
     InputError
         When there are no groups with courses of their own, several columns, or no such group.
     """
-    groups = list(basis.places.groups)
+    groups = list(basis.groups)
     reference = options.warping_reference
     if not options.warping:
         return None
-    if not groups or len(basis.places) > 1 or not isinstance(basis, Points):
-        expected = "False but where groups have times of one column, of few distinct ones"
+    if not groups or basis.width > 1 or not isinstance(basis, Points):
+        expected = "False but where groups have times of one column, of few distinct ones, and nothing else"
         remedy = (
             "Leave it out, or write the dataset with {groups} and name one column in {smooth_covariates}."
         )

@@ -3,7 +3,8 @@
 `Points`, where samples share few places: one coefficient for each distinct place (and group), the process
 itself. `Cosines`, elsewhere: cos(pi j (x - centre + half) / (2 half)) on a box that is wider than the data,
 products of them for several columns, a set for each group; T holds the spectral density of the kernel at
-their frequencies. Cosines and not sines: these vanish at the walls, and cannot follow a trend.
+their frequencies. Cosines and not sines: these vanish at the walls, and cannot follow a trend. Covariates of
+the scores, and sums of all these, stand in `composite`.
 
 Functions are centred, phi - mean phi: levels belong to the intercepts. T is scaled so that the average prior
 variance of f over the samples is 1: a length scale without end then is a straight trend, not a constant.
@@ -21,7 +22,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 
 from factorflow.errors import InputError
 from factorflow.models.contract import Array
@@ -34,7 +35,7 @@ from factorflow.models.sparse_gfa.smooth.processes import (
 from factorflow.places import Places
 from factorflow.trees import replace
 
-__all__ = ["Basis", "Cosines", "Points", "choose_basis"]
+__all__ = ["Basis", "Cosines", "PlacesBasis", "Points", "choose_basis"]
 
 MOST_FUNCTIONS = 400
 """Cosines at most, of all columns and groups together."""
@@ -46,6 +47,8 @@ JITTER = 1e-9
 """Added to the variances of coefficients of places, which may be nearly equal."""
 LEAST_DENSITY = 1e-12
 """Least variance of the coefficient of a cosine."""
+NEIGHBOURS = 1.01
+"""Distances of neighbouring places up to which a length scale is at the shortest there may be."""
 BOX = {1: 1.5}
 """Half the width of the box in half ranges, by number of columns; 1.3 for several."""
 RESOLVED = {"matern32": 3.4}
@@ -53,30 +56,33 @@ RESOLVED = {"matern32": 3.4}
 smoother kernels."""
 
 
-@dataclass(frozen=True)
 class Basis:
-    """The functions of a run.
+    """The functions of a run."""
 
-    Parameters
-    ----------
-    places : Places
-        Where the samples lie.
-    kernel : str
-        One of `processes.KERNELS`.
-    """
-
-    places: Places
-    kernel: str
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Groups that may have courses of their own; empty: all have one."""
+        return ()
 
     @property
     def n_groups(self) -> int:
-        """Groups that may have courses of their own (G)."""
-        return max(1, len(self.places.groups))
+        """Number of groups that may have courses of their own (G), at least 1."""
+        return max(1, len(self.groups))
 
-    @cached_property
-    def owner(self) -> Int64[Array, " p"]:
-        """The covariate that each column belongs to."""
-        return np.asarray(self.places.covariate, np.int64)
+    @property
+    def labels(self) -> list[str]:
+        """Names of the length scales."""
+        raise NotImplementedError
+
+    @property
+    def part_names(self) -> list[str]:
+        """Names of the parts that a course is a sum of."""
+        raise NotImplementedError
+
+    @property
+    def width(self) -> int:
+        """Numbers that functions are read from, of each row (p)."""
+        raise NotImplementedError
 
     @property
     def size(self) -> int:
@@ -91,12 +97,12 @@ class Basis:
     @property
     def longest(self) -> Float64[Array, " R"]:
         """Longest length scale of each covariate."""
-        return self.shortest if self.kernel == LEVELS else 2.0 * self.places.spans
+        return self.shortest
 
     @property
     def n_parameters(self) -> int:
         """Parameters of a course: its share, length scales, how groups share it."""
-        lengths = 0 if self.kernel == LEVELS else self.places.n_covariates
+        lengths = int((self.longest > self.shortest).sum())
         return 1 + lengths + (self.n_groups if self.n_groups > 1 else 0)
 
     def covariance(
@@ -108,22 +114,44 @@ class Basis:
         """
         raise NotImplementedError
 
+    def functions(self, places: Float64[Array, "B p"], codes: Int64[Array, " B"]) -> Float64[Array, "B M"]:
+        """Return functions of rows of the fit, not centred."""
+        raise NotImplementedError
+
     def at(
         self,
         places: Float64[Array, "B p"],
         codes: Int64[Array, " B"],
         lengths: Float64[Array, " R"],
         sharing: Float64[Array, " G"],
-    ) -> tuple[Float64[Array, "B M"], Float64[Array, " B"]]:
-        """Return functions at any places, not centred, and the variance of the course beside them.
+        centre: Float64[Array, " M"],
+    ) -> tuple[Float64[Array, "B M"], Float64[Array, " B"], Float64[Array, " B"]]:
+        """Return functions at any places, centred, and the variance of the course beside them, T not scaled.
 
-        Of a course of variance 1.
+        And, apart from these, the variance of parts of which a row does not tell.
         """
         raise NotImplementedError
 
     def inside(self, places: Float64[Array, "B p"]) -> Any:
         """Return which places, (B,), the functions reach."""
         raise NotImplementedError
+
+    def variance(self, lengths: Float64[Array, " R"]) -> float:
+        """Return the variance of a course at a row of which nothing is known, T not scaled."""
+        return 1.0
+
+    def is_noise(self, lengths: Float64[Array, "K R"]) -> Bool[Array, " K"]:
+        """Return which courses differ between neighbours as between any rows."""
+        return np.zeros(len(lengths), bool)
+
+    def shares(
+        self,
+        lengths: Float64[Array, " R"],
+        sharing: Float64[Array, " G"],
+        second: Float64[Array, "M M"],
+    ) -> Float64[Array, " parts"]:
+        """Return the share of each part in the variance of a course."""
+        return np.ones(1)
 
     def scaled_covariance(
         self,
@@ -148,6 +176,57 @@ class Basis:
         covariance = self.covariance(lengths, sharing)[0]
         return float(((second if covariance.ndim == 2 else np.diag(second)) * covariance).sum())
 
+
+@dataclass(frozen=True)
+class PlacesBasis(Basis):
+    """Functions of places.
+
+    Parameters
+    ----------
+    places : Places
+        Where the samples lie.
+    kernel : str
+        One of `processes.KERNELS`.
+    """
+
+    places: Places
+    kernel: str
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Groups that may have courses of their own; empty: all have one."""
+        return self.places.groups
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the length scales."""
+        return self.places.labels
+
+    @property
+    def part_names(self) -> list[str]:
+        """Names of the parts that a course is a sum of."""
+        return list(self.places.columns) if self.places.levels else ["smooth"]
+
+    @property
+    def width(self) -> int:
+        """Numbers that functions are read from, of each row (p)."""
+        return len(self.places)
+
+    @property
+    def longest(self) -> Float64[Array, " R"]:
+        """Longest length scale of each covariate."""
+        return self.shortest if self.kernel == LEVELS else 2.0 * self.places.spans
+
+    def is_noise(self, lengths: Float64[Array, "K R"]) -> Bool[Array, " K"]:
+        """Return which courses differ between neighbours as between any rows."""
+        near = lengths <= NEIGHBOURS * np.asarray(self.places.nearest)
+        return np.asarray(near.all(axis=1) & (self.kernel != LEVELS))
+
+    @cached_property
+    def owner(self) -> Int64[Array, " p"]:
+        """The covariate that each column belongs to."""
+        return np.asarray(self.places.covariate, np.int64)
+
     def _squares(self, differences: Float64[Array, "... p"]) -> Float64[Array, "R ..."]:
         """Return squared lengths in each covariate."""
         return np.stack(
@@ -156,7 +235,7 @@ class Basis:
 
 
 @dataclass(frozen=True)
-class Points(Basis):
+class Points(PlacesBasis):
     """One coefficient for each distinct place of each group.
 
     Parameters
@@ -213,12 +292,18 @@ class Points(Basis):
         codes: Int64[Array, " B"],
         lengths: Float64[Array, " R"],
         sharing: Float64[Array, " G"],
-    ) -> tuple[Float64[Array, "B M"], Float64[Array, " B"]]:
+        centre: Float64[Array, " M"],
+    ) -> tuple[Float64[Array, "B M"], Float64[Array, " B"], Float64[Array, " B"]]:
         """Return functions at any places, and the variance of the course beside them."""
         value, _, between, _ = self._between(places, codes, lengths, sharing)
         cross = between * value
         functions = np.linalg.solve(self.covariance(lengths, sharing)[0], cross.T).T
-        return functions, np.maximum(1.0 - (functions * cross).sum(axis=1), 0.0)
+        beside = np.maximum(1.0 - (functions * cross).sum(axis=1), 0.0)
+        return functions - centre, beside, np.zeros(len(places))
+
+    def functions(self, places: Float64[Array, "B p"], codes: Int64[Array, " B"]) -> Float64[Array, "B M"]:
+        """Return which place each row has."""
+        return (self.cell(places, codes)[:, None] == np.arange(self.size)).astype(np.float64)
 
     def inside(self, places: Float64[Array, "B p"]) -> Any:
         """Return which places the functions reach: all that are known."""
@@ -241,7 +326,7 @@ class Points(Basis):
 
 
 @dataclass(frozen=True)
-class Cosines(Basis):
+class Cosines(PlacesBasis):
     """Products of cosines on a box about the data, a set for each group.
 
     Parameters
@@ -301,9 +386,10 @@ class Cosines(Basis):
         codes: Int64[Array, " B"],
         lengths: Float64[Array, " R"],
         sharing: Float64[Array, " G"],
-    ) -> tuple[Float64[Array, "B M"], Float64[Array, " B"]]:
+        centre: Float64[Array, " M"],
+    ) -> tuple[Float64[Array, "B M"], Float64[Array, " B"], Float64[Array, " B"]]:
         """Return functions at any places; they are the whole course."""
-        return self.functions(places, codes), np.zeros(len(places))
+        return self.functions(places, codes) - centre, np.zeros(len(places)), np.zeros(len(places))
 
     def inside(self, places: Float64[Array, "B p"]) -> Any:
         """Return which places the functions reach: those in the box."""
@@ -324,7 +410,7 @@ class Cosines(Basis):
         return np.asarray((member[:, :, None] * products[:, None, :]).reshape(len(places), -1))
 
 
-def choose_basis(places: Places, kernel: str, n_functions: int | None) -> Basis:
+def choose_basis(places: Places, kernel: str, n_functions: int | None) -> PlacesBasis:
     """Return the functions for places: of each one where they are few, else cosines.
 
     Parameters
@@ -341,8 +427,6 @@ def choose_basis(places: Places, kernel: str, n_functions: int | None) -> Basis:
     InputError
         For more than the root can take.
     """
-    if places.levels:
-        return Points(places, LEVELS)
     if places.cells and n_functions is None:
         return Points(places, kernel)
     n_groups, columns = max(1, len(places.groups)), len(places)

@@ -21,7 +21,6 @@ from jaxtyping import Bool, Float64, Integer
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.basis import Basis
-from factorflow.models.sparse_gfa.smooth.processes import LEVELS
 from factorflow.trees import replace
 
 __all__ = [
@@ -44,8 +43,6 @@ FIRST_SHARING = 0.9
 STILL = 0.003
 """Largest move of the share of noise of a factor in the last pass: it settles slowly where views say little
 of a factor, long after the bound."""
-NEIGHBOURS = 1.01
-"""Distances of neighbouring places up to which a length scale is at the shortest there may be."""
 
 
 @dataclass(frozen=True)
@@ -247,8 +244,7 @@ def close_rough(basis: Basis, courses: Courses) -> Courses:
     places, and would be shorter yet, go as well: they are noise.
     """
     price = 0.5 * basis.n_parameters * np.log(courses.n_known)
-    nearest = np.asarray(basis.places.nearest)
-    noise = (courses.lengths <= NEIGHBOURS * nearest).all(axis=1) & (basis.kernel != LEVELS)
+    noise = basis.is_noise(courses.lengths)
     return without_courses(courses, courses.is_smooth & (noise | ~(courses.evidence >= price)))
 
 

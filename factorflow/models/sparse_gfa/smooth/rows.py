@@ -23,7 +23,7 @@ from scipy.sparse import csr_array
 
 from factorflow.kernels.linalg import diagonal, n_pairs, pack, unpack
 from factorflow.models.contract import Array, Block, Gather
-from factorflow.models.sparse_gfa.smooth.basis import Basis, Cosines, Points
+from factorflow.models.sparse_gfa.smooth.basis import Basis, Points
 from factorflow.models.sparse_gfa.smooth.courses import Courses, NoiseSums
 from factorflow.models.sparse_gfa.smooth.evidence import Forms
 from factorflow.models.sparse_gfa.smooth.warping import common_clock, moved_basis
@@ -241,7 +241,6 @@ def place_functions(smooth: SmoothSettings, block: Block) -> tuple[Array, Bool[A
     has_place = np.asarray(np.isfinite(places).all(axis=1))
     if isinstance(smooth.basis, Points):
         return smooth.basis.cell(places, codes), has_place
-    assert isinstance(smooth.basis, Cosines)
     functions = smooth.basis.functions(np.where(has_place[:, None], places, 0.0), codes)
     return np.asarray(functions * has_place[:, None]), has_place
 
@@ -256,22 +255,21 @@ def _functions(
     """Return the functions of rows, centred, 0 where the place is not known; of points the number of each."""
     if isinstance(basis, Points):
         return block.once(("cells",), (), lambda: basis.cell(places, codes))
-    assert isinstance(basis, Cosines)
 
     def make() -> Float64[Array, "B M"]:
         has_place = np.asarray(np.isfinite(places).all(axis=1))
         functions = basis.functions(np.where(has_place[:, None], places, 0.0), codes) - centre
         return np.asarray(functions * has_place[:, None])
 
-    return block.once(("cosines",), (centre,), make)
+    return block.once(("functions",), (centre,), make)
 
 
 def _of_new(
     basis: Basis, places: Float64[Array, "B p"], codes: Int64[Array, " B"], courses: Courses
 ) -> CoursePrior:
     """Return the prior of rows that are not of the fit: N(E f, zeta + Var f)."""
-    mean, variance, reached = courses_at(basis, places, codes, courses)
-    precision = np.where(reached[:, None], 1.0 / (courses.noise + variance), 1.0)
+    mean, variance, beside, reached = courses_at(basis, places, codes, courses)
+    precision = np.where(reached[:, None], 1.0 / (courses.noise + variance + beside), 1.0)
     return CoursePrior(mean, None, precision, reached, np.zeros(len(places), np.int64))
 
 
@@ -281,7 +279,7 @@ def courses_of_rows(
     """Return mean and variance of the courses of rows, NaN where the place is not known or not reached."""
     places, codes = np.asarray(block.columns[PLACES], np.float64), smooth.codes(block)
     if new:
-        mean, variance, has_place = courses_at(smooth.basis, places, codes, courses)
+        mean, variance, _, has_place = courses_at(smooth.basis, places, codes, courses)
     else:
         prior = course_prior(smooth, block, courses, each=True, new=False)
         assert prior.variance is not None
@@ -291,28 +289,29 @@ def courses_of_rows(
 
 def courses_at(
     basis: Basis, places: Float64[Array, "B p"], codes: Int64[Array, " B"], courses: Courses
-) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"], Bool[Array, " B"]]:
+) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"], Float64[Array, "B K"], Bool[Array, " B"]]:
     """Return mean and variance of the courses at any places, and which places the functions reach.
 
-    Elsewhere, and of groups that are not known, 0 and the prior variance.
+    Elsewhere, and of groups that are not known, 0 and the prior variance. The third is the variance of parts
+    of the courses of which a row does not tell.
     """
-    reached = np.asarray(np.isfinite(places).all(axis=1))
-    reached[reached] = basis.inside(places[reached])
-    reached &= codes >= 0
+    reached = np.asarray(basis.inside(places)) & (codes >= 0)
     shape = len(places), len(courses.noise)
     mean, variance = np.zeros(shape), np.tile(1.0 - courses.noise, (len(places), 1))
-    rows, own = places[reached], codes[reached]
+    beside, rows, own = np.zeros(shape), places[reached], codes[reached]
     if courses.warp is not None:
+        assert isinstance(basis, Points)
         rows = common_clock(basis.places, rows[:, 0], own, courses.warp)[0][:, None]
         basis = moved_basis(basis, courses.warp)
     for k in np.flatnonzero(courses.is_smooth) if len(rows) else ():
-        functions, residual = basis.at(rows, own, courses.lengths[k], courses.sharing[k])
-        unit = basis.unit(courses.lengths[k], courses.sharing[k], courses.second)
-        functions = functions - courses.centre
+        parameters = courses.lengths[k], courses.sharing[k]
+        functions, residual, unknown = basis.at(rows, own, *parameters, courses.centre)
+        scale = (1.0 - courses.noise[k]) / basis.unit(*parameters, courses.second)
         mean[reached, k] = functions @ courses.mean[k]
         explained = ((functions @ courses.covariance[k]) * functions).sum(axis=1)
-        variance[reached, k] = explained + (1.0 - courses.noise[k]) / unit * residual
-    return mean, variance, reached
+        variance[reached, k] = explained + scale * residual
+        beside[reached, k] = scale * unknown
+    return mean, variance, beside, reached
 
 
 def spread_scores(prior: CoursePrior, covariance: Float64[Array, "#B V"]) -> Float64[Array, "#B V"]:

@@ -60,6 +60,8 @@ class PlacesSums:
 
     Parameters
     ----------
+    number : float
+        Number of them.
     functions, products : array
         Of functions, and their products packed; of `Points` the rows of each place, and nothing.
     scores, totals : array
@@ -70,6 +72,7 @@ class PlacesSums:
         Of residuals.
     """
 
+    number: float
     functions: Float64[np.ndarray, " M"]
     products: Float64[np.ndarray, " P"]
     scores: Float64[np.ndarray, "M SK"]
@@ -112,14 +115,15 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
             products = pack(functions.T @ functions)
         extended = np.concatenate([expected_scores(rows.local)[0], rows.design], axis=1)
         weak = weak_sums(settings, block, prepared.globals_, extended, signs)
-        sums = PlacesSums(total, products, scores, signed.sum(axis=0), pack(mean.T @ mean), weak)
+        number = float(has_place.sum())
+        sums = PlacesSums(number, total, products, scores, signed.sum(axis=0), pack(mean.T @ mean), weak)
         return (rows.local if settings.stateful else None), sums
 
     def update(self, globals_: Globals, stats: PlacesSums, step: Step) -> tuple[Globals, Info]:
         """Return the globals with a course for every factor, if scores are smooth."""
         smooth = self.settings.smooth
         assert smooth is not None
-        basis, n_known, k = smooth.basis, float(smooth.basis.places.n_known), globals_.n_factors
+        basis, n_known, k = smooth.basis, stats.number, globals_.n_factors
         centre = stats.functions / n_known
         if isinstance(basis, Points):
             second = np.diag(centre) - np.outer(centre, centre)

@@ -24,7 +24,8 @@ from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.pseudo_data import gaussian_data, low_noise
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.smooth.basis import Cosines
+from factorflow.models.sparse_gfa.smooth.basis import Cosines, PlacesBasis
+from factorflow.models.sparse_gfa.smooth.composite import smooth_part
 from factorflow.models.sparse_gfa.smooth.rows import place_values
 from factorflow.models.sparse_gfa.start.added_factor import with_added_factor, with_fresh_pairs
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
@@ -57,10 +58,9 @@ class WeakSums:
     features: Mapping[str, Float64[np.ndarray, "SM D"]]
 
 
-def few_functions(settings: Settings) -> Cosines:
+def few_functions(part: PlacesBasis) -> Cosines:
     """Return the functions that weak factors are looked for among, the same in all groups."""
-    assert settings.smooth is not None
-    places = replace(settings.smooth.basis.places, groups=(), cells=())
+    places = replace(part.places, groups=(), cells=())
     columns = len(places)
     return Cosines(places, "rbf", (FEW.get(columns, 4),) * columns, 1.5 if columns == 1 else 1.3)
 
@@ -83,9 +83,13 @@ def weak_sums(
     signs : array
         Of each draw; ones first.
     """
-    basis = few_functions(settings)
+    assert settings.smooth is not None
+    part = smooth_part(settings.smooth.basis)
+    if part is None:
+        return WeakSums(np.zeros(0), np.zeros(0), {})
     places, has_place = place_values(block)
-    functions = basis.functions(places, np.zeros(block.n_rows, np.int64)) * has_place[:, None]
+    functions = few_functions(part[0]).functions(places[:, part[1]], np.zeros(block.n_rows, np.int64))
+    functions = functions * has_place[:, None]
     signed = (signs[:, : 1 + WEAK_SIGNS, None] * functions[:, None, :]).reshape(block.n_rows, -1)
     features = {
         name: signed.T @ _residuals(settings, block, globals_, name, extended) for name in _views(settings)
@@ -94,10 +98,10 @@ def weak_sums(
 
 
 def _views(settings: Settings) -> list[str]:
-    """Return the views that are looked at: none where places are levels, whose functions are as many."""
+    """Return the views that are looked at: none where scores are functions of levels and covariates alone."""
     assert settings.smooth is not None
-    without_groups = not settings.smooth.basis.places.levels
-    return [view.name for view in settings.views if view.is_gaussian and without_groups]
+    is_smooth = smooth_part(settings.smooth.basis) is not None
+    return [view.name for view in settings.views if view.is_gaussian and is_smooth]
 
 
 def _residuals(

@@ -1,0 +1,211 @@
+"""Predictions of samples that are not there: known by covariates, times and groups alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.covariates import Covariates
+from factorflow.data.covariates import labels_of, numbers_of
+from factorflow.errors import InputError
+from factorflow.places import Places
+from factorflow.posterior.predictive import interval as ends_of
+from factorflow.shape import Block
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from factorflow.posterior.stored_posterior import StoredPosterior
+
+__all__ = ["predict_from_scores", "predict_new"]
+
+
+def predict_new(
+    posterior: StoredPosterior, view: str, new_obs: Any, share: float | None, size_factor: float
+) -> xr.Dataset:
+    """Return predictions of samples of which only metadata are known (`Posterior.predict`)."""
+    if posterior.kind != "variational":
+        raise InputError("new_obs", "with draws", "a variational fit", "Fit with {n_draws}.", n_draws=0)
+    family = posterior.run["config"].get("model")
+    if family != "sparse_gfa":
+        raise InputError("new_obs", f"model {family}", "a fit of SparseGFA", "Project new samples first.")
+    if not isinstance(size_factor, int | float) or not np.isfinite(size_factor) or size_factor <= 0.0:
+        raise InputError("size_factor", size_factor, "a number above 0", "For example 1.0.")
+    if share is not None and not 0.0 < share < 1.0:
+        raise InputError("interval", share, "a share between 0 and 1", "For example 0.9.")
+    frame = _frame_of(new_obs)
+    _check_columns(posterior, frame)
+    mean, variance = _scores_of(posterior, frame)
+    covariates = posterior.meta.covariates
+    design = None if covariates is None else _coded(covariates, frame)
+    predicted = predict_from_scores(posterior, view, mean, variance, share, design, float(size_factor))
+    return predicted.assign_coords(obs=frame.index.astype(str).to_numpy(object))
+
+
+def _frame_of(new_obs: Any) -> pd.DataFrame:
+    """Return a table of samples: of a frame, a mapping of columns, or a file."""
+    import pandas as pd
+
+    if isinstance(new_obs, str | os.PathLike):
+        from pathlib import Path
+
+        from factorflow.data.ingest.metadata import read_metadata
+
+        frame: pd.DataFrame = read_metadata(Path(new_obs), "new_obs")
+    elif isinstance(new_obs, pd.DataFrame):
+        frame = new_obs
+    elif isinstance(new_obs, Mapping) and new_obs:
+        scalars = all(np.ndim(value) == 0 for value in new_obs.values())
+        frame = pd.DataFrame(dict(new_obs), index=[0] if scalars else None)
+    else:
+        remedy = "A row for each sample, a column for each covariate."
+        raise InputError(
+            "new_obs", type(new_obs).__name__, "a frame, a mapping or the path of a table", remedy
+        )
+    if not len(frame):
+        raise InputError("new_obs", "no rows", "at least one sample", "Add a row.")
+    return frame
+
+
+def _check_columns(posterior: StoredPosterior, frame: pd.DataFrame) -> None:
+    """Refuse a table without a column that the features need, or with none of the model's."""
+    meta = posterior.meta
+    of_features = [] if meta.covariates is None else [column.name for column in meta.covariates.columns]
+    of_scores = [name for one in meta.score_inputs for name in _names_of(one)]
+    if meta.places is not None and meta.places.groups:
+        of_scores.append("group")
+    available = list(dict.fromkeys([*of_features, *of_scores]))
+    if not available:
+        expected = "a model with covariates, of features or scores, or with smooth scores"
+        raise InputError("new_obs", "a table", expected, "Fit with {covariates}.", covariates=["age"])
+    lacking = [name for name in of_features if name not in frame]
+    if lacking or not any(name in frame for name in available):
+        expected = f"columns {', '.join(of_features or available)}"
+        remedy = "Add it; leave cells empty where it is not known."
+        raise InputError("new_obs", f"no column {(lacking or available)[0]}", expected, remedy)
+
+
+def _names_of(one: Places | Covariates) -> list[str]:
+    if isinstance(one, Places):
+        return list(one.columns)
+    return [column.name for column in one.columns]
+
+
+def _coded(covariates: Covariates, frame: pd.DataFrame) -> NDArray[np.float64]:
+    """Return covariates as they are coded, NaN of terms of which a column is not there."""
+    lacking = {column.name for column in covariates.columns if column.name not in frame}
+    columns = {
+        column.name: np.full(len(frame), "" if column.levels else np.nan)
+        if column.name in lacking
+        else labels_of(frame[column.name])
+        if column.levels
+        else numbers_of(column.name, frame[column.name])
+        for column in covariates.columns
+    }
+    coded = covariates.encode(columns)
+    unknown = [number for number, term in enumerate(covariates.terms) if lacking & set(term.columns)]
+    coded[:, np.isin(covariates.groups, unknown)] = np.nan
+    return coded
+
+
+def _scores_of(
+    posterior: StoredPosterior, frame: pd.DataFrame
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and variance of the scores, (n, K), by what the table says."""
+    meta, n_factors = posterior.meta, len(posterior.factors)
+    if not meta.score_inputs:
+        scores = posterior.run["config"].get("scores", "auto")
+        if scores == "spike" or (scores != "normal" and meta.groups):
+            expected = "scores of which the prior is N(0, 1), or that have covariates"
+            remedy = "Fit with {scores}."
+            raise InputError("new_obs", f"scores={scores!r}", expected, remedy, scores="normal")
+        return np.zeros((len(frame), n_factors)), np.ones((len(frame), n_factors))
+    parts = []
+    for one in meta.score_inputs:
+        if isinstance(one, Covariates):
+            parts.append(_coded(one, frame))
+        elif any(name not in frame for name in one.columns):
+            parts.append(np.full((len(frame), len(one)), np.nan))
+        elif one.levels:
+            number = {level: float(i) for i, level in enumerate(one.levels)}
+            labels = labels_of(frame[one.columns[0]])
+            parts.append(np.array([[number.get(label, np.nan)] for label in labels.tolist()]))
+        else:
+            parts.append(np.column_stack([numbers_of(name, frame[name]) for name in one.columns]))
+    record = {v.name: posterior.variable(v.name).values for v in posterior.model.table if not v.rows}
+    mean, variance, noise = posterior.model.interpolate(
+        record, np.hstack(parts), _group_codes(posterior, frame)
+    )
+    return mean, variance + noise
+
+
+def _group_codes(posterior: StoredPosterior, frame: pd.DataFrame) -> NDArray[np.int64]:
+    """Return the number of the group of each sample, -1 where it is not known."""
+    places = posterior.meta.places
+    if places is None or not places.groups:
+        return np.zeros(len(frame), np.int64)
+    if "group" not in frame:
+        return np.full(len(frame), -1)
+    number = {name: i for i, name in enumerate(places.groups)}
+    return np.array([number.get(label, -1) for label in labels_of(frame["group"]).tolist()], np.int64)
+
+
+def predict_from_scores(
+    posterior: StoredPosterior,
+    view: str,
+    mean: NDArray[np.float64],
+    variance: NDArray[np.float64],
+    share: float | None,
+    covariates: NDArray[np.float64] | None = None,
+    size_factor: float = 1.0,
+) -> xr.Dataset:
+    """Return the distribution of new observations of a view, given mean and variance of the scores.
+
+    Parameters
+    ----------
+    posterior : StoredPosterior
+        The fit.
+    view : str
+        Name of the view.
+    mean, variance : (n, K) array
+        Of the scores.
+    share : float or None
+        Of new observations that ``lower`` and ``upper`` are to hold; None: without these.
+    covariates : (n, P) array or None
+        Of the features, as they are coded; None: at their average.
+    size_factor : float
+        Of the counts of a sample.
+
+    Returns
+    -------
+    Dataset
+        ``mean``, ``sd``, ``lower``, ``upper``, (obs, feature_<view>).
+    """
+    import xarray as xr
+
+    n_rows, model = len(mean), posterior.model
+    record = {v.name: posterior.variable(v.name).values for v in model.table if not v.rows}
+    rows: dict[str, Any] = {"scores": mean, "scores_variance": variance}
+    if posterior.has("covariates"):
+        average = np.zeros((n_rows, posterior.array("covariates").shape[-1]))
+        rows["covariates"] = average if covariates is None else covariates
+    if posterior.has("size_factors"):
+        rows["size_factors"] = np.full((n_rows, posterior.array("size_factors").shape[-1]), size_factor)
+    block = Block(0, 0, n_rows, 1, {})
+    values = dict(zip(("mean", "sd"), model.predict(block, rows, record, view), strict=True))
+    if share is not None:
+        predictive = model.predictive(block, rows, record, view)
+        if predictive is not None:
+            ends = predictive.interval(share)
+        else:
+            degrees = model.degrees_of_freedom(block, rows, record, view)
+            ends = ends_of(model.likelihood(view), share, values["mean"], values["sd"], degrees)
+        values |= dict(zip(("lower", "upper"), ends, strict=True))
+    dims = ("obs", f"feature_{view}")
+    labels = {dims[1]: posterior.features(view)}
+    return xr.Dataset({key: (dims, np.asarray(value)) for key, value in values.items()}, labels)
