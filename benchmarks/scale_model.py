@@ -1,0 +1,140 @@
+"""Seconds of an iteration by the number of workers: a model, beside what `scale.py` measured; predictions.
+
+    python benchmarks/scale.py --workers 1 2 4 8 16 --seconds 0.1 --json benchmarks/results/scale.json
+    python benchmarks/scale_model.py              # prints the tables of docs/scale.md
+
+An iteration is a chain without overlap: the state goes out, the longest group computes, neighbours merge in
+steps, the root merges what is left and updates, and client and scheduler do their part for every worker.
+Which merges there are, and of how many nodes, is asked of the engine. Seconds of client and scheduler for
+each worker come from the runs that the model is compared with; the rest of it does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from factorflow.engine.executors.assignment import cut_aligned
+from factorflow.engine.tree import merge_steps, n_nodes
+
+RESULTS = Path(__file__).parent / "results" / "scale.json"
+
+LATENCY = 1e-3
+"""Seconds of a message between two tasks: to the scheduler, to the next worker, the transfer's beginning."""
+
+ADDED_BYTES = 2e9
+"""Bytes of statistics that one core adds up in a second."""
+
+NETWORKS = {"10 GbE": 1.1e9, "100 GbE": 1.1e10, "loopback": 1e9}
+"""Bytes a second of one worker."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What an iteration of a model does.
+
+    Parameters
+    ----------
+    seconds : float
+        Of all blocks, by one core.
+    blocks : int
+        Blocks.
+    statistics, state : float
+        Bytes of a set of statistics (a node of the merge tree), and of what every worker gets.
+    update : float
+        Seconds of the update at the root.
+    origin : str
+        Where the seconds come from.
+    """
+
+    seconds: float
+    blocks: int
+    statistics: float
+    state: float
+    update: float = 0.0
+    origin: str = ""
+
+
+WORKLOADS = {
+    "Gaussian, 1e6 x 5000, K = 20": Workload(
+        17.5, 1000, 1.0e6, 1.6e6, 0.02, "35 ms a pass of 5000 x 2000 entries: 3.5 ns an entry"
+    ),
+    "counts, 1e6 x 20 000, K = 20": Workload(
+        500.0, 1000, 3.7e7, 6.4e6, 0.1, "62 ms a pass of 5000 x 500 entries with a bound: 25 ns an entry"
+    ),
+    "genotypes, 488 000 x 147 000, K = 20": Workload(
+        570.0, 976, 2.7e8, 4.7e7, 0.7, "79 ms a pass of 5000 x 2000 entries, a tenth missing: 7.9 ns an entry"
+    ),
+    "probit, 1e7 x 100, K = 20": Workload(
+        70.0, 1000, 2.1e5, 2.0e4, 0.02, "35 s a sweep by two workers, reading the store included"
+    ),
+    "table, 1e8 rows, 1e5 levels, K = 20": Workload(
+        100.0, 1000, 3.2e7, 3.2e7, 0.05, "assumed: 1 microsecond a row"
+    ),
+}
+
+
+def predict(load: Workload, workers: int, network: str, scheduler: float) -> dict[str, float]:
+    """Return seconds of the parts of an iteration; `scheduler`: of client and scheduler for each worker."""
+    groups, speed = cut_aligned(load.blocks, workers), NETWORKS[network]
+    node = load.statistics / speed + load.statistics / ADDED_BYTES
+    runs, merging = list(groups), 0.0
+    for step in merge_steps(groups):
+        most = max(sum(n_nodes(runs[i]) for i in merge.run) for merge in step)
+        merging += LATENCY + most * node
+        runs = [range(runs[merge.run[0]].start, runs[merge.run[-1]].stop) for merge in step]
+    root = LATENCY + sum(map(n_nodes, runs)) * node if workers > 1 else 0.0
+    return {
+        "compute": max(map(len, groups)) * load.seconds / load.blocks,
+        "merging": merging + root,
+        "update": load.update,
+        "state": (min(workers, len(groups)) - 1) * load.state / speed,
+        "scheduler": workers * scheduler,
+    }
+
+
+def seconds_a_worker(measured: dict[str, Any], numbers: list[int]) -> float:
+    """Return seconds of client and scheduler a worker and iteration, by least squares over the runs.
+
+    Beside a part that grows with the time that passes: heartbeats, the dashboard.
+    """
+    runs = [measured[str(n)] for n in numbers]
+    causes = [[n, run["ms_an_iteration"]] for n, run in zip(numbers, runs, strict=True)]
+    used = [run["cpu_ms_of_client_and_scheduler"] for run in runs]
+    return max(float(np.linalg.lstsq(np.array(causes), np.array(used), rcond=None)[0][0]), 0.0) / 1e3
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, default=RESULTS, help="what scale.py wrote")
+    measured = json.loads(parser.parse_args().json.read_text())
+    numbers = sorted(int(name) for name in measured if name.isdigit())
+    scheduler = seconds_a_worker(measured, numbers)
+    print(f"client and scheduler: {1e3 * scheduler:.1f} ms of CPU a worker and iteration")
+    set_bytes = measured["set_mib"] * 2**20
+    slept = Workload(measured["blocks"] * measured["seconds_a_block"], measured["blocks"], set_bytes, 16e3)
+    print("\n| workers | predicted (ms) | measured (ms) | ratio |\n|---|---|---|---|")
+    for n in numbers:
+        seconds = sum(predict(slept, n, "loopback", scheduler).values())
+        found = measured[str(n)]["ms_an_iteration"] / 1e3
+        print(f"| {n} | {1e3 * seconds:.0f} | {1e3 * found:.0f} | {seconds / found:.2f} |")
+    print("\n| workload | network | s, one worker | 10 workers | 100 | 1000 | what is longest at 1000 |")
+    print("|---|---|---|---|---|---|---|")
+    for name, load in WORKLOADS.items():
+        alone = load.seconds + load.update
+        for network in ("10 GbE", "100 GbE"):
+            parts = {n: predict(load, n, network, scheduler) for n in (10, 100, 1000)}
+            shares = [f"{alone / n / sum(parts[n].values()):.0%}" for n in parts]
+            longest = max(parts[1000], key=lambda part: parts[1000][part])
+            spent = f"{longest}, {parts[1000][longest]:.2f} of {sum(parts[1000].values()):.2f} s"
+            print(f"| {name} | {network} | {alone:.1f} | {' | '.join(shares)} | {spent} |")
+
+
+if __name__ == "__main__":
+    main()
