@@ -138,7 +138,7 @@ def model_meta(
         _with_group(dataset, config.given_columns) if config.has_group_intercepts else config.given_columns
     )
     if columns is not None:
-        covariates = _covariates(dataset, columns, "covariates", before("covariates"))
+        covariates = _covariates(dataset, columns, config.columns_option, before("covariates"))
         meta = replace(meta, covariates=covariates)
     if config.smooth_columns is not None:
         of_places, by_group = config.smooth_columns

@@ -40,6 +40,9 @@ class ModelConfig(Options):
                 lines += [f"    {option['description']}".rstrip()]
             cls.__doc__ = (cls.__doc__ or "").rstrip() + "\n".join([*lines, ""])
 
+    columns_option: ClassVar[str] = "covariates"
+    """Option, or options, that name `given_columns`: for errors."""
+
     @property
     def given_columns(self) -> str | Sequence[str] | None:
         """Columns of the sample metadata that the model is given (`Meta.covariates`); None: none."""

@@ -211,6 +211,7 @@ class PoissonFactors(ModelConfig):
 
     model: Literal["poisson_factors"] = "poisson_factors"
     sparse_rows: ClassVar[bool] = True
+    columns_option: ClassVar[str] = "batch, size_factors"
     n_factors: int = Field(default=10, ge=1, description="Programs (K); those without counts are left out.")
     size_factors: str | dict[str, str] = Field(
         default="total",

@@ -17,7 +17,7 @@ from jaxtyping import Float64, Int64
 from factorflow.models.contract import Array, Block, Step, Variable
 from factorflow.models.poisson_factors.cells import own_scores, read_cells
 from factorflow.models.poisson_factors.settings import Settings, ViewSettings
-from factorflow.models.poisson_factors.state import Gamma, Globals, Local, Programs
+from factorflow.models.poisson_factors.state import Data, Gamma, Globals, Local, Programs
 
 __all__ = ["Rows", "describe_rows", "predict", "program_order", "variables"]
 
@@ -79,6 +79,8 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
             Variable(f"loadings_{name}", dims, f"{what}, mean", mean, positive=True),
             Variable(f"loadings_variance_{name}", dims, f"{what}, variance", spread),
         ]
+        doc = "root of the mean count, about its standard deviation: loadings of features compare by it"
+        out.append(Variable(f"scale_{name}", dims[:1], doc, partial(_scale, view)))
         if settings.batch is not None:
             dims, doc = ("batch", dims[0]), "gamma_bd: what batch b multiplies the rate of the feature by"
             mean, spread = (partial(_batch, view, moment) for moment in ("mean", "variance"))
@@ -121,6 +123,15 @@ def _loadings(settings: Settings, view: ViewSettings, g: Globals) -> Array:
 def _spread(settings: Settings, view: ViewSettings, g: Globals) -> Array:
     found = _joined(view, g, lambda p: p.loadings[view.name].variance)
     return (found / _units(g.best) ** 2)[:, program_order(settings, g.best)]
+
+
+def _scale(view: ViewSettings, g: Globals) -> Array:
+    def root(data: Data) -> Array:
+        return np.sqrt((data.counts[view.name].sum(axis=0) + 0.5) / (data.n_observed[view.name] + 1.0))
+
+    assert g.data is not None
+    others = None if view.chosen is None or g.other_data is None else root(g.other_data)
+    return view.joined(root(g.data), others)
 
 
 def _batch(view: ViewSettings, what: str, g: Globals) -> Array:

@@ -72,6 +72,8 @@ def test_results_are_told_in_units_of_their_own(dataset: Any, posterior: Any) ->
     sizes = posterior.size_factors("rna").values
     totals = dataset.values("rna").sum(axis=1)
     np.testing.assert_allclose(sizes, totals / totals.mean(), rtol=1e-5)
+    mean = np.nanmean(dataset.values("rna"), axis=0)
+    np.testing.assert_allclose(posterior.variable("scale_rna").values, np.sqrt(mean), atol=0.03)
     top = posterior.top_features("rna", "Factor2", 5)
     assert list(top.columns[:1]) == ["loading"]
     assert posterior.variance_explained().sizes["view"] == 2
@@ -174,6 +176,8 @@ def test_a_column_of_size_factors(tmp_path: Path) -> None:
     np.testing.assert_allclose(fitted.size_factors("x").values, sizes, rtol=1e-9)
     with pytest.raises(InputError, match="size_factors = kind: expected a column of numbers"):
         factorflow.fit(dataset, PoissonFactors(size_factors="kind", **short), progress=False)
+    with pytest.raises(InputError, match="batch, size_factors = totl: expected columns"):
+        factorflow.fit(dataset, PoissonFactors(size_factors="totl", **short), progress=False)
     with pytest.raises(InputError, match="size_factors = y: expected views x"):
         factorflow.fit(dataset, PoissonFactors(size_factors={"y": "none"}, **short), progress=False)
 
