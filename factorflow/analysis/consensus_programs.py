@@ -47,11 +47,13 @@ def consensus(posteriors: Sequence[StoredPosterior], threshold: float = THRESHOL
             np.array_equal(posterior.features(view), first.features(view)) for view in views
         )
         if not same or len(posterior.factors) != k or not views:
-            found = (
+            difference = (
                 f"fit {number + 1} of {len(posterior.factors)} programs of {', '.join(views) or 'no view'}"
             )
             expected = f"{k} programs of the same features as fit 1"
-            raise InputError("posteriors", found, expected, "Leave it out, or set {drop} to 0.", drop=0.0)
+            raise InputError(
+                "posteriors", difference, expected, "Leave it out, or set {drop} to 0.", drop=0.0
+            )
         loadings = {view: posterior.loadings(view).values for view in views}
         if min(values.min() for values in loadings.values()) < 0.0:
             expected = "loadings >= 0: a consensus is of programs"

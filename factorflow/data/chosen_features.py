@@ -23,7 +23,7 @@ N_VARIABLE = 2000
 
 
 def choose_features(
-    dataset: Dataset, given: Mapping[str, str | Sequence[str]], batch: str | None = None
+    dataset: Dataset, choice: Mapping[str, str | Sequence[str]], batch: str | None = None
 ) -> dict[str, tuple[int, ...]]:
     """Return positions of features by view.
 
@@ -31,7 +31,7 @@ def choose_features(
     ----------
     dataset : Dataset
         With the views.
-    given : mapping of str to sequence of str, or "highly_variable"
+    choice : mapping of str to sequence of str, or "highly_variable"
         Names of features by view; "highly_variable": those that are marked so, else the 2000 whose counts
         vary most beyond Poisson counts, within batches.
     batch : str, optional
@@ -42,8 +42,8 @@ def choose_features(
     InputError
         When there is no such view or feature, or none is left.
     """
-    found = {}
-    for view, names in given.items():
+    positions = {}
+    for view, names in choice.items():
         features = dataset.features(view)
         if isinstance(names, str):
             if names != HIGHLY_VARIABLE:
@@ -51,20 +51,20 @@ def choose_features(
                 raise InputError("features", f"{names} of view {view}", expected, "Correct it.")
             places = _variable(dataset, view, batch)
         else:
-            known = {str(name): place for place, name in enumerate(features)}
-            if unknown := [name for name in names if str(name) not in known]:
-                near = get_close_matches(str(unknown[0]), list(known), n=1)
+            place_of = {str(name): place for place, name in enumerate(features)}
+            if unknown := [name for name in names if str(name) not in place_of]:
+                near = get_close_matches(str(unknown[0]), list(place_of), n=1)
                 remedy = f"Did you mean {near[0]}?" if near else "Correct the names."
                 expected = f"features of view {view}, such as {features[0]}"
                 raise InputError("features", unknown[0], expected, remedy)
-            places = np.unique([known[str(name)] for name in names]).astype(int)
+            places = np.unique([place_of[str(name)] for name in names]).astype(int)
         if not places.size:
             raise InputError(
                 "features", f"none of view {view}", "some of its features", "Leave it out for all."
             )
         if places.size < len(features):
-            found[view] = tuple(places.tolist())
-    return found
+            positions[view] = tuple(places.tolist())
+    return positions
 
 
 def _variable(dataset: Dataset, view: str, batch: str | None) -> np.ndarray:

@@ -75,17 +75,17 @@ def find_consensus(
     distance = np.sort(between, axis=1)[:, 1 : n_nearest + 1].mean(axis=1)
     kept = np.flatnonzero(distance <= threshold)
     labels = np.full(len(flat), -1)
-    found, stability = np.zeros((0, n_features)), np.zeros(0)
+    consensus, stability = np.zeros((0, n_features)), np.zeros(0)
     if kept.size:
         groups = _cluster(unit[kept], min(n_groups, kept.size))
         order = np.argsort(-np.bincount(groups), kind="stable")
         groups = np.argsort(order)[groups]
         labels[kept] = groups
         medians = np.stack([np.median(flat[kept[groups == g]], axis=0) for g in range(len(order))])
-        found = medians / np.maximum(medians.sum(axis=1, keepdims=True), 1e-300)
+        consensus = medians / np.maximum(medians.sum(axis=1, keepdims=True), 1e-300)
         stability = _silhouettes(between[np.ix_(kept, kept)], groups)
     shape = n_starts, n_programs
-    return Consensus(found, stability, labels.reshape(shape), distance.reshape(shape))
+    return Consensus(consensus, stability, labels.reshape(shape), distance.reshape(shape))
 
 
 def _cluster(points: Float64[np.ndarray, "N D"], n_groups: int) -> Int64[np.ndarray, " N"]:
@@ -151,9 +151,11 @@ def _silhouettes(
     others = sums / sizes
     others[rows, groups] = np.inf
     outside = others.min(axis=1)
-    known = (sizes[groups] > 1) & np.isfinite(outside)
-    width = np.maximum(inside, np.where(known, outside, 0.0))
+    has_others = (sizes[groups] > 1) & np.isfinite(outside)
+    width = np.maximum(inside, np.where(has_others, outside, 0.0))
     silhouette = np.where(
-        known & (width > 0), (np.where(known, outside, 0.0) - inside) / np.maximum(width, 1e-300), 0.0
+        has_others & (width > 0),
+        (np.where(has_others, outside, 0.0) - inside) / np.maximum(width, 1e-300),
+        0.0,
     )
     return np.asarray((silhouette @ member) / sizes)

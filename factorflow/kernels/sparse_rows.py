@@ -167,15 +167,15 @@ class SparseRows:
         """
         place = np.full(self.n_features, -1, np.int64)
         place[theirs] = ours
-        found = self._without(place[self.columns] >= 0)
-        columns, rows = place[found.columns], found._row_numbers
+        kept_rows = self._without(place[self.columns] >= 0)
+        columns, rows = place[kept_rows.columns], kept_rows._row_numbers
         order = np.argsort(rows * n_features + columns, kind="stable")
         kept = place[self.missing_columns] >= 0
         patterns, codes = self._reindexed_patterns(ours, theirs, n_features)
         return SparseRows(
-            found.row_nnz,
+            kept_rows.row_nnz,
             columns[order].astype(column_type(n_features)),
-            found.entries[order],
+            kept_rows.entries[order],
             n_features,
             codes,
             patterns,
@@ -246,8 +246,8 @@ class SparseRows:
         columns = (where % values.shape[1]).astype(column_type(values.shape[1]))
         if missing is not None:
             row_nnz[missing.all(axis=1)] = ABSENT
-        found = cls(row_nnz, columns, values.reshape(-1)[where], values.shape[1])
+        listing = cls(row_nnz, columns, values.reshape(-1)[where], values.shape[1])
         if missing is None or not listed:
-            return found
-        rows, features = np.nonzero(missing & ~found.absent[:, None])
-        return found._with_missing(rows.astype(np.int32), features.astype(np.int32))
+            return listing
+        rows, features = np.nonzero(missing & ~listing.absent[:, None])
+        return listing._with_missing(rows.astype(np.int32), features.astype(np.int32))

@@ -70,16 +70,16 @@ def log_size_factors(
     y, seen = _entries(method, values)
     if method == "total":
         return _ratio(y.sum(axis=1), seen @ average)
-    found = np.zeros(len(y))
-    known = seen.any(axis=1)
-    found[known] = np.nanmedian(np.where(seen > 0.0, y - average, np.nan)[known], axis=1)
-    return found
+    logs = np.zeros(len(y))
+    is_observed = seen.any(axis=1)
+    logs[is_observed] = np.nanmedian(np.where(seen > 0.0, y - average, np.nan)[is_observed], axis=1)
+    return logs
 
 
 def _ratio(total: Float64[Array, " B"], expected: Float64[Array, " B"]) -> Float64[Array, " B"]:
-    found, known = np.zeros(len(total)), expected > 0.0
-    found[known] = np.log(np.maximum(total[known], 0.5) / expected[known])
-    return found
+    logs, is_observed = np.zeros(len(total)), expected > 0.0
+    logs[is_observed] = np.log(np.maximum(total[is_observed], 0.5) / expected[is_observed])
+    return logs
 
 
 def _tiles(values: SparseRows) -> range:

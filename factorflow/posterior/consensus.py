@@ -51,21 +51,21 @@ def consensus_dataset(
     if not 0.0 < threshold <= 2.0:
         raise InputError("threshold", threshold, "a distance above 0 and up to 2", "For example 0.5.")
     joined = np.concatenate([programs[view] for view in programs], axis=2)
-    found = find_consensus(joined, joined.shape[1], threshold)
+    agreement = find_consensus(joined, joined.shape[1], threshold)
     edges = np.cumsum([0, *(array.shape[2] for array in programs.values())])
     names = [f"Factor{k + 1}" for k in range(joined.shape[1])]
     result: dict[str, Any] = {
-        f"loadings_{view}": (("consensus_factor", f"feature_{view}"), found.programs[:, a:b])
+        f"loadings_{view}": (("consensus_factor", f"feature_{view}"), agreement.programs[:, a:b])
         for view, a, b in zip(programs, edges, edges[1:], strict=False)
     }
-    result["stability"] = (("consensus_factor",), found.stability)
-    result["label"] = (("start", "factor"), found.labels + 1)
-    result["distance"] = (("start", "factor"), found.distance)
+    result["stability"] = (("consensus_factor",), agreement.stability)
+    result["label"] = (("start", "factor"), agreement.labels + 1)
+    result["distance"] = (("start", "factor"), agreement.distance)
     coords = {
-        "consensus_factor": [f"Consensus{k + 1}" for k in range(len(found.programs))],
+        "consensus_factor": [f"Consensus{k + 1}" for k in range(len(agreement.programs))],
         "start": list(starts),
         "factor": names,
         **{f"feature_{view}": np.asarray(features[view]) for view in programs},
     }
-    shares = {"share_kept": float((found.labels >= 0).mean()), "threshold": float(threshold)}
+    shares = {"share_kept": float((agreement.labels >= 0).mean()), "threshold": float(threshold)}
     return xr.Dataset(result, coords, shares)

@@ -151,8 +151,8 @@ class _Cells:
 
     def rates(self, start: int, stop: int) -> FloatArray:
         """Return usages times sizes."""
-        found = self._drawn(start, stop)
-        return np.asarray(found[:, :-1] * np.exp(found[:, -1:]))
+        drawn = self._drawn(start, stop)
+        return np.asarray(drawn[:, :-1] * np.exp(drawn[:, -1:]))
 
     def batch(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the batch of each cell."""

@@ -97,7 +97,7 @@ class ProgramSweep(Sweep[Globals, Local, Stats]):
 
     def send(self, globals_: Globals) -> Globals:
         """Return the globals without the programs that starts found before."""
-        return replace(globals_, tried={})
+        return replace(globals_, start_loadings={})
 
     def prepare(self, globals_: Globals) -> Prepared:
         """Return the tables that all blocks read."""
@@ -163,8 +163,8 @@ class PoissonFactorsModel(Model[Globals, Local]):
         if s.n_starts > 1:
             stages.append(Stage("starts", learn, self.start_iter))
         if self.consensus:
-            agreed = partial(start_from_consensus, s, n)
-            stages.append(Stage("consensus", settle, CONSENSUS_SETTLING, tol=self.tol, enter=agreed))
+            enter = partial(start_from_consensus, s, n)
+            stages.append(Stage("consensus", settle, CONSENSUS_SETTLING, tol=self.tol, enter=enter))
         stages.append(Stage("programs", learn, self.max_iter, tol=self.tol, enter=choose))
         if s.others().views:
             others, begin = (OtherSweep(s),), partial(start_others, s, n)
@@ -248,9 +248,9 @@ class PoissonFactors(ModelConfig):
     @property
     def given_columns(self) -> list[str] | None:
         """Columns of the sample metadata that the model is given."""
-        given = [self.size_factors] if isinstance(self.size_factors, str) else self.size_factors.values()
+        choices = [self.size_factors] if isinstance(self.size_factors, str) else self.size_factors.values()
         columns = [] if self.batch is None else [f"C({self.batch})"]
-        columns += [name for name in dict.fromkeys(given) if name not in METHODS]
+        columns += [name for name in dict.fromkeys(choices) if name not in METHODS]
         return columns or None
 
     @property

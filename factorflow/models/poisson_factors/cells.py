@@ -154,8 +154,8 @@ def own_scores(
     """Return theta of the rows of a block, after the scale step of the last update."""
     if local is None or name not in local:
         return start_scores(settings, name, programs, block, step)
-    found = Gamma(*(np.asarray(part, np.float64) for part in (local[name].shape, local[name].rate)))
-    return found if step.projecting else found.scaled(programs.stretch)
+    theta = Gamma(*(np.asarray(part, np.float64) for part in (local[name].shape, local[name].rate)))
+    return theta if step.projecting else theta.scaled(programs.stretch)
 
 
 def update_cells(
@@ -165,15 +165,15 @@ def update_cells(
     data = prepared.globals_.data
     assert data is not None
     cells, codes = read_cells(settings, block, data), settings.codes(block)
-    found, stats = {}, {}
+    theta, stats = {}, {}
     for name, programs in prepared.globals_.programs.items():
         scores = own_scores(settings, name, programs, block, local, step)
         tables = prepared.tables[name]
-        found[name], sums = _update(settings, programs, tables, cells, codes, scores)
+        theta[name], sums = _update(settings, programs, tables, cells, codes, scores)
         if learn:
-            sums = replace(sums, logs=found[name].logs_and_entropies()[0].sum(axis=0))
+            sums = replace(sums, logs=theta[name].logs_and_entropies()[0].sum(axis=0))
         stats[name] = sums
-    return found, Stats(stats)
+    return theta, Stats(stats)
 
 
 def _update(

@@ -32,18 +32,20 @@ def start_from_consensus(settings: Settings, n_rows: int, globals_: Globals) -> 
     globals_ : Globals
         Of all starts.
     """
-    known = remember(globals_)
-    data = known.data
+    all_starts = remember(globals_)
+    data = all_starts.data
     assert data is not None
-    joined = np.concatenate([np.swapaxes(known.tried[view.name], 1, 2) for view in settings.views], axis=2)
-    found = find_consensus(joined / joined.sum(axis=2, keepdims=True), settings.n_factors)
-    if len(found.programs) < settings.n_factors:
+    joined = np.concatenate(
+        [np.swapaxes(all_starts.start_loadings[view.name], 1, 2) for view in settings.views], axis=2
+    )
+    agreement = find_consensus(joined / joined.sum(axis=2, keepdims=True), settings.n_factors)
+    if len(agreement.programs) < settings.n_factors:
         return choose(globals_)
     level = sum(
         float((data.counts[view.name].sum(axis=0) / np.maximum(data.n_observed[view.name], 1.0)).sum())
         for view in settings.views
     )
-    means = np.maximum(found.programs, LEAST).T * level / settings.n_factors
+    means = np.maximum(agreement.programs, LEAST).T * level / settings.n_factors
     edges = np.cumsum([0, *(view.n_features for view in settings.views)])
     beta = {view.name: means[a:b] for view, a, b in zip(settings.views, edges, edges[1:], strict=False)}
-    return replace(known, programs={CONSENSUS: start_programs(settings, data, n_rows, beta)})
+    return replace(all_starts, programs={CONSENSUS: start_programs(settings, data, n_rows, beta)})

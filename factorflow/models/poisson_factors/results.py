@@ -59,7 +59,7 @@ def _units(programs: Programs) -> Float64[np.ndarray, " K"]:
 def variables(settings: Settings) -> tuple[Variable, ...]:
     """Return the table of variables."""
 
-    def told(find: Callable[[Programs, Array], Array]) -> Callable[[Globals], Array]:
+    def of_best(find: Callable[[Programs, Array], Array]) -> Callable[[Globals], Array]:
         return lambda g: find(g.best, program_order(settings, g.best))
 
     dims, single = ("obs", "factor"), partial(Variable, rows=True, dtype="float32")
@@ -67,8 +67,8 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
     out = [
         single("scores", dims, f"{score}, mean", lambda r: r.scores, positive=True),
         single("scores_variance", dims, f"{score}, variance", lambda r: r.variance),
-        Variable("share", ("view", "factor"), "shares of programs in the counts of views", told(_share)),
-        Variable("prior_shape", ("factor",), "a_k: shape of theta", told(lambda p, k: p.score_shape[k])),
+        Variable("share", ("view", "factor"), "shares of programs in the counts of views", of_best(_share)),
+        Variable("prior_shape", ("factor",), "a_k: shape of theta", of_best(lambda p, k: p.score_shape[k])),
         Variable("loading_shape", (), "c: shape of beta", lambda g: np.float64(g.best.loading_shape)),
     ]
     for view in settings.views:
@@ -89,10 +89,10 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
                 Variable(f"batch_variance_{name}", dims, f"{doc}, variance", spread),
             ]
         if settings.n_starts > 1:
-            doc = "programs that each start found; they sum to 1"
-            found = partial(_tried, settings, view)
+            doc = "programs of each start; they sum to 1"
+            value = partial(_start_loadings, settings, view)
             of_starts = "start", "program", f"feature_{name}"
-            out.append(Variable(f"start_loadings_{name}", of_starts, doc, found, dtype="float32"))
+            out.append(Variable(f"start_loadings_{name}", of_starts, doc, value, dtype="float32"))
     if settings.n_starts > 1:
         doc = "bound that each start reached"
         out.append(Variable("start_objective", ("start",), doc, partial(_objectives, settings)))
@@ -116,13 +116,13 @@ def _joined(view: ViewSettings, g: Globals, find: Callable[[Programs], Array], a
 
 
 def _loadings(settings: Settings, view: ViewSettings, g: Globals) -> Array:
-    found = _joined(view, g, lambda p: p.loadings[view.name].mean)
-    return (found / _units(g.best))[:, program_order(settings, g.best)]
+    loadings = _joined(view, g, lambda p: p.loadings[view.name].mean)
+    return (loadings / _units(g.best))[:, program_order(settings, g.best)]
 
 
 def _spread(settings: Settings, view: ViewSettings, g: Globals) -> Array:
-    found = _joined(view, g, lambda p: p.loadings[view.name].variance)
-    return (found / _units(g.best) ** 2)[:, program_order(settings, g.best)]
+    variance = _joined(view, g, lambda p: p.loadings[view.name].variance)
+    return (variance / _units(g.best) ** 2)[:, program_order(settings, g.best)]
 
 
 def _scale(view: ViewSettings, g: Globals) -> Array:
@@ -138,12 +138,12 @@ def _batch(view: ViewSettings, what: str, g: Globals) -> Array:
     return _joined(view, g, lambda p: getattr(p.batches[view.name], what), 1)
 
 
-def _tried(settings: Settings, view: ViewSettings, g: Globals) -> Array:
-    if not g.tried:  # the run ended before the starts had
+def _start_loadings(settings: Settings, view: ViewSettings, g: Globals) -> Array:
+    if not g.start_loadings:  # the run ended before the starts had
         n_features = view.n_features if view.chosen is None else view.n_all
         return np.full((settings.n_starts, settings.n_factors, n_features), np.nan)
-    total = sum(tried.sum(axis=1) for tried in g.tried.values())
-    return view.joined(np.swapaxes(g.tried[view.name] / np.asarray(total)[:, None], 1, 2), None, 2)
+    total = sum(each.sum(axis=1) for each in g.start_loadings.values())
+    return view.joined(np.swapaxes(g.start_loadings[view.name] / np.asarray(total)[:, None], 1, 2), None, 2)
 
 
 def _objectives(settings: Settings, g: Globals) -> Array:

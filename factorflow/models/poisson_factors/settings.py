@@ -126,8 +126,8 @@ class Settings:
         if self.batch is None:
             return np.zeros(block.n_rows, np.int64)
         one = self._column(block, self.batch)
-        known = one.max(axis=1) > 1.0 - 1e-9
-        return np.where(known, one.argmax(axis=1), len(self.batches))
+        has_batch = one.max(axis=1) > 1.0 - 1e-9
+        return np.where(has_batch, one.argmax(axis=1), len(self.batches))
 
     def sizes(self, block: Block, name: str) -> Float64[np.ndarray, " B"]:
         """Return a column of size factors; the mean of cells without a number above 0."""
@@ -145,6 +145,6 @@ class Settings:
         return np.asarray(np.nan_to_num(values) + np.asarray(self.covariates.terms[place].means))
 
 
-def by_view(given: str | Mapping[str, str], name: str, default: str) -> str:
+def by_view(option: str | Mapping[str, str], name: str, default: str) -> str:
     """Return what an option says of a view."""
-    return given if isinstance(given, str) else given.get(name, default)
+    return option if isinstance(option, str) else option.get(name, default)

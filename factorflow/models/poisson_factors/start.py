@@ -52,8 +52,8 @@ class CountSweep(Sweep[Globals, None, CountStats]):
             rows: SparseRows = block.data[view.name]
             y, d = rows.entries.astype(np.float64), rows.n_features
             place = np.repeat(codes, rows.counts) * d + rows.columns
-            found = np.bincount(place, y, minlength=self.settings.n_codes * d)
-            counts[view.name] = found.reshape(self.settings.n_codes, d)
+            sums = np.bincount(place, y, minlength=self.settings.n_codes * d)
+            counts[view.name] = sums.reshape(self.settings.n_codes, d)
             n_observed[view.name] = rows.n_observed()
             if view.size_factors != "none" and view.size_factors in METHODS:
                 levels[view.name] = level_sums(view.size_factors, rows)
@@ -90,8 +90,8 @@ class CountSweep(Sweep[Globals, None, CountStats]):
             }
             programs[str(i)] = start_programs(s, data, self.n_rows, beta)
         n_observed = float(sum(n.sum() for n in data.n_observed.values()))
-        found = replace(globals_, programs=programs, data=data, other_data=other_data)
-        return found, {"observed": n_observed}
+        after = replace(globals_, programs=programs, data=data, other_data=other_data)
+        return after, {"observed": n_observed}
 
 
 def _take(view: ViewSettings, values: Array) -> Array:
@@ -102,8 +102,8 @@ def _take(view: ViewSettings, values: Array) -> Array:
 def _of_features(settings: Settings, stats: CountStats) -> tuple[dict[str, Array], dict[str, Array]]:
     """Return counts by batch, and rows in which features are observed, of those that settings have."""
     return tuple(  # type: ignore[return-value]
-        {view.name: _take(view, known[view.name]) for view in settings.views}
-        for known in (stats.counts, stats.n_observed)
+        {view.name: _take(view, by_view[view.name]) for view in settings.views}
+        for by_view in (stats.counts, stats.n_observed)
     )
 
 
@@ -168,8 +168,8 @@ def start_others(settings: Settings, n_rows: int, globals_: Globals) -> Globals:
         * profile
         for view in rest.views
     }
-    begun = start_programs(rest, data, n_rows, beta)
-    return replace(chosen, others=replace(begun, loading_shape=best.loading_shape))
+    started = start_programs(rest, data, n_rows, beta)
+    return replace(chosen, others=replace(started, loading_shape=best.loading_shape))
 
 
 def empty_globals(settings: Settings) -> Globals:
@@ -188,8 +188,10 @@ def choose(globals_: Globals) -> Globals:
 def remember(globals_: Globals) -> Globals:
     """Return globals with the programs of all starts beside them."""
     starts = globals_.programs.values()
-    tried = {
+    start_loadings = {
         name: np.stack([start.loadings[name].mean for start in starts])
         for name in next(iter(starts)).loadings
     }
-    return replace(globals_, tried=tried, objectives=np.array([start.objective for start in starts]))
+    return replace(
+        globals_, start_loadings=start_loadings, objectives=np.array([start.objective for start in starts])
+    )

@@ -129,7 +129,7 @@ class Globals:
         By start: "0", "1", ...; of one that began with the consensus of all, "consensus".
     data : Data or None
         None before the data have been read.
-    tried : dict of str to array
+    start_loadings : dict of str to array
         E beta of each start by view, (starts, D, K); empty where there is one start.
     objectives : array
         Bound that each start reached, (starts,).
@@ -141,7 +141,7 @@ class Globals:
 
     programs: dict[str, Programs]
     data: Data | None
-    tried: dict[str, Float64[np.ndarray, "S _D K"]]
+    start_loadings: dict[str, Float64[np.ndarray, "S _D K"]]
     objectives: Float64[np.ndarray, " S"]
     others: Programs | None = None
     other_data: Data | None = None
