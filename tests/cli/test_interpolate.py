@@ -103,6 +103,9 @@ def test_samples_known_by_metadata_alone(fitted: Path, tmp_path: Path) -> None:
     expected = opened.predict(view, new_obs=new)["mean"].to_pandas()
     np.testing.assert_allclose(written.to_numpy(), expected.to_numpy(), rtol=1e-9)
     assert written.index.tolist() == ["one", "two"]
+    nobody = opened.predict(view, new_obs=new.drop(columns="group"))  # of no group that is known
+    np.testing.assert_allclose(nobody["mean"].values[0], nobody["mean"].values[1], rtol=1e-12)
+    assert np.mean(nobody["sd"].values) > 1.02 * np.mean(opened.predict(view, new_obs=new)["sd"].values)
     (tmp_path / "wrong.csv").write_text("sample,tme\na,1\n")
     for options, text in (
         (["--new-obs", tmp_path / "wrong.csv"], "no column time"),

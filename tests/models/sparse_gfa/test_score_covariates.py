@@ -12,6 +12,7 @@ import pytest
 
 import factorflow as ff
 from factorflow.covariates import Column, Covariates, Term
+from factorflow.data.sample_tables import SampleTables, model_meta
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import pack
 from factorflow.models import SparseGFA
@@ -163,6 +164,7 @@ def test_effects_on_the_scores(cohort: SimpleNamespace, fitted: Any) -> None:
     expected = 0.7 * (np.array([-1.0, 0.0, 1.0]) - average) * size[1]
     assert np.abs(mean[best[1], 1:] - expected).max() < 3.0 * sd[best[1], 1:].max() + 0.1
     assert np.corrcoef(mean[best[1], 1:], expected)[0, 1] > 0.98
+    assert sd[best[1], 1:].max() < 0.35  # what all levels have in common has no effect, and no part in it
     assert np.abs(mean[best[2]]).max() < 0.02
     table = fitted.smoothness()
     assert list(table.columns[:4]) == ["smooth", "subject", "covariates", "rest"]
@@ -227,6 +229,31 @@ def test_projection_reads_all_columns(cohort: SimpleNamespace, fitted: Any, tmp_
         for known in ({}, {"covariates": False})
     ]
     assert corr[0] > corr[1] + 0.1
+
+
+def test_rows_without_a_level_are_not_all_alike(cohort: SimpleNamespace, tmp_path: Path) -> None:
+    """Complete measurements are not enough for one posterior covariance of all rows."""
+    obs = cohort.obs.copy()
+    for n_missing in (0, 5):
+        obs.iloc[:n_missing, obs.columns.get_loc("subject")] = None
+        data = ff.write_dataset(tmp_path / f"{n_missing}.zarr", {"a": cohort.frame}, obs=obs)
+        config = SparseGFA(random_intercepts="subject", score_covariates="age")
+        smooth = config.build(model_meta(data, config)).settings.smooth
+        assert smooth is not None
+        assert smooth.complete == (n_missing == 0)
+
+
+def test_each_column_belongs_to_the_identity_of_a_run(cohort: SimpleNamespace, tmp_path: Path) -> None:
+    """A changed covariate, level or time is another run."""
+    config = SparseGFA(random_intercepts="subject", score_covariates="age", smooth_covariates="time")
+    digests = set()
+    for number, column in enumerate((None, "age", "subject", "time")):
+        obs = cohort.obs.copy()
+        if column is not None:
+            obs.iloc[:5, obs.columns.get_loc(column)] = obs[column].iloc[5]
+        data = ff.write_dataset(tmp_path / f"{number}.zarr", {"a": cohort.frame}, obs=obs)
+        digests.add(SampleTables.of(model_meta(data, config)).digest)
+    assert len(digests) == 4
 
 
 def test_what_is_refused(cohort: SimpleNamespace, fitted: Any) -> None:
