@@ -1,4 +1,4 @@
-"""The tables of "coming from ..." pages: what the column "here" names exists in Python or in the shell."""
+"""Tables of options: what the columns "here" and "options here" name exists in Python or in the shell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from factorflow.models.registry import registered_models
 from factorflow.models.sparse_gfa.loadings import prior_names
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(ROOT.glob("docs/coming-from-*.md"))
+PAGES = [*sorted(ROOT.glob("docs/coming-from-*.md")), ROOT / "docs" / "studies.md"]
 PLACEHOLDERS = {
     "path",
     "view",
@@ -50,8 +50,8 @@ def rows(page: Path) -> Iterator[tuple[int, str]]:
         )
         if not cells:
             place = None
-        elif "here" in cells:
-            place = cells.index("here")
+        elif here := {"here", "options here"} & set(cells):
+            place = cells.index(here.pop())
         elif place is not None and set(cells[0]) - set("-: "):
             yield number, cells[place]
 
