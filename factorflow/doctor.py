@@ -294,7 +294,7 @@ def _pauses(facts: Mapping[str, WorkerInfo]) -> Check:
     if wrong:
         remedy = "Set DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=False where MALLOC_MMAP_MAX_=0 is set."
         return Check("worker pauses", False, f"kept memory would pause {_join_workers(wrong)}", remedy)
-    shares = sorted({found.pauses_at for found in facts.values()})
+    shares = sorted({info.pauses_at for info in facts.values()})
     levels = ", ".join(f"at {100 * share:.0f} %" if share else "never" for share in shares)
     return Check("worker pauses", True, levels)
 

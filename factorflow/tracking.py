@@ -106,9 +106,9 @@ def log_posterior(posterior: Posterior) -> None:
     """
     mlflow, run = require("mlflow", PURPOSE), posterior.run
     options = short_config(posterior.config.model_dump(mode="json", exclude_defaults=True))
-    given = {"model": run["config"]["model"], **options}
-    given |= {name: run[name] for name in ("seed", "holdout", "dataset")}
-    mlflow.log_params({name: str(value)[:LONGEST] for name, value in given.items()})
+    parameters = {"model": run["config"]["model"], **options}
+    parameters |= {name: run[name] for name in ("seed", "holdout", "dataset")}
+    mlflow.log_params({name: str(value)[:LONGEST] for name, value in parameters.items()})
     mlflow.log_metrics(_finite(_numbers(posterior)))
     tags = {"version": run["factorflow"], "status": run["status"], "fingerprint": run["fingerprint"]}
     mlflow.set_tags({f"factorflow.{name}": value for name, value in tags.items()})
@@ -117,17 +117,17 @@ def log_posterior(posterior: Posterior) -> None:
 
 
 def _numbers(posterior: Posterior) -> dict[str, float | None]:
-    found: dict[str, float | None] = {
+    numbers: dict[str, float | None] = {
         "n_factors": len(posterior.factors),
         "n_findings": len(posterior.findings),
     }
     if posterior.has("variance_explained"):
         shares = shares_by_view(posterior.variable("variance_explained_total"))
-        found |= {f"variance_explained_{name}": share for name, share in shares.items()}
+        numbers |= {f"variance_explained_{name}": share for name, share in shares.items()}
     if posterior.was_scored:
         for view, scores in holdout_scores(posterior).items():
-            found |= {f"holdout_{view}_{name}": value for name, value in scores.items()}
-    return found
+            numbers |= {f"holdout_{view}_{name}": value for name, value in scores.items()}
+    return numbers
 
 
 def _finite(numbers: dict[str, Any]) -> dict[str, float]:

@@ -98,12 +98,12 @@ def enrich(
             f"at least one with {min_size} or more features of view {view}, and not all of them",
             f"Features are named like {names[0]!r}: name the members in the same way.",
         )
-    for name, value, known in (
+    for name, value, choices in (
         ("sign", sign, ("both", "positive", "negative")),
         ("test", test, ("rank", "parametric")),
     ):
-        if value not in known:
-            raise InputError(name, value, f"one of {', '.join(known)}", "Choose one of them.")
+        if value not in choices:
+            raise InputError(name, value, f"one of {', '.join(choices)}", "Choose one of them.")
     chosen = list(posterior.factors) if factors is None else [posterior.factor(f) for f in factors]
     loadings = posterior.loadings(view).sel(factor=chosen).values
     correlation: NDArray[Any] | None = None

@@ -86,8 +86,8 @@ class PredictionMethods(VarianceMethods):
         if self.meta.design is not None and not (isinstance(view, str) and view in self.views):
             return tables.predict_table(self, view)
         if new_obs is not None:
-            given = {"start": start, "stop": stop, "obs": obs, "factors": factors, "trials": trials}
-            for name, value in given.items():
+            of_fit = {"start": start, "stop": stop, "obs": obs, "factors": factors, "trials": trials}
+            for name, value in of_fit.items():
                 if value is not None:
                     raise InputError(name, value, "left out beside new_obs", "Leave one of the two out.")
             return predict_new(self, self.check_explained(view), new_obs, interval, size_factor)

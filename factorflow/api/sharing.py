@@ -169,7 +169,7 @@ def _from_zip(url: str, name: str) -> Path:
         file.unlink(missing_ok=True)
 
 
-def _extract(file: Path, name: str, shown: str) -> Path:
+def _extract(file: Path, name: str, source: str) -> Path:
     """Unpack a posterior from a .zip file into the cache folder; return where it is."""
     with _new_folder() as new:
         try:
@@ -179,9 +179,9 @@ def _extract(file: Path, name: str, shown: str) -> Path:
             root = next(path.parent for path in roots if path.exists())
             target = _target(name, json.loads((root / METADATA).read_bytes())["attributes"][SIGNATURE])
         except StopIteration:
-            raise InputError("path", shown, EXPECTED, f"There is no {METADATA} in it.") from None
+            raise InputError("path", source, EXPECTED, f"There is no {METADATA} in it.") from None
         except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
-            raise InputError("path", shown, EXPECTED, f"It cannot be read: {error}.") from error
+            raise InputError("path", source, EXPECTED, f"It cannot be read: {error}.") from error
         if not _is_intact(target):
             _verify(root)
             keep(root, target)

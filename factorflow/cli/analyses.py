@@ -123,19 +123,19 @@ def consensus(
     """Show the programs that the starts of a fit agree on, and how stable each is."""
     import pandas as pd
 
-    found = open_posterior(posterior).consensus(threshold)
-    names = found["consensus_factor"].values
-    table = pd.DataFrame({"stability": found["stability"].values}, pd.Index(names, name="program"))
-    table["n"] = [int((found["label"] == k + 1).sum()) for k in range(len(names))]
-    for name in [str(n) for n in found.data_vars if str(n).startswith("loadings_")]:
+    result = open_posterior(posterior).consensus(threshold)
+    names = result["consensus_factor"].values
+    table = pd.DataFrame({"stability": result["stability"].values}, pd.Index(names, name="program"))
+    table["n"] = [int((result["label"] == k + 1).sum()) for k in range(len(names))]
+    for name in [str(n) for n in result.data_vars if str(n).startswith("loadings_")]:
         view = name.removeprefix("loadings_")
-        order = found[name].values.argsort(axis=1)[:, ::-1][:, :5]
-        labels = found[f"feature_{view}"].values
+        order = result[name].values.argsort(axis=1)[:, ::-1][:, :5]
+        labels = result[f"feature_{view}"].values
         table[view] = [", ".join(labels[row].astype(str)) for row in order]
-    shown = _write_table(table.reset_index(), out, overwrite)
-    share = found.attrs["share_kept"]
-    text = f"{shown.text}\n\nshare of the programs of all starts that is kept: {share:.2f}"
-    return DisplayedResult({**shown.data, "share_kept": share}, text)
+    written_table = _write_table(table.reset_index(), out, overwrite)
+    share = result.attrs["share_kept"]
+    text = f"{written_table.text}\n\nshare of the programs of all starts that is kept: {share:.2f}"
+    return DisplayedResult({**written_table.data, "share_kept": share}, text)
 
 
 def anomalies(

@@ -110,8 +110,8 @@ def _selection_text(selection: Selection) -> str:
     }
     rows = [
         {
-            shown: row[name]
-            for name, shown in names.items()
+            text: row[name]
+            for name, text in names.items()
             if any(r[name] not in (None, "") for r in selection.table)
         }
         for row in selection.table

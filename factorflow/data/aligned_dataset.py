@@ -130,8 +130,8 @@ class AlignedDataset:
             stored = self.dataset.views[view.name].reading_bytes if view.name in shared else 0
             views.append(replace(view, missing=kind, reading_bytes=stored))
         groups, sizes = self.fitted.groups, self.fitted.group_sizes  # a new sample may be alone in its group
-        asked: dict[str, Any] = {"sparse_rows": self.fitted.sparse_rows, "chosen": self.fitted.chosen}
-        return replace(new, views=tuple(views), groups=groups, group_sizes=sizes, **asked)
+        of_fit: dict[str, Any] = {"sparse_rows": self.fitted.sparse_rows, "chosen": self.fitted.chosen}
+        return replace(new, views=tuple(views), groups=groups, group_sizes=sizes, **of_fit)
 
     def read(
         self,

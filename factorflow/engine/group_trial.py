@@ -67,18 +67,18 @@ class GroupTrial:
 
 def regroup(group: range, parts: Sequence[Group | None]) -> Group | None:
     """Return what a group of another cut holds, from groups that its blocks were in."""
-    found = [part for part in parts if part is not None]
-    if not found:
+    groups = [part for part in parts if part is not None]
+    if not groups:
         return None
-    local = {number: state for part in found for number, state in part.local.items() if number in group}
-    kept = {place: state for part in found for place, state in part.kept.items() if place[1] in group}
-    return Group(local, kept, None, found[0].stage)
+    local = {number: state for part in groups for number, state in part.local.items() if number in group}
+    statistics = {place: state for part in groups for place, state in part.kept.items() if place[1] in group}
+    return Group(local, statistics, None, groups[0].stage)
 
 
-def overlapping(group: range, groups: Sequence[range], held: Sequence[Handle]) -> list[Handle]:
+def overlapping(group: range, groups: Sequence[range], handles: Sequence[Handle]) -> list[Handle]:
     """Return those of the handles, one a group, whose blocks a group of another cut has some of."""
     return [
         handle
-        for other, handle in zip(groups, held, strict=True)
+        for other, handle in zip(groups, handles, strict=True)
         if other.start < group.stop and group.start < other.stop
     ]

@@ -73,17 +73,17 @@ def find_consensus(
     np.fill_diagonal(between, 0.0)
     n_nearest = max(1, min(int(NEAREST * n_starts), len(flat) - 1))
     distance = np.sort(between, axis=1)[:, 1 : n_nearest + 1].mean(axis=1)
-    kept = np.flatnonzero(distance <= threshold)
+    chosen = np.flatnonzero(distance <= threshold)
     labels = np.full(len(flat), -1)
     consensus, stability = np.zeros((0, n_features)), np.zeros(0)
-    if kept.size:
-        groups = _cluster(unit[kept], min(n_groups, kept.size))
+    if chosen.size:
+        groups = _cluster(unit[chosen], min(n_groups, chosen.size))
         order = np.argsort(-np.bincount(groups), kind="stable")
         groups = np.argsort(order)[groups]
-        labels[kept] = groups
-        medians = np.stack([np.median(flat[kept[groups == g]], axis=0) for g in range(len(order))])
+        labels[chosen] = groups
+        medians = np.stack([np.median(flat[chosen[groups == g]], axis=0) for g in range(len(order))])
         consensus = medians / np.maximum(medians.sum(axis=1, keepdims=True), 1e-300)
-        stability = _silhouettes(between[np.ix_(kept, kept)], groups)
+        stability = _silhouettes(between[np.ix_(chosen, chosen)], groups)
     shape = n_starts, n_programs
     return Consensus(consensus, stability, labels.reshape(shape), distance.reshape(shape))
 

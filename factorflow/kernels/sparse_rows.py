@@ -145,15 +145,15 @@ class SparseRows:
         rows, columns : (H,) int32 arrays
             Of entries that are not missing, row by row.
         """
-        keys, wanted = self._keys(self._row_numbers, self.columns), self._keys(rows, columns)
-        place = np.searchsorted(keys, wanted)
-        listed = np.zeros(wanted.size, bool)
-        listed[place < keys.size] = keys[place[place < keys.size]] == wanted[place < keys.size]
-        truth = np.zeros(wanted.size, np.float32)
+        keys, hidden_keys = self._keys(self._row_numbers, self.columns), self._keys(rows, columns)
+        place = np.searchsorted(keys, hidden_keys)
+        listed = np.zeros(hidden_keys.size, bool)
+        listed[place < keys.size] = keys[place[place < keys.size]] == hidden_keys[place < keys.size]
+        truth = np.zeros(hidden_keys.size, np.float32)
         truth[listed] = self.entries[place[listed]]
-        kept = np.ones(keys.size, bool)
-        kept[place[listed]] = False
-        return self._without(kept)._with_missing(rows, columns), truth
+        is_visible = np.ones(keys.size, bool)
+        is_visible[place[listed]] = False
+        return self._without(is_visible)._with_missing(rows, columns), truth
 
     def reindex(self, ours: NDArray[Any], theirs: NDArray[Any], n_features: int) -> SparseRows:
         """Return the rows with the features in another order; what they lack is missing.
@@ -170,7 +170,7 @@ class SparseRows:
         kept_rows = self._without(place[self.columns] >= 0)
         columns, rows = place[kept_rows.columns], kept_rows._row_numbers
         order = np.argsort(rows * n_features + columns, kind="stable")
-        kept = place[self.missing_columns] >= 0
+        is_there = place[self.missing_columns] >= 0
         patterns, codes = self._reindexed_patterns(ours, theirs, n_features)
         return SparseRows(
             kept_rows.row_nnz,
@@ -179,7 +179,7 @@ class SparseRows:
             n_features,
             codes,
             patterns,
-        )._with_missing(self.missing_rows[kept], place[self.missing_columns[kept]].astype(np.int32))
+        )._with_missing(self.missing_rows[is_there], place[self.missing_columns[is_there]].astype(np.int32))
 
     def _reindexed_patterns(self, ours: Any, theirs: Any, n_features: int) -> tuple[Any, Any]:
         lacks = np.ones(n_features, bool)
@@ -199,11 +199,11 @@ class SparseRows:
     def _keys(self, rows: Any, columns: Any) -> NDArray[np.int64]:
         return np.asarray(rows.astype(np.int64) * self.n_features + columns)
 
-    def _without(self, kept: NDArray[np.bool_]) -> SparseRows:
+    def _without(self, is_visible: NDArray[np.bool_]) -> SparseRows:
         """Return the rows with some of the entries no longer listed."""
-        left = np.bincount(self._row_numbers[kept], minlength=self.counts.size).astype(np.uint32)
+        left = np.bincount(self._row_numbers[is_visible], minlength=self.counts.size).astype(np.uint32)
         nnz = np.where(self.absent, ABSENT, left).astype(np.uint32)
-        return replace(self, row_nnz=nnz, columns=self.columns[kept], entries=self.entries[kept])
+        return replace(self, row_nnz=nnz, columns=self.columns[is_visible], entries=self.entries[is_visible])
 
     def _with_missing(self, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> SparseRows:
         """Return the rows with more entries told to be missing, which are not listed."""

@@ -43,8 +43,8 @@ def level_sums(method: str, values: Array | SparseRows) -> Float64[Array, " D"]:
     """
     if isinstance(values, SparseRows):
         return _sums_of_entries(method, values)
-    y, seen = _entries(method, values)
-    return np.asarray((y * seen).sum(axis=0))
+    y, observed = _entries(method, values)
+    return np.asarray((y * observed).sum(axis=0))
 
 
 def log_size_factors(
@@ -67,12 +67,12 @@ def log_size_factors(
         parts = [values.part(start, min(start + TILE, values.row_nnz.size)) for start in _tiles(values)]
         dense = [log_size_factors(method, average, part.dense(KINDS["poisson"])) for part in parts]
         return np.concatenate([np.zeros(0), *dense])
-    y, seen = _entries(method, values)
+    y, observed = _entries(method, values)
     if method == "total":
-        return _ratio(y.sum(axis=1), seen @ average)
+        return _ratio(y.sum(axis=1), observed @ average)
     logs = np.zeros(len(y))
-    is_observed = seen.any(axis=1)
-    logs[is_observed] = np.nanmedian(np.where(seen > 0.0, y - average, np.nan)[is_observed], axis=1)
+    is_observed = observed.any(axis=1)
+    logs[is_observed] = np.nanmedian(np.where(observed > 0.0, y - average, np.nan)[is_observed], axis=1)
     return logs
 
 
@@ -108,6 +108,6 @@ def _sums_of_entries(method: str, values: SparseRows) -> Float64[Array, " D"]:
 def _entries(method: str, values: Array) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
     """Return counts, or log (count + 1/2) for medians, 0 where missing; and 1 where they are not."""
     y = device.on_host(values).astype(np.float64)
-    seen = (y >= 0.0).astype(np.float64)
-    y = np.where(seen > 0.0, y, 0.0)
-    return (np.log(y + 0.5) if method == "median" else y), seen
+    observed = (y >= 0.0).astype(np.float64)
+    y = np.where(observed > 0.0, y, 0.0)
+    return (np.log(y + 0.5) if method == "median" else y), observed

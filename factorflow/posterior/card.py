@@ -119,8 +119,8 @@ def _limits(posterior: StoredPosterior, findings: Sequence[Finding]) -> str:
 
 
 def _named(names: Sequence[str]) -> str:
-    shown = ", ".join(map(plain, names[:N_NAMES]))
-    return shown if len(names) <= N_NAMES else f"{shown} and {len(names) - N_NAMES} more"
+    text = ", ".join(map(plain, names[:N_NAMES]))
+    return text if len(names) <= N_NAMES else f"{text} and {len(names) - N_NAMES} more"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -151,8 +151,8 @@ class _Cells:
 
     def rates(self, start: int, stop: int) -> FloatArray:
         """Return usages times sizes."""
-        drawn = self._drawn(start, stop)
-        return np.asarray(drawn[:, :-1] * np.exp(drawn[:, -1:]))
+        draws = self._drawn(start, stop)
+        return np.asarray(draws[:, :-1] * np.exp(draws[:, -1:]))
 
     def batch(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return the batch of each cell."""

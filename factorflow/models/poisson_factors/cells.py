@@ -289,17 +289,17 @@ def visit_others(
     step : Step
         Source of noise.
     """
-    data, others, rest = globals_.other_data, globals_.others, settings.others()
+    data, others, of_others = globals_.other_data, globals_.others, settings.others()
     assert data is not None
     assert others is not None
     name, programs = next(iter(globals_.programs.items()))
     scores = own_scores(settings, name, programs, block, local, step)
-    cells, codes = read_cells(rest, block, data), settings.codes(block)
+    cells, codes = read_cells(of_others, block, data), settings.codes(block)
     table, _ = top_logs(scores.logs_and_entropies()[0])
     counts = {}
-    for view in rest.views:
+    for view in of_others.views:
         _, _, sums = _visit(cells[view.name].rows, table, top_logs(others.logs[view.name])[0])
         counts[view.name] = sums[:, : settings.n_factors].astype(np.float64)
-    exposure, missing = _exposure(rest, cells, codes, scores.mean)
+    exposure, missing = _exposure(of_others, cells, codes, scores.mean)
     nothing = np.zeros(settings.n_factors)
     return ProgramStats(counts, exposure, missing, nothing, nothing, 0.0)

@@ -46,9 +46,9 @@ def program_order(settings: Settings, programs: Programs) -> Int64[np.ndarray, "
     """Return the programs that are told of, largest share first; at least one."""
     total = programs.share.sum(axis=0)
     order = np.argsort(-total, kind="stable")
-    kept = total[order] >= settings.drop * total.sum()
-    kept[0] = True
-    return np.asarray(order[kept])
+    is_strong = total[order] >= settings.drop * total.sum()
+    is_strong[0] = True
+    return np.asarray(order[is_strong])
 
 
 def _units(programs: Programs) -> Float64[np.ndarray, " K"]:

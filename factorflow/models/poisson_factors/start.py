@@ -74,8 +74,8 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         s, programs = self.settings, {}
         data = Data(*_of_features(s, stats), average, stats.constant)
         seen = {name: np.maximum(n, 1.0) for name, n in data.n_observed.items()}
-        rest = s.others()
-        other_data = Data(*_of_features(rest, stats), average, 0.0) if rest.views else None
+        others = s.others()
+        other_data = Data(*_of_features(others, stats), average, 0.0) if others.views else None
         noise = {
             view.name: step.normal(START, _take(view, np.asarray(numbers)), s.n_starts * s.n_factors)
             for view, numbers in zip(s.views, self.numbers, strict=True)
@@ -155,7 +155,7 @@ def start_others(settings: Settings, n_rows: int, globals_: Globals) -> Globals:
     globals_ : Globals
         Of the fit.
     """
-    chosen, data, rest = choose(globals_), globals_.other_data, settings.others()
+    chosen, data, of_others = choose(globals_), globals_.other_data, settings.others()
     assert data is not None
     best = chosen.best
     each = (best.score_rates.rate - RATE_PRIOR) / n_rows  # mean of theta
@@ -166,9 +166,9 @@ def start_others(settings: Settings, n_rows: int, globals_: Globals) -> Globals:
             data.counts[view.name].sum(axis=0) / np.maximum(data.n_observed[view.name], 1.0), 1e-9
         )[:, None]
         * profile
-        for view in rest.views
+        for view in of_others.views
     }
-    started = start_programs(rest, data, n_rows, beta)
+    started = start_programs(of_others, data, n_rows, beta)
     return replace(chosen, others=replace(started, loading_shape=best.loading_shape))
 
 

@@ -145,9 +145,9 @@ def _smooth(options: Options, meta: Meta, prior: str) -> SmoothSettings | None:
         raise InputError("kernel", options.kernel, expected, "Use {kernel}.", kernel="matern32")
     gaussian = all(likelihood == "gaussian" for _, likelihood in likelihoods_of(options, meta))
     whole = gaussian and all(view.missing == "none" for view in meta.views)
-    known = all(one.n_known == meta.n_rows for one in (meta.places, meta.levels) if one is not None)
+    places_known = all(one.n_known == meta.n_rows for one in (meta.places, meta.levels) if one is not None)
     basis = parts[0] if len(parts) == 1 else Sum(tuple(parts))
-    return SmoothSettings(basis, whole and known, _reference(options, basis))
+    return SmoothSettings(basis, whole and places_known, _reference(options, basis))
 
 
 def _reference(options: Options, basis: Basis) -> int | None:
