@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
@@ -61,6 +61,8 @@ class Model(VariableTable[G, L]):
     """
 
     meta: Meta
+    predicts_new: ClassVar[bool] = False
+    """Whether `predict` takes any mean and variance of the scores as ``rows``, not of fitted rows alone."""
 
     @property
     def n_chains(self) -> int:

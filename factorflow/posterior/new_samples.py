@@ -31,9 +31,10 @@ def predict_new(
     """Return predictions of samples of which only metadata are known (`Posterior.predict`)."""
     if posterior.kind != "variational":
         raise InputError("new_obs", "with draws", "a variational fit", "Fit with {n_draws}.", n_draws=0)
-    family = posterior.run["config"].get("model")
-    if family != "sparse_gfa":
-        raise InputError("new_obs", f"model {family}", "a fit of SparseGFA", "Project new samples first.")
+    if not posterior.model.predicts_new:
+        family = posterior.run["config"].get("model")
+        expected = "a family that predicts samples by metadata alone"
+        raise InputError("new_obs", f"of model {family}", expected, "Project new samples first.")
     if not isinstance(size_factor, int | float) or not np.isfinite(size_factor) or size_factor <= 0.0:
         raise InputError("size_factor", size_factor, "a number above 0", "For example 1.0.")
     if share is not None and not 0.0 < share < 1.0:

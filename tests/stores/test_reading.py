@@ -347,6 +347,7 @@ def test_the_command_line_takes_urls(there: str) -> None:
     assert "Every checksum is right" in done.stdout
 
 
+@pytest.mark.filterwarnings("ignore:Object at README.md")  # the model card
 def test_a_posterior_of_many_views_opens_with_few_requests(
     proxy: Any, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,6 +128,7 @@ class SparseGFAModel(Model[Globals, Local]):
     warmup_iter: int
     tol: float
     kind: ClassVar[Literal["variational", "monte carlo"]] = "variational"
+    predicts_new: ClassVar[bool] = True
 
     def stages(self) -> tuple[Stage[Globals], ...]:
         """Return moments, principal components, warm-up, sparse stage, closing pass.
