@@ -216,10 +216,15 @@ def test_options_of_a_file_are_overruled(dataset: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def in_shell(summary: dict[str, Any]) -> Any:
+    """Return a summary as the shell words it: with flags in place of options."""
+    return json.loads(json.dumps(summary).replace("with max_iter=", "with --set max_iter="))
+
+
 def test_select_and_refresh(dataset: Path, source: Path, tmp_path: Path) -> None:
     chosen = run_json("select", dataset, "--grid", "n_factors=1,2", "--out", tmp_path / "s", "--max-iter", 20)
     assert len(chosen["table"]) == 2
-    assert chosen["findings"] == open_posterior(tmp_path / "s" / "best.zarr").summary()["findings"]
+    assert chosen["findings"] == in_shell(open_posterior(tmp_path / "s" / "best.zarr").summary())["findings"]
     assert {path.name for path in (tmp_path / "s").glob("[!t]*")} == {
         "best.zarr",
         "selection.json",
@@ -268,7 +273,7 @@ def test_numbers_are_those_of_the_library(posterior: Path, dataset: Path, tmp_pa
     from factorflow import open_posterior
 
     opened = open_posterior(posterior)
-    assert run_json("summary", posterior) == json.loads(json.dumps(opened.summary()))
+    assert run_json("summary", posterior) == in_shell(opened.summary())
     for what in ("mean", "sd"):
         run("predict", posterior, "b", "--out", tmp_path / "b.tsv", "--what", what, "--overwrite",
             "--start", 5, "--stop", 15)  # fmt: skip

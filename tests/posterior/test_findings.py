@@ -334,7 +334,7 @@ def test_no_factors_in_noise(tmp_path: Path) -> None:
     assert posterior.factors == []
     assert kinds(posterior) == ["no factors"]
     write_report(posterior, tmp_path / "report.html")
-    assert "There are no factors" in (tmp_path / "report.html").read_text()
+    assert "No factor was kept" in (tmp_path / "report.html").read_text()
     ages = pd.DataFrame({"age": np.arange(60.0)}, index=posterior.obs_names)
     found = posterior.associate(metadata=ages)
     assert found.empty
