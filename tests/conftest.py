@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass
 from functools import wraps
 from importlib.abc import MetaPathFinder
@@ -26,6 +27,14 @@ import dask
 import pytest
 from beartype import BeartypeConf, beartype
 from jaxtyping import jaxtyped
+
+with suppress(ImportError):  # the test of the core alone does without
+    import hypothesis
+
+    hypothesis.settings.register_profile(  # a busy machine is no failure
+        "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("suite")
 
 ANNOTATED = re.compile(r"\b[A-Z]\w+\[(Array|np\.ndarray), [\"']")
 CALLS = 3
