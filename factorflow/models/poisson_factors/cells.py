@@ -130,7 +130,8 @@ def read_cells(settings: Settings, block: Block, data: Data) -> dict[str, Cells]
             return rows.sums(), size_factors(settings, view, block, data)
 
         key = "totals and size factors", view.name, (view.chosen or (0,))[0]
-        totals, logs = block.once(key, (average,), make)
+        given = average, np.asarray(view.chosen or ()), view.size_factors
+        totals, logs = block.once(key, given, make)
         out[view.name] = Cells(rows, totals, logs)
     return out
 

@@ -51,7 +51,7 @@ class ViewSettings:
         theirs = np.asarray(self.chosen)
         return block.once(
             ("chosen", self.name, self.chosen[0]),
-            (),
+            (theirs,),
             lambda: rows.reindex(np.arange(theirs.size), theirs, theirs.size),
         )
 

@@ -11,6 +11,7 @@ import pytest
 
 import factorflow
 from factorflow.data.chosen_features import choose_features
+from factorflow.engine import source
 from factorflow.errors import InputError
 from factorflow.models import PoissonFactors
 
@@ -63,6 +64,28 @@ def test_chosen_features_are_fitted_as_if_they_were_alone(dataset: Any, tmp_path
     np.testing.assert_allclose(bounds[0][-1], bounds[1][-1], rtol=0.01)
     np.testing.assert_allclose(found.loadings("rna").values[::2].sum(axis=0), 1.0, rtol=1e-6)
     assert (np.diff(bounds[0]) > -1e-7 * abs(bounds[0][-1])).all()
+
+
+def test_a_fit_owes_nothing_to_one_before_it_in_the_process(tmp_path: Path) -> None:
+    """Blocks stay in memory with what followed from them: features and size factors may be others now."""
+    views = {"a": 30, "b": 20}
+    data = factorflow.simulate("poisson_factors", tmp_path / "d.zarr", 200, views=views, seed=1, batches=2)
+    names = data.features("a").tolist()
+    first, second = ({"a": (names[0], *names[i : i + 5])} for i in (1, 10))
+    depth = pd.DataFrame({"depth": np.linspace(0.5, 2.0, 200)}, data.obs_names)
+    values = {view: pd.DataFrame(data.values(view), data.obs_names) for view in views}
+    sized = factorflow.write_dataset(
+        tmp_path / "s.zarr", values, likelihoods=dict.fromkeys(views, "poisson"), obs=depth
+    )
+    of_a, of_b = {"a": "depth", "b": "none"}, {"a": "none", "b": "depth"}
+    for dataset, options in ((data, ({"features": first}, {"features": second})),
+                             (sized, ({"size_factors": of_a}, {"size_factors": of_b}))):  # fmt: skip
+        models = [PoissonFactors(n_factors=2, settling_iter=5, max_iter=5, **one) for one in options]
+        factorflow.fit(dataset, models[0], progress=False)
+        after = factorflow.fit(dataset, models[1], progress=False)
+        source._CACHES.clear()
+        alone = factorflow.fit(dataset, models[1], progress=False)
+        np.testing.assert_array_equal(after.scores().values, alone.scores().values)
 
 
 def test_the_others_get_their_loadings_at_the_end(dataset: Any, tmp_path: Path) -> None:
