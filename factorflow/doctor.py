@@ -184,7 +184,7 @@ def _disk(folder: Path) -> Check:
 
 
 def _gpu() -> Check:
-    """Check for a GPU; having none is no failure."""
+    """Check for a GPU; none is not a failure."""
     try:
         cupy = import_module("cupy")
         count = int(cupy.cuda.runtime.getDeviceCount())

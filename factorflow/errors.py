@@ -155,7 +155,7 @@ class OptionError(InputError):
 
 
 def removed_option(name: str, value: object, successor: str) -> InputError:
-    """Return the error of an option that is no more, naming its successor."""
+    """Return the error of a removed option, naming its successor."""
     expected, remedy = "nothing: this option was removed", f"Use {{{successor}}} in its place."
     return InputError(name, value, expected, remedy, **{successor: ...})
 

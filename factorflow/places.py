@@ -18,7 +18,7 @@ MOST_CELLS = 600
 
 @dataclass(frozen=True)
 class Places:
-    """Columns of the sample metadata that say where samples lie, and what is known of them beforehand.
+    """Columns of the sample metadata with the places of samples, and their ranges and distances.
 
     Parameters
     ----------

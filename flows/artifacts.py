@@ -215,7 +215,7 @@ def publish_report(posterior: Posterior, path: Location | None, label: Label) ->
 
 
 def _figures(posterior: Posterior) -> list[tuple[str, Figure]]:
-    """Return the figures of a posterior that say most in little room."""
+    """Return the most informative small figures of a posterior."""
     from factorflow.report import plot_trace, plot_variance_explained
 
     figures: list[tuple[str, Callable[..., Any]]] = [("Objective", plot_trace)]

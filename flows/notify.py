@@ -43,7 +43,7 @@ def automations(text: str, block: str) -> list[AutomationCore]:
 
 
 def notify(text: str, url: str) -> list[str]:
-    """Make the block and the automations, or put them back to what the file says; return their names.
+    """Make the block and the automations, or restore them from the file; return their names.
 
     Parameters
     ----------

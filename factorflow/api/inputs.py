@@ -1,4 +1,4 @@
-"""Inputs of `fit` that are no dataset: data in memory and files, written to the cache folder."""
+"""Inputs of `fit` other than datasets: data in memory and files, written to the cache folder."""
 
 from __future__ import annotations
 

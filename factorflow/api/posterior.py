@@ -103,7 +103,7 @@ class Posterior(PredictionMethods):
     """
 
     def sample_metadata(self) -> pd.DataFrame:
-        """Return what the dataset says of its samples.
+        """Return the metadata of the samples, from the dataset.
 
         Returns
         -------
@@ -279,7 +279,7 @@ class Posterior(PredictionMethods):
 
     @cached_property
     def findings(self) -> list[Finding]:
-        """What to know before relying on it, each with what to do.
+        """Findings about the posterior, each with a remedy.
 
         Chains that have not mixed, a budget that ended the run, views predicted worse than by their means,
         overdispersed counts, factors that are one sample or one feature, or follow depth or a batch.

@@ -69,7 +69,7 @@ def load(path: str | os.PathLike[str] | RemotePath) -> Posterior:
         remedy = (
             "Use https://, or download it yourself and give the path: http:// is open to changes on its way."
         )
-        raise InputError("path", _shown(text), "a path, or an https:// URL", remedy)
+        raise InputError("path", _without_secrets(text), "a path, or an https:// URL", remedy)
     elif is_remote(text):
         remote: Any = as_location(path, "posterior")
         place = _from_files(lambda name, file: (remote / name).download(file), remote.name)
@@ -82,7 +82,7 @@ def load(path: str | os.PathLike[str] | RemotePath) -> Posterior:
     return open_posterior(place)
 
 
-def _shown(url: str) -> str:
+def _without_secrets(url: str) -> str:
     """Return a URL as errors may show it: without what can hold a password."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
@@ -105,7 +105,7 @@ class _OnlyHttps(HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         """Return the request of a redirect."""
         if not newurl.startswith("https://"):
-            raise URLError(f"a redirect to {_shown(newurl)}, which is not https://")
+            raise URLError(f"a redirect to {_without_secrets(newurl)}, which is not https://")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -119,7 +119,7 @@ def _download(url: str, file: Path) -> None:
                 raise URLError(f"the connection ended after {n_bytes} of {expected} bytes")
     except (URLError, HTTPException, OSError, ValueError) as error:
         expected = f"{EXPECTED}, that can be downloaded ({error})"
-        raise InputError("path", _shown(url), expected, "Check the URL, or try again.") from error
+        raise InputError("path", _without_secrets(url), expected, "Check the URL, or try again.") from error
 
 
 def _from_files(fetch: Fetch, name: str) -> Path:
@@ -164,7 +164,7 @@ def _from_zip(url: str, name: str) -> Path:
     file = _cache() / f"new-{uuid.uuid4().hex}.zip"
     try:
         _download(url, file)
-        return _extract(file, name, _shown(url))
+        return _extract(file, name, _without_secrets(url))
     finally:
         file.unlink(missing_ok=True)
 

@@ -102,7 +102,7 @@ def match(
     out: Out = None,
     overwrite: Overwrite = False,
 ) -> DisplayedResult:
-    """Match the factors of several runs with those of the first, one to one, and say how stable each is."""
+    """Match the factors of several runs with those of the first, one to one, and compute their stability."""
     from factorflow.analysis import match_factors
 
     matches = match_factors([open_posterior(path) for path in posteriors], by)

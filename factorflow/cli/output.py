@@ -243,7 +243,7 @@ class Command(typer.core.TyperCommand):
 
 
 def _is_name(text: str) -> bool:
-    """Whether a word of a command names a view: it is no option, no file and no NAME=FILE."""
+    """Whether a word of a command names a view: neither an option, a file nor NAME=FILE."""
     return re.fullmatch(r"\w[\w-]*", text) is not None and not os.path.exists(text)
 
 

@@ -198,7 +198,7 @@ class AlignedDataset:
         return positions
 
     def _check_features(self) -> None:
-        """Refuse samples of which nothing was measured that the model knows: they have the prior's scores."""
+        """Refuse samples without any feature of the model: they have the prior's scores."""
         if any(len(ours) for ours, _ in self._where.values()):
             return
         view = next(iter(self._where))

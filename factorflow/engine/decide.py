@@ -173,7 +173,7 @@ def _evaluates(plan: Plan, state: State) -> bool:
 
 
 def _as_estimate(info: Info) -> Info:
-    """Return what a part of the data reports: its objective is an estimate, and covers no known entries."""
+    """Return the report of a part of the data: its objective is an estimate."""
     names = {"objective": "estimate"}
     return {names.get(name, name): value for name, value in info.items() if name != "observed"}
 

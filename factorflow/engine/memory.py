@@ -253,7 +253,7 @@ def _longest_runs(sweep: Sweep[Any, Any, Any]) -> list[Run]:
 
 
 def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:
-    """Return the globals after a sweep; of each feature axis one run is updated and stands for the others."""
+    """Return the globals after a sweep; one run of each feature axis is updated, as a sample."""
     carried = sweep.carry(globals_, stats, step)
     if not sweep.axes():
         return sweep.update(carried, stats, step)[0]

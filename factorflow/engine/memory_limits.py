@@ -106,7 +106,7 @@ def check_memory(
     n_root_threads: int = 1,
     note: str = "",
 ) -> None:
-    """Refuse a run that cannot fit; ``note`` says which part of a worker's limit that is.
+    """Refuse a run that cannot fit; ``note`` explains which part of a worker's limit it may use.
 
     Raises
     ------

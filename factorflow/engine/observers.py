@@ -34,7 +34,7 @@ from factorflow.settings import ResumeOptions
 def observers(
     options: ResumeOptions, run: str, model: str, executor: Executor, on_event: OnEvent
 ) -> Iterator[OnEvent]:
-    """Give the listener of a run: the user's, and whoever else was asked for.
+    """Return the listener of a run: the user's, and other requested ones.
 
     Parameters
     ----------

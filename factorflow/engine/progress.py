@@ -328,7 +328,7 @@ def _format_bound(event: IterationDone) -> str:
 
 
 def _minutes(seconds: float) -> str:
-    """Return a time as people say it."""
+    """Return a duration in words."""
     if seconds < 5400:
         return f"{seconds / 60:.1f} minutes"
     return f"{seconds / 3600:.1f} hours"

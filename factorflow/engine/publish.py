@@ -51,7 +51,7 @@ class ClosingResult:
 
 
 class Draws(Mapping[str, Any]):
-    """The stored draws of a run, (chain, draw, ...), read when they are asked for, and what is at hand.
+    """The stored draws of a run, (chain, draw, ...), read on demand.
 
     Parameters
     ----------

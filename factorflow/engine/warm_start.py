@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Warm:
-    """The globals that a run begins with, `factorflow.models.contract.Model.warm` says how.
+    """The globals that a run begins with, see `factorflow.models.contract.Model.warm`.
 
     Parameters
     ----------

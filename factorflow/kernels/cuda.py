@@ -1,4 +1,4 @@
-"""Numba's compiler for CUDA devices, told not to warn at every launch that a block has few rows."""
+"""Numba's compiler for CUDA devices, without its warning at launches of few threads."""
 
 from __future__ import annotations
 

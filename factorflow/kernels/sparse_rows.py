@@ -206,7 +206,7 @@ class SparseRows:
         return replace(self, row_nnz=nnz, columns=self.columns[is_visible], entries=self.entries[is_visible])
 
     def _with_missing(self, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> SparseRows:
-        """Return the rows with more entries told to be missing, which are not listed."""
+        """Return the rows with more entries marked as missing, which are not listed."""
         rows, columns = (
             np.concatenate(pair) for pair in ((self.missing_rows, rows), (self.missing_columns, columns))
         )

@@ -146,7 +146,7 @@ class Likelihood(ABC):
         """Return the smallest y with P(Y <= y) >= uniform: a draw, given uniforms of the counters."""
 
     def for_entries(self, largest: float, aux: str = "") -> Likelihood:
-        """Return the likelihood with what was left open and entries tell: the largest, what lies beside."""
+        """Return the likelihood with parameters that follow from the entries: the largest, auxiliary data."""
         return self
 
     @property
@@ -277,7 +277,7 @@ class Likelihood(ABC):
         raise InputError("likelihoods", f"{self} for {where} of {y:g}", expected, self.remedy)
 
     def information(self, x: Array, phi: Array, aux: Array | None = None) -> Array:
-        """Return (dE y / dx)^2 / Var y, the information of an entry about x if E y were all it tells of."""
+        """Return (dE y / dx)^2 / Var y, the information of an entry about x through E y."""
         step = 1e-3
         ahead, behind = self.moments(x + step, phi, aux)[0], self.moments(x - step, phi, aux)[0]
         return ((ahead - behind) / (2.0 * step)) ** 2 / self.moments(x, phi, aux)[1]

@@ -18,7 +18,7 @@ __all__ = ["Bernoulli", "Binomial"]
 
 @dataclass(frozen=True)
 class Binomial(Likelihood):
-    """Successes of as many trials as ``aux`` says, else of ``trials``; 0: all entries have their own."""
+    """Successes of ``aux`` trials, else of ``trials``; 0: all entries have their own."""
 
     trials: int = 1
 

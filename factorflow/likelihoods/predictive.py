@@ -1,4 +1,4 @@
-"""The distribution of new observations: a likelihood, averaged over what is not known of its predictor."""
+"""The predictive distribution: a likelihood averaged over the uncertainty of its predictor."""
 
 from __future__ import annotations
 

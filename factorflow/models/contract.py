@@ -93,7 +93,7 @@ class Model(VariableTable[G, L]):
         raise NotImplementedError
 
     def coords(self, globals_: G) -> Mapping[str, Sequence[str]]:
-        """Return labels of dims the dataset does not know (``factor``, where there are any).
+        """Return labels of dims that are not of the dataset (``factor``, where there are any).
 
         Parameters
         ----------
@@ -354,7 +354,7 @@ class Model(VariableTable[G, L]):
 
     @property
     def _family(self) -> str:
-        """The family's name, as users know it."""
+        """The family's name, as in the options."""
         return type(self).__name__.removesuffix("Model")
 
     def warm_stages(self) -> tuple[Stage[G], ...]:

@@ -7,7 +7,7 @@ from factorflow.shape import Meta
 
 
 def refuse_inputs(meta: Meta, model: str) -> None:
-    """Refuse categorical variables and covariates, for a model that does not know inputs.
+    """Refuse categorical variables and covariates, for a model without inputs.
 
     Raises
     ------

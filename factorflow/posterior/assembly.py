@@ -249,7 +249,7 @@ def _score_table(scores: Mapping[str, Mapping[str, float]]) -> xr.Dataset:
 
 
 def _traces(model: Model[Any, Any], trace: Mapping[str, Sequence[Any]]) -> dict[str, xr.Dataset]:
-    """Return the groups that say how the run went, iteration by iteration."""
+    """Return the groups with the trace of the run, iteration by iteration."""
     import xarray as xr
 
     infos: Sequence[Sequence[Mapping[str, float]]] = trace["infos"]

@@ -70,9 +70,9 @@ def _data(posterior: StoredPosterior) -> str:
     if meta.groups:
         n_samples = meta.group_sizes or ("?",) * len(meta.groups)
         groups = [f"{name} ({n})" for name, n in zip(meta.groups, n_samples, strict=True)]
-        lines.append(f"Groups (samples): {_named(groups)}.")
+        lines.append(f"Groups (samples): {_join_names(groups)}.")
     if columns := sample_metadata(posterior).columns.tolist():
-        lines.append(f"Sample metadata: {_named(columns)}.")
+        lines.append(f"Sample metadata: {_join_names(columns)}.")
     return _table(rows) + "\n" + "\n".join(lines)
 
 
@@ -118,7 +118,7 @@ def _limits(posterior: StoredPosterior, findings: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _named(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     text = ", ".join(map(plain, names[:N_NAMES]))
     return text if len(names) <= N_NAMES else f"{text} and {len(names) - N_NAMES} more"
 

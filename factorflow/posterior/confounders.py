@@ -113,7 +113,7 @@ def batch(posterior: StoredPosterior) -> Iterator[Finding]:
 
 
 def _rows(posterior: StoredPosterior) -> NDArray[np.intp]:
-    """Return the samples that are looked at; none where there are no scores of single samples, or too few."""
+    """Return the samples to examine; none where there are no scores of single samples, or too few."""
     n_rows = posterior.meta.n_rows
     if not posterior.has("scores") or n_rows < LEAST_MANY or not posterior.factors:
         return np.arange(0)

@@ -61,7 +61,7 @@ def dispersion(posterior: StoredPosterior) -> Iterator[Finding]:
 
 
 def _name_features(by_feature: list[tuple[str, float]]) -> str:
-    """Return the features that vary most, as an addition to what is said of all."""
+    """Return the features that vary most, as text."""
     if not by_feature:
         return ""
     names = ", ".join(f"{name} {_times(ratio)}" for name, ratio in by_feature[:N_NAMED])
@@ -168,6 +168,6 @@ def _residuals(posterior: StoredPosterior, view: str) -> Float64[np.ndarray, "B 
 
 
 def _mean(squares: Float64[np.ndarray, "B D"]) -> float:
-    """Return the mean of what is known; 0 of nothing."""
+    """Return the mean of the values that are not NaN; 0 of none."""
     finite = squares[~np.isnan(squares)]
     return float(finite.mean()) if finite.size else 0.0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_seed(seed: int) -> None:
-    """Refuse a seed that is no key of the random numbers: others would stand for the same one."""
+    """Refuse a seed that is not an integer of 64 bits."""
     if not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
         raise InputError("seed", seed, "an integer from 0 to 2^64 - 1", "For example 0.")
 

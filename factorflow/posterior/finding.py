@@ -1,4 +1,4 @@
-"""Something to know of a posterior."""
+"""Findings about a posterior."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from factorflow.errors import OptionText
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to know of a posterior.
+    """A finding about a posterior.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Predictions of samples that are not there: known by covariates, times and groups alone."""
+"""Predictions of new samples from covariates, times and groups alone."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _coded(covariates: Covariates, frame: pd.DataFrame) -> NDArray[np.float64]:
 def _scores_of(
     posterior: StoredPosterior, frame: pd.DataFrame
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean and variance of the scores, (n, K), by what the table says."""
+    """Return mean and variance of the scores, (n, K), from the columns of a table."""
     meta, n_factors = posterior.meta, len(posterior.factors)
     if not meta.score_inputs:
         scores = posterior.run["config"].get("scores", "auto")

@@ -183,7 +183,7 @@ def components(posterior: StoredPosterior, n: int) -> pd.DataFrame:
 
 
 def _json_number(value: Any) -> float | None:
-    """Return a number as JSON knows it: None for what is not finite."""
+    """Return a number for JSON: None if it is not finite."""
     return round(float(value), 6) if np.isfinite(float(value)) else None
 
 

@@ -24,7 +24,7 @@ N_COLUMNS = 6
 
 
 def answers(posterior: Posterior, facts: dict[str, Any], associated: pd.DataFrame | None) -> dict[str, Any]:
-    """Return what the first screen says.
+    """Return the content of the first screen.
 
     Parameters
     ----------

@@ -53,7 +53,7 @@ def render(draw: Callable[[Figure], Any], height: float, width: float = WIDTH) -
 
 
 def _describe(figure: Figure) -> str:
-    """Return what a figure shows in words, for those who hear it: titles and axes of its panels."""
+    """Return a description of a figure for screen readers: titles and axes of its panels."""
     texts = []
     for ax in figure.axes:
         title = ax.get_title(loc="left") or ax.get_title()

@@ -1,1 +1,1 @@
-"""Disks and object stores: locations, atomic publication, checksums. It knows no runs and no models."""
+"""Disks and object stores: locations, atomic publication, checksums; independent of runs and models."""

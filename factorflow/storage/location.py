@@ -59,7 +59,7 @@ def output_location(out: str | os.PathLike[str] | RemotePath, parameter: str = "
 
 
 def local_path(path: str | os.PathLike[str], parameter: str = "path") -> Path:
-    """Return a path made absolute; ``~`` is the home directory. URLs, and what is no path, are refused."""
+    """Return a path made absolute; ``~`` is the home directory. URLs are refused."""
     try:
         text = os.path.expanduser(os.fsdecode(path))
     except TypeError:

@@ -196,7 +196,7 @@ def _write(
 
 
 def _how(before: Mapping[str, Any], dataset: Dataset, grown: Dataset | None, why: str) -> dict[str, str]:
-    """Return what the record of a source says of how its dataset was written: nothing, the first time."""
+    """Return how a dataset was written, from the record of its source; nothing the first time."""
     if not before:
         return {}
     rows = pluralize(dataset.n_rows, "row")

@@ -90,7 +90,7 @@ def _sample_names(view: str, source: Source, samples: Any) -> StrArray | None:
 
 
 def check_own_names(what: str, view: str, own: StrArray | None, names: StrArray) -> None:
-    """Refuse names for a view that brings others: it is not known which of the two are meant."""
+    """Refuse names for a view that has names of its own: which of the two are meant is ambiguous."""
     if own is not None and own.size == names.size and not np.array_equal(own, names):
         at = int(np.argmax(own != names))
         raise InputError(
@@ -130,7 +130,7 @@ def _enough(names: RowNames) -> RowNames:
 
 
 def check_by_view(what: str, values: Any, sources: Mapping[str, Source]) -> None:
-    """Refuse an argument that is no mapping by view, or names a view that does not exist."""
+    """Refuse an argument that is not a mapping by view, or names a view that does not exist."""
     available = ", ".join(sources)
     if not isinstance(values, Mapping):
         raise InputError(what, values, "a mapping by view", f"The views are {available}.")

@@ -78,7 +78,7 @@ def split_by_likelihood(
 
 
 def of_parts(values: Any, parts: Mapping[str, str]) -> Any:
-    """Return an option by view with what it says of a view for each of its parts; others as they are."""
+    """Return an option by view, with the value of a view for each of its parts; others unchanged."""
     if not isinstance(values, Mapping):
         return values
     unsplit = {name: value for name, value in values.items() if name not in set(parts.values())}

@@ -26,7 +26,7 @@ _BLANKS = re.compile(r"[\s\u200b\ufeff]+")
 
 
 class DataWarning(UserWarning):
-    """Something about the data that a fit survives but its user should know."""
+    """Warning about the data that does not prevent a fit."""
 
 
 def warn(message: str, **options: Any) -> None:

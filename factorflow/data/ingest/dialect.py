@@ -343,7 +343,7 @@ def _separate(
 
 
 def _n_strange(rows: list[list[str]]) -> int:
-    """Return how many fields of the first rows hold another separator, and are no decimal number."""
+    """Return how many fields of the first rows contain another separator and are not decimal numbers."""
     fields = (field for row in rows[1:FEW_LINES] for field in row)
     return sum(any(sign in field for sign in ",;\t|") and not _COMMA.fullmatch(field) for field in fields)
 

@@ -72,7 +72,7 @@ def _is_named(key: str) -> bool:
 
 
 def _is_vector(array: Any) -> bool:
-    """Whether an array of numbers has one row or one column: MATLAB knows no others than matrices."""
+    """Whether an array of numbers has one row or one column: in MATLAB all arrays are matrices."""
     numbers = np.dtype(getattr(array, "dtype", object)).kind in "biufc"
     return numbers and (len(array.shape) < 2 or 1 in array.shape)
 

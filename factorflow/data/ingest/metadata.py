@@ -227,7 +227,7 @@ def _warn_of_numbers(
     table: TextTable,
     identifiers: bool,
 ) -> None:
-    """Warn of a column that is text since a few of its entries are no numbers."""
+    """Warn of a column that is text since a few of its entries are not numbers."""
     if identifiers or len(numbers) == len(values):
         return
     odd = [cell for cell in values if cell not in set(numbers)]

@@ -213,7 +213,7 @@ def _warn_of_known_codes(
     read: Callable[[NDArray[np.intp]], Iterable[NDArray[Any]]],
     reported: set[float],
 ) -> set[float]:
-    """Warn of `CODES` but those that are known already, and return them."""
+    """Warn of `CODES` that were not reported before, and return them."""
     places = np.flatnonzero(np.isin(low, CODES) | np.isin(high, CODES))
     if not places.size:
         return set()

@@ -105,7 +105,7 @@ def _from_objects(view: str, values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def check_array(view: str, value: Any, kind: Kind | None = None) -> None:
-    """Refuse what is no array of samples x features, or of a type that does not fit the kind."""
+    """Refuse arrays that are not samples x features, or of a type that does not fit the kind."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if shape is None or dtype is None:
         raise InputError(

@@ -109,7 +109,7 @@ class Reading:
         return not {self.name or view, usable_name(self.name or view)}.isdisjoint(views)
 
     def is_named(self, view: str) -> bool:
-        """Whether highly variable features were asked of this view by its name."""
+        """Whether highly variable features were requested for this view by its name."""
         return not isinstance(self.annotated.highly_variable, bool) and self.wants_marked(view)
 
     def check_used(self, *, has_metadata_table: bool) -> None:

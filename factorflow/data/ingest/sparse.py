@@ -97,7 +97,7 @@ class SparseRows:
         return block
 
     def _sum(self, block: Any, start: int) -> None:
-        """Add up entries of one place, and say so the first time."""
+        """Add up entries of one place, with a warning the first time."""
         before = block.indptr.copy()
         block.sum_duplicates()
         lost = np.diff(before) - np.diff(block.indptr)

@@ -114,7 +114,7 @@ def read_table(
 def open_table(
     path: Path, table_format: TableFormat = FOUND, kind: Kind | None = None
 ) -> TextTable | ArrowTable:
-    """Open a table of a view that is said to be of a kind."""
+    """Open the table of a view whose kind is given."""
     one_column = table_format.index_col in (False, "false") or (kind is not None and not kind.is_values)
     return ArrowTable(path) if is_arrow(path) else TextTable(path, table_format, one_column=one_column)
 

@@ -77,7 +77,7 @@ class TextTable:
 
     @property
     def has_header_of_names(self) -> bool:
-        """Whether the header of the first column says that it names the rows: the others are names then."""
+        """Whether the header of the first column marks it as row names."""
         return not self.columns[0] or self.columns[0].lower() in NAME_HEADERS
 
     def _header_is_data(self) -> bool:
@@ -92,7 +92,7 @@ class TextTable:
         return [row[position] for row in self.dialect.head if position < len(row)]
 
     def is_text(self, position: int) -> bool:
-        """Whether one of the first cells of a column is no number, or an identifier such as 001."""
+        """Whether one of the first cells of a column is not a number, or an identifier such as 001."""
         missing = {*MISSING_NUMBERS, *self.na_values}
         cells = [cell.strip() for cell in self.first_cells(position)]
         numbers = (_NUMBER.fullmatch(cell) and not _IDENTIFIER.fullmatch(cell) for cell in cells)
@@ -174,7 +174,7 @@ class TextTable:
         return has_logical
 
     def _locate_error(self, numbers: Sequence[int], error: Exception) -> InputError:
-        """Return the error of the first line with too few or too many fields, or a cell that is no number."""
+        """Return the error of the first line with a wrong number of fields, or a cell that is not numeric."""
         missing = {*MISSING_NUMBERS, *self.na_values}
         match = re.search(r"In CSV column #(\d+): ", str(error))
         places = [int(match[1])] if match and int(match[1]) in numbers else [] if match else list(numbers)

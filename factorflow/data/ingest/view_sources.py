@@ -1,4 +1,4 @@
-"""The views of a dataset on their way into its store: what was said of each, and what its source tells."""
+"""Views of a dataset before they are written: kinds and names, from options and sources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def kind_name(name: str) -> str:
 
 
 def named_kinds(likelihoods: Mapping[str, Any] | None, inputs: Mapping[str, str] | None) -> dict[str, Kind]:
-    """Return the kinds of the views of which `likelihoods` and `inputs` of `write_dataset` say one."""
+    """Return the kinds of the views that `likelihoods` and `inputs` of `write_dataset` name."""
     return _requested_kinds(likelihoods) | _input_kinds(inputs)
 
 
@@ -75,7 +75,7 @@ def view_sources(
     *,
     drop_empty: bool,
 ) -> list[ViewSource]:
-    """Return the views with their kinds, as far as they are known, and the names of their features.
+    """Return the views with their kinds, where these are given, and the names of their features.
 
     Parameters
     ----------

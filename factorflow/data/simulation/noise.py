@@ -91,7 +91,7 @@ class Simulation:
 
 
 def check_count(what: str, value: Any, least: int = 1) -> None:
-    """Refuse what is no whole number from ``least`` on."""
+    """Refuse values other than integers >= ``least``."""
     if not isinstance(value, int | np.integer) or value < least:
         raise InputError(what, value, f"an integer >= {least}", "Correct it.")
 

@@ -131,7 +131,7 @@ class _Cells:
     n_batches: int
     n_rows: int
 
-    def _drawn(self, start: int, stop: int) -> FloatArray:
+    def _draw(self, start: int, stop: int) -> FloatArray:
         """Return usages and log sizes, (B, K + 1)."""
         size = self.noise.tile_rows
         first, last = start // size, -(-stop // size)
@@ -147,11 +147,11 @@ class _Cells:
 
     def scores(self, start: int, stop: int) -> NDArray[np.float32]:
         """Return usages, (B, K)."""
-        return self._drawn(start, stop)[:, :-1].astype(np.float32)
+        return self._draw(start, stop)[:, :-1].astype(np.float32)
 
     def rates(self, start: int, stop: int) -> FloatArray:
         """Return usages times sizes."""
-        draws = self._drawn(start, stop)
+        draws = self._draw(start, stop)
         return np.asarray(draws[:, :-1] * np.exp(draws[:, -1:]))
 
     def batch(self, start: int, stop: int) -> NDArray[np.int64]:

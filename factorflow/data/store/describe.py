@@ -103,7 +103,7 @@ def _head(facts: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _stored(facts: dict[str, Any]) -> list[str]:
+def _storage_lines(facts: dict[str, Any]) -> list[str]:
     """Return how the dataset is stored, and its fingerprint."""
     blocks = f"{pluralize(facts['n_blocks'], 'block')} of {pluralize(facts['block_rows'], 'row')}"
     return [f"  stored in {blocks}, {_size(facts['nbytes'])}; fingerprint {facts['fingerprint'][:12]}"]
@@ -174,7 +174,7 @@ def as_text(facts: dict[str, Any]) -> str:
         for row in rows
     ]
     head = [f"Dataset {facts['path']}", f"  {_head(facts)}"]
-    notes = (*_read_as(facts), *_guesses(facts), *_outliers(facts), *_stored(facts))
+    notes = (*_read_as(facts), *_guesses(facts), *_outliers(facts), *_storage_lines(facts))
     return "\n".join([*head, *_table(facts), *_attributes(facts), *lines, *notes])
 
 
@@ -186,7 +186,7 @@ def as_html(facts: dict[str, Any]) -> str:
         for row in _rows(facts)
     )
     more = (*_table(facts), *_attributes(facts), *_read_as(facts), *_guesses(facts), *_outliers(facts))
-    more = (*more, *_stored(facts))
+    more = (*more, *_storage_lines(facts))
     table = "".join(f"<br>{escape(line.strip())}" for line in more)
     return (
         f"<div><strong>Dataset</strong> {escape(facts['path'])}<br>{escape(_head(facts))}{table}"

@@ -33,7 +33,7 @@ def node_names(names: Iterable[str], reserved: Iterable[str] = ()) -> dict[str, 
 
 
 def free_name(name: str, used: set[str]) -> str:
-    """Return a name, with as many underscores behind it as tell it from those that are used."""
+    """Return a name with as many underscores appended as make it unique."""
     while _normalise_name(name) in used:
         name += "_"
     return name

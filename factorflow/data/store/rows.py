@@ -34,7 +34,7 @@ ReadCodes = Callable[[int, int], NDArray[np.int32]]
 
 @dataclass(frozen=True)
 class RowNames:
-    """Names of the samples: those that were given, else made when they are asked for.
+    """Names of the samples: stored, or else generated on demand.
 
     Parameters
     ----------

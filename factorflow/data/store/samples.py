@@ -1,4 +1,4 @@
-"""What a store knows of its samples: names, groups, sequences and metadata."""
+"""Samples of a store: names, groups, sequences and metadata."""
 
 from __future__ import annotations
 

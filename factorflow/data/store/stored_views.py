@@ -1,4 +1,4 @@
-"""What a store knows of its views: their features, moments, and values by blocks of rows."""
+"""Views of a store: features, moments, and values by blocks of rows."""
 
 from __future__ import annotations
 

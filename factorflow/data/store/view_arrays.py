@@ -64,7 +64,7 @@ class ViewArrays:
             self._write_mask(number, np.ones(values.shape, bool) if missing is None else ~missing)
 
     def finish(self) -> None:
-        """Write what is known once all blocks are."""
+        """Write the arrays that need all blocks."""
 
     def _store(self, number: int, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> None:
         raise NotImplementedError

@@ -279,7 +279,7 @@ class Table:
         )
 
     def check(self) -> None:
-        """Refuse variables that tell no rows apart, or every row."""
+        """Refuse variables with one level, or a level for every row."""
         n_rows = self.spooled.n_rows
         for column, levels in self.levels.items():
             used = len(levels.names)
@@ -321,7 +321,7 @@ def _read_consecutively(first: ReadBlock, second: ReadBlock, n_first: int) -> Re
 
 
 def _read_default(role: str) -> ReadBlock:
-    """Return the covariate of rows that stand for themselves."""
+    """Return the covariate of rows that were not merged."""
     value = 1.0 if role in (EXPOSURE, WEIGHT) else 0.0
     return lambda start, stop: np.full((stop - start, 1), value)
 

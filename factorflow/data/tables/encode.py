@@ -127,7 +127,7 @@ def _part(
 
 
 def _read_default(design: TableDesign, n_rows: int) -> Arrays:
-    """Return the covariates that say that a row stands for no others."""
+    """Return the covariates of rows that were not merged."""
     roles = ((design.weight, 1.0), (design.within, 0.0))
     return {view: np.full((n_rows, 1), value) for view, value in roles if view is not None}
 
@@ -156,7 +156,7 @@ def _product(exposures: list[NDArray[np.float64]], n_rows: int) -> NDArray[np.fl
 
 
 def _read_offsets(piece: Piece, offset: Offset) -> NDArray[np.float64]:
-    """Return the numbers of an exposure or offset; say so where some are missing."""
+    """Return the numbers of an exposure or offset, with a warning where some are missing."""
     values = piece.numbers(offset.column)
     if np.isnan(values).any():
         text = f"column {offset.column!r}: rows without a number are taken to have exposure 1, or offset 0"

@@ -236,7 +236,7 @@ def _find_used_labels(codes: FileColumn, n_labels: int) -> NDArray[np.bool_]:
 
 
 def _warn(spooled: SpooledTable, levels: Mapping[str, Levels]) -> None:
-    """Warn of rows that were left out, and of labels that another dataset does not know."""
+    """Warn of rows that were left out, and of labels that another dataset lacks."""
     if spooled.n_dropped:
         rows = pluralize(spooled.n_table_rows, "row")
         checks.warn(f"{spooled.n_dropped} of {rows} left out: something is missing")

@@ -29,7 +29,7 @@ def open_executor(
     workers: int | None = None,
     memory_limit: str | int | None = None,
 ) -> Executor:
-    """Return the executor a user asked for; Dask is imported only if it is needed.
+    """Return the executor that is requested; Dask is imported only if it is needed.
 
     Parameters
     ----------

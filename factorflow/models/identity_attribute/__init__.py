@@ -106,7 +106,7 @@ class IdentityAttributeModel(Model[Globals, Halves | Chains]):
     def finish(
         self, block: Block, local: Halves | Chains | None, globals_: Tables, step: Step
     ) -> results.Rows:
-        """Return what is known of the frames of a block."""
+        """Return the posterior of the frames of a block."""
         return results.compute_rows(self.settings, block, local, globals_)
 
     def predict(

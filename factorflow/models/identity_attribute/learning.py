@@ -243,7 +243,7 @@ def sums_of(
     weights: Weights,
     scale: Float64[np.ndarray, " D"],
 ) -> Sums:
-    """Return what features say of the relevance, and their part of the free energy."""
+    """Return the message of the features about the relevance, and their part of the free energy."""
     d, e = settings.choices.noise
     shape, rate = weights.shape, weights.rate
     log_rho = digamma(shape) - np.log(rate)

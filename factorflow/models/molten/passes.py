@@ -137,7 +137,7 @@ def moments(
 
 
 def lane_tuple(table: Table) -> tuple[int, ...]:
-    """Return what tells the loops how wide a table is."""
+    """Return the argument that fixes the width of a table at compile time."""
     return (0,) * int(table.shape[1])
 
 

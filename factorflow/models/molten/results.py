@@ -206,7 +206,7 @@ def predict(
 
 
 def row_roles(settings: Settings, block: Block) -> dict[str, Float64[Array, " B"]]:
-    """Return what rows stand for, by role (`Model.row_roles`)."""
+    """Return the roles of rows (`Model.row_roles`)."""
     roles = settings.roles
     names = {EXPOSURE: roles.exposure, OFFSET: roles.offset, WEIGHT: roles.weight, WITHIN: roles.within}
     return {role: covariate(block, name, 0.0) for role, name in names.items() if name is not None}

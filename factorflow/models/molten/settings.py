@@ -201,7 +201,7 @@ def roles_of(
     linear: Sequence[str] | None,
     exposure: str | None,
 ) -> Roles:
-    """Return the roles of the views: as given, else as the dataset says, else by their kinds.
+    """Return the roles of the views: by options, else by the dataset, else by their kinds.
 
     Raises
     ------

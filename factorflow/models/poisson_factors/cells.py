@@ -55,7 +55,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Cells:
-    """What a block says of a view, whatever the programs.
+    """Counts of a view in a block, with totals and size factors.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def size_factors(
 
 
 def read_cells(settings: Settings, block: Block, data: Data) -> dict[str, Cells]:
-    """Return what a block says of each view."""
+    """Return the counts of each view of a block, with totals and size factors."""
     out = {}
     for view in settings.views:
         rows = view.rows(block)
@@ -137,7 +137,7 @@ def read_cells(settings: Settings, block: Block, data: Data) -> dict[str, Cells]
 
 
 def start_scores(settings: Settings, name: str, programs: Programs, block: Block, step: Step) -> Gamma:
-    """Return theta of rows at first sight: near 1, or as the prior has them where programs are fixed."""
+    """Return the first q(theta) of rows: near 1, or at the prior mean where programs are fixed."""
     shape = np.full((block.n_rows, settings.n_factors), SPREAD)
     if step.projecting:
         mean = programs.score_shape / programs.score_rates.mean

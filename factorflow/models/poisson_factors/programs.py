@@ -123,7 +123,7 @@ def _update_views(
         means = batch_means(settings, p, view)
         table, _ = top_logs(p.logs[name])
         shape = p.loading_shape + table[:, : settings.n_factors] * stats.counts[name]
-        rate = p.feature_rates[name].mean[:, None] + _weighted(means, exposure, lost)
+        rate = p.feature_rates[name].mean[:, None] + _exposed_rate(means, exposure, lost)
         loadings[name] = Gamma(shape, np.maximum(rate, 1e-300))
         logs[name], _ = loadings[name].logs_and_entropies()
         expected = loadings[name].mean
@@ -145,7 +145,7 @@ def update_others(settings: Settings, data: Data, p: Programs, stats: ProgramSta
     return replace(p, loadings=loadings, logs=logs, batches=batches, feature_rates=eta)
 
 
-def _weighted(
+def _exposed_rate(
     means: Float64[np.ndarray, "C D"],
     exposure: Float64[np.ndarray, "C K"],
     lost: Float64[np.ndarray, "C D K"] | None,

@@ -43,7 +43,7 @@ class Rows:
 
 
 def program_order(settings: Settings, programs: Programs) -> Int64[np.ndarray, " K1"]:
-    """Return the programs that are told of, largest share first; at least one."""
+    """Return the programs that are reported, largest share first; at least one."""
     total = programs.share.sum(axis=0)
     order = np.argsort(-total, kind="stable")
     is_strong = total[order] >= settings.drop * total.sum()
@@ -109,19 +109,21 @@ def _share(p: Programs, order: Array) -> Array:
     return p.share[:, order] / np.maximum(p.share.sum(axis=1, keepdims=True), 1e-300)
 
 
-def _joined(view: ViewSettings, g: Globals, find: Callable[[Programs], Array], axis: int = 0) -> Array:
-    """Return what programs say of all features of a view."""
+def _of_all_features(
+    view: ViewSettings, g: Globals, find: Callable[[Programs], Array], axis: int = 0
+) -> Array:
+    """Return values of all features of a view, fitted and others."""
     others = None if view.chosen is None or g.others is None else find(g.others)
-    return view.joined(find(g.best), others, axis)
+    return view.join(find(g.best), others, axis)
 
 
 def _loadings(settings: Settings, view: ViewSettings, g: Globals) -> Array:
-    loadings = _joined(view, g, lambda p: p.loadings[view.name].mean)
+    loadings = _of_all_features(view, g, lambda p: p.loadings[view.name].mean)
     return (loadings / _units(g.best))[:, program_order(settings, g.best)]
 
 
 def _spread(settings: Settings, view: ViewSettings, g: Globals) -> Array:
-    variance = _joined(view, g, lambda p: p.loadings[view.name].variance)
+    variance = _of_all_features(view, g, lambda p: p.loadings[view.name].variance)
     return (variance / _units(g.best) ** 2)[:, program_order(settings, g.best)]
 
 
@@ -131,11 +133,11 @@ def _scale(view: ViewSettings, g: Globals) -> Array:
 
     assert g.data is not None
     others = None if view.chosen is None or g.other_data is None else root(g.other_data)
-    return view.joined(root(g.data), others)
+    return view.join(root(g.data), others)
 
 
 def _batch(view: ViewSettings, what: str, g: Globals) -> Array:
-    return _joined(view, g, lambda p: getattr(p.batches[view.name], what), 1)
+    return _of_all_features(view, g, lambda p: getattr(p.batches[view.name], what), 1)
 
 
 def _start_loadings(settings: Settings, view: ViewSettings, g: Globals) -> Array:
@@ -143,7 +145,7 @@ def _start_loadings(settings: Settings, view: ViewSettings, g: Globals) -> Array
         n_features = view.n_features if view.chosen is None else view.n_all
         return np.full((settings.n_starts, settings.n_factors, n_features), np.nan)
     total = sum(each.sum(axis=1) for each in g.start_loadings.values())
-    return view.joined(np.swapaxes(g.start_loadings[view.name] / np.asarray(total)[:, None], 1, 2), None, 2)
+    return view.join(np.swapaxes(g.start_loadings[view.name] / np.asarray(total)[:, None], 1, 2), None, 2)
 
 
 def _objectives(settings: Settings, g: Globals) -> Array:

@@ -62,8 +62,8 @@ class ViewSettings:
         left = np.setdiff1d(np.arange(self.n_all), self.chosen)
         return replace(self, n_features=left.size, chosen=tuple(left.tolist()))
 
-    def joined(self, chosen: Array, others: Array | None, axis: int = 0) -> Array:
-        """Return what is known of features in their order; 0 of others, where nothing is."""
+    def join(self, chosen: Array, others: Array | None, axis: int = 0) -> Array:
+        """Return values of fitted and other features in the order of the view; 0 where there are none."""
         if self.chosen is None:
             return chosen
         shape = list(chosen.shape)
@@ -146,5 +146,5 @@ class Settings:
 
 
 def by_view(option: str | Mapping[str, str], name: str, default: str) -> str:
-    """Return what an option says of a view."""
+    """Return the value of an option for a view."""
     return option if isinstance(option, str) else option.get(name, default)

@@ -99,7 +99,7 @@ class Programs:
 
 @dataclass(frozen=True)
 class Data:
-    """What is known of the data once they have been read.
+    """Sums over the data, from the first pass.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Globals:
-    """All that rows are given, and what is told of the starts.
+    """Globals: the programs of all starts, and records of the starts.
 
     Parameters
     ----------

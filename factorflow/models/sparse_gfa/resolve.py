@@ -51,7 +51,7 @@ def loadings_of(options: Options, view: str) -> str:
 
 
 def settings_of(options: Options, meta: Meta) -> Settings:
-    """Return what a run needs to know throughout.
+    """Return the settings of a run.
 
     Parameters
     ----------
@@ -106,7 +106,7 @@ def settings_of(options: Options, meta: Meta) -> Settings:
 
 
 def _smooth(options: Options, meta: Meta, prior: str) -> SmoothSettings | None:
-    """Return what a run with smooth scores knows; None where they are not.
+    """Return the settings of smooth scores; None where there are none.
 
     Raises
     ------
@@ -276,7 +276,7 @@ def _size_factors(options: Options, name: str, density: Likelihood) -> str:
 
 
 def _for_view(likelihood: str, view: ViewMeta) -> str:
-    """Return a likelihood with what the entries of a view say of it.
+    """Return a likelihood with the parameters that follow from the entries of a view.
 
     Raises
     ------

@@ -62,7 +62,7 @@ class Final:
 def finish(
     settings: Settings, block: Block, local: Local | None, prepared: PreparedGlobals, step: Step
 ) -> Final:
-    """Return what is known of the rows of a block in the end."""
+    """Return the final q of the rows of a block."""
     before = local if step.projecting else rotated_scores(local, prepared.globals_)
     projected = project_scores(settings, block, before, prepared, new=step.projecting, each=True)
     levels = []

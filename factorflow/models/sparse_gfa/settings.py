@@ -324,7 +324,7 @@ class Settings:
         return np.ones((weights.mean.shape[0], self.n_noise_groups))
 
     def information(self, name: str, weights: Weights) -> Float64[Array, " D"]:
-        """Return the precision with which an observation of each feature tells of x, at the intercept.
+        """Return the information of an observation of each feature about x, at the intercept.
 
         That of the noise; else the information (dE y / dx)^2 / Var y.
         """

@@ -144,7 +144,7 @@ def _span(
 
 
 def attribute_message(*arguments: Any) -> None:
-    """Write what a block says of a before it and of its last a: exp(-u'Mu / 2 + v'u), u = (before, last).
+    """Write the message of a block about a before it and its last a: exp(-u'Mu / 2 + v'u), u of both.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def attribute_message(*arguments: Any) -> None:
 def integrate_end(
     each: Any, matrix: Array, vector: Array, there: int, given: Array, inner: Array, half: Array, out: Array
 ) -> None:
-    """Integrate out one end of a span of which something more is known, ``given`` (Q + 1, Q).
+    """Integrate out one end of a span, with a further message about it, ``given`` (Q + 1, Q).
 
     ``there`` is which end is left: 0 the state before, 1 the last one; ``inner``, ``half`` (Q, Q) are worked
     in.
@@ -219,7 +219,7 @@ def _scan(each: Any, matrix: Array, vector: Array, joined: Array, before: Array,
 
 
 def scan_attributes(*arguments: Any) -> None:
-    """Write what lies before and behind each block says of a: precisions, and in the last row information.
+    """Write the messages about a from before and behind each block: precisions, in the last row information.
 
     Parameters
     ----------

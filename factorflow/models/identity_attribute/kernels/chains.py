@@ -35,7 +35,7 @@ def product(each: Any, left: Array, right: Array, out: Array) -> None:
 def add_evidence(
     each: Any, t: int, present: Array, evidence: Array, own: Array, gaps: int, beyond: Array, out: Array
 ) -> None:
-    """Write what the data of frame t and ``beyond`` say of its a, (Q + 1, Q)."""
+    """Write the message about a of frame t from its data and from ``beyond``, (Q + 1, Q)."""
     size, b = len(each), present[t]
     for i in range(size):
         out[size, i] = beyond[size, i] + b * evidence[t, i]
@@ -45,7 +45,7 @@ def add_evidence(
 
 @options(fastmath=STEADY)
 def propagate(each: Any, known: Array, there: Array, moments: Array, new: int, out: Array) -> None:
-    """Write what is known of one a as what that says of the next (``new`` 0) or the last (2) one.
+    """Write the message from one a to the next (``new`` 0) or the last (2) one.
 
     ``there`` (Q, Q) is the inverse of the known precision and that of the link on this side.
     """

@@ -190,7 +190,7 @@ def smooth_presence(each: tuple[int, ...], starts: Int[np.ndarray, " R"], *other
 
 @cache
 def presence_span_kernel(size: int) -> Any:
-    """Return the kernel of what a block says of b: one thread."""
+    """Return the kernel of the message of a block about b: one thread."""
     each, odds_of_run = (0,) * size, compile_scalar(presence.odds_of_run, "cuda")
     span = compile_scalar(presence.block_message, "cuda")
 
@@ -267,7 +267,7 @@ def smooth_all(
 
 @cache
 def attributes_span_kernel(size: int) -> Any:
-    """Return the kernel of what a block says of a: one thread."""
+    """Return the kernel of the message of a block about a: one thread."""
     each, span = (0,) * size, compile_scalar(attribute_messages.block_message, "cuda")
 
     @cuda.jit

@@ -30,7 +30,7 @@ def _predict_state(
     mean: Array,
     covariance: Array,
 ) -> None:
-    """Turn what is known of the states of one frame into what that says of the next one."""
+    """Predict the states of the next frame from those of one frame."""
     n_identities, size = mean.shape
     for p in range(n_identities):
         if fresh:
@@ -69,7 +69,7 @@ def filter_frames(
     covariance: Array,
     density: Array,
 ) -> None:
-    """Write what the frames before each frame say of its states, and a bound of its log density by them.
+    """Write the prediction of the states of each frame by those before, and a bound of its log density.
 
     Parameters
     ----------

@@ -130,7 +130,7 @@ def _span(
 
 
 def presence_message(*arguments: Any) -> None:
-    """Write what a block says of b before it and of its last b, (2, 2) logarithms.
+    """Write the message of a block about b before it and its last b, (2, 2) logarithms.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def _scan(spans: Array, before: Array, behind: Array) -> None:
 
 
 def scan_presence(spans: Array, before: Array, behind: Array) -> None:
-    """Write the log odds of b that what lies before and behind each block says.
+    """Write the log odds of b from before and behind each block.
 
     Parameters
     ----------

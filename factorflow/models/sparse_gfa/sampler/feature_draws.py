@@ -1,4 +1,4 @@
-"""Draws of loadings, intercepts and noise of a run of features, and what is told of moves after them."""
+"""Draws of loadings, intercepts and noise of a run of features, and sums for the moves after them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class _Run:
     def plane(
         self, system: System, loadings: Float64[np.ndarray, "D K1"], scale: Float64[np.ndarray, " D"]
     ) -> Plane | None:
-        """Return what the two factors that this sweep turns are told of, if it turns any."""
+        """Return the equations of the two factors that this sweep rotates, if it does."""
         settings, (precision, shift, odds) = self.settings, self.prior
         plane = plane_of(settings, self.globals_.n_factors, self.step)
         if plane is None:

@@ -44,7 +44,7 @@ LEADING = 16
 
 @dataclass(frozen=True)
 class Plane:
-    """What is told of loadings of two factors, others and intercept integrated out; see `kernels.turns`.
+    """Equations of the loadings of two factors, others and intercept integrated out; see `kernels.turns`.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Plane:
 
 @dataclass(frozen=True)
 class ResidualSums:
-    """What entries say of intercept and noise of each feature of a view, given scores and loadings.
+    """Sums of residuals about intercept and noise of each feature of a view, given scores and loadings.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Record:
-    """What is recorded of a draw: loadings and all that is shared, as they go with the scores of the sweep.
+    """Record of a draw: loadings and shared parameters that belong to the scores of the sweep.
 
     A chain goes on from where turns, places and scales of the factors were changed after that.
     """
@@ -172,7 +172,7 @@ class Halfway:
 
 @dataclass(frozen=True)
 class Names:
-    """What the factors of a chain are known by, so that means over its draws are of one factor each.
+    """Signature of the factors of a chain, by which its draws are aligned.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class Names:
 
     @classmethod
     def of(cls, weights: Iterable[DrawnWeights]) -> Names:
-        """Return what the factors of these weights are known by."""
+        """Return the signature of the factors of these weights."""
         loadings = np.concatenate([mine.loadings[:, :-1] for mine in weights])
         features = np.unique(np.argsort(-np.abs(loadings), axis=0, kind="stable")[:LEADING])
         return cls(features, loadings[features])

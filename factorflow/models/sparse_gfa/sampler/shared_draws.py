@@ -162,7 +162,7 @@ def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, flo
 def _transform_weights(
     weights: DrawnWeights, scale: Float64[Array, " K"], shift: Float64[Array, " K"]
 ) -> DrawnWeights:
-    """Return loadings and intercepts that go with scores r z + t."""
+    """Return loadings and intercepts for scores r z + t."""
     w, b = weights.loadings[:, :-1] / scale, weights.loadings[:, -1:]
     return replace(weights, loadings=np.concatenate([w, b - (w @ shift)[:, None]], axis=1))
 

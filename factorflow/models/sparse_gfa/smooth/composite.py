@@ -216,7 +216,7 @@ class Sum(Basis):
         sharing: Float64[Array, " G"],
         centre: Float64[Array, " M"],
     ) -> tuple[Float64[Array, "B M"], Float64[Array, " B"], Float64[Array, " B"]]:
-        """Return functions at any places, centred; of parts of which a row does not tell 0."""
+        """Return functions at any places, centred; 0 for parts that are unknown for a row."""
         functions = np.zeros((len(places), self.size))
         beside, unknown = np.zeros(len(places)), np.zeros(len(places))
         for (part, columns, own), mine, shared, sd in self._with_parameters(lengths, sharing):
@@ -231,7 +231,7 @@ class Sum(Basis):
         return functions, beside, unknown
 
     def inside(self, places: Float64[Array, "B p"]) -> Any:
-        """Return which rows tell of some part."""
+        """Return which rows have a known part."""
         return np.any([part.inside(places[:, columns]) for part, columns, _ in self.part_slices()], axis=0)
 
     def shares(

@@ -47,7 +47,7 @@ STARTS = 7
 
 @dataclass(frozen=True)
 class Forms:
-    """What the rows say of c: sum_n J_n,kj phi phi', and the slope of the bound at E c.
+    """Messages of the rows about c: sum_n J_n,kj phi phi', and the slope of the bound at E c.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Forms:
 
 @dataclass(frozen=True)
 class _Site:
-    """c of one factor given what the rows say: decompositions that evidence and posterior share."""
+    """c of one factor given the messages of the rows: decompositions for evidence and posterior."""
 
     root: Float64[np.ndarray, "M ..."]
     along: Float64[np.ndarray, " M"]

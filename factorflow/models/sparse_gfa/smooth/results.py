@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 from jaxtyping import Float64
 
 from factorflow.models.contract import Array, Variable
+from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.composite import linear_part
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
@@ -36,25 +38,8 @@ def course_labels(smooth: SmoothSettings) -> dict[str, list[str]]:
 def course_variables(smooth: SmoothSettings) -> list[Variable]:
     """Return the table of variables of the courses."""
     basis = smooth.basis
-    size = basis.size
-
-    def of(value: Callable[[Courses], Array], *shape: int, first: bool = True) -> Callable[[Globals], Array]:
-        """Return a value of the courses; 0 where no factor has one, of a shape behind factors, or before."""
-
-        def get(g: Globals) -> Array:
-            none = (g.n_factors, *shape) if first else (*shape, g.n_factors)
-            return np.zeros(none) if g.courses is None else value(g.courses)
-
-        return get
-
-    def lengths(courses: Courses) -> Float64[Array, "K R"]:
-        return np.where(courses.is_smooth[:, None], courses.lengths, np.nan)
-
-    def sharing(courses: Courses) -> Float64[Array, "K G"]:
-        return np.where(courses.is_smooth[:, None], courses.sharing, np.nan)
-
-    def nats(courses: Courses) -> Float64[Array, " K"]:
-        return np.nan_to_num(courses.evidence)
+    size, shares = basis.size, partial(_part_shares, basis)
+    n_lengths, n_groups, n_parts = len(basis.labels), basis.n_groups, len(basis.part_names)
 
     def centre(g: Globals) -> Float64[Array, " M"]:
         return np.zeros(size) if g.courses is None else g.courses.centre
@@ -62,96 +47,102 @@ def course_variables(smooth: SmoothSettings) -> list[Variable]:
     def second(g: Globals) -> Float64[Array, "M M"]:
         return np.zeros((size, size)) if g.courses is None else g.courses.second
 
-    n_lengths, n_groups, n_parts = len(basis.labels), basis.n_groups, len(basis.part_names)
+    by_factor = [
+        ("smooth_share", (), "Share of the prior variance of a factor that is its course; 0: it has none.",
+         _by_factor(lambda c: 1.0 - c.noise)),
+        ("length_scale", ("smooth_covariate",),
+         "Distance over which a course changes, or standard deviation of a part; NaN: there is none.",
+         _by_factor(lambda c: _of_courses(c, c.lengths), n_lengths)),
+        ("smooth_part_share", ("smooth_part",),
+         "Share of the prior variance of a factor that is each part of its course.",
+         _by_factor(shares, n_parts)),
+        ("group_sharing", ("smooth_group",),
+         "How much of its course a group shares with others, a: their correlation is a_g a_h.",
+         _by_factor(lambda c: _of_courses(c, c.sharing), n_groups)),
+        ("smooth_evidence", (), "Nats by which the data favour a course.",
+         _by_factor(lambda c: np.nan_to_num(c.evidence))),
+        ("course", ("function",), "Coefficients of a course, E c.", _by_factor(lambda c: c.mean, size)),
+        ("course_covariance", ("function", "other_function"), "Their covariance.",
+         _by_factor(lambda c: c.covariance, size, size)),
+    ]  # fmt: skip
+    return [
+        *_clock_variables(smooth),
+        *_coefficient_variables(smooth),
+        *(Variable(name, ("factor", *dims), doc, value) for name, dims, doc, value in by_factor),
+        Variable("course_centre", ("function",), "Average of the functions over the samples.", centre),
+        Variable(
+            "course_second", ("function", "other_function"), "Average of their products, centred.", second
+        ),
+    ]
 
-    def part_shares(courses: Courses) -> Float64[Array, "K parts"]:
-        shares = np.zeros((len(courses.noise), n_parts))
-        for k in np.flatnonzero(courses.is_smooth):
-            of_parts = basis.shares(courses.lengths[k], courses.sharing[k], courses.second)
-            shares[k] = (1.0 - courses.noise[k]) * of_parts
-        return shares
+
+def _by_factor(
+    value: Callable[[Courses], Array], *shape: int, last: bool = False
+) -> Callable[[Globals], Array]:
+    """Return a function of the globals: a value of the courses, 0 of each factor where there are none.
+
+    ``shape`` is that of a factor, whose axis is the first one, or the last.
+    """
+
+    def get(g: Globals) -> Array:
+        none = (*shape, g.n_factors) if last else (g.n_factors, *shape)
+        return np.zeros(none) if g.courses is None else value(g.courses)
+
+    return get
+
+
+def _of_courses(courses: Courses, values: Float64[Array, "K n"]) -> Float64[Array, "K n"]:
+    """Return values by factor, NaN of factors without a course."""
+    return np.where(courses.is_smooth[:, None], values, np.nan)
+
+
+def _part_shares(basis: Basis, courses: Courses) -> Float64[Array, "K parts"]:
+    shares = np.zeros((len(courses.noise), len(basis.part_names)))
+    for k in np.flatnonzero(courses.is_smooth):
+        of_parts = basis.shares(courses.lengths[k], courses.sharing[k], courses.second)
+        shares[k] = (1.0 - courses.noise[k]) * of_parts
+    return shares
+
+
+def _clock_variables(smooth: SmoothSettings) -> list[Variable]:
+    if smooth.warping is None:
+        return []
 
     def warp(g: Globals) -> Float64[Array, "G W"]:
-        warp_values = None if g.courses is None else g.courses.warp
-        return np.zeros((n_groups, KNOTS)) if warp_values is None else warp_values
-
-    linear = linear_part(basis)
-
-    def coefficients(c: Courses) -> Float64[Array, "Q K"]:
-        assert linear is not None
-        return linear[0].effects() @ c.mean[:, linear[1]].T
-
-    def variances(c: Courses) -> Float64[Array, "Q K"]:
-        assert linear is not None
-        own, effects = linear[1], linear[0].effects()
-        return np.einsum("qi,kij,qj->qk", effects, c.covariance[:, own, own], effects)
+        values = None if g.courses is None else g.courses.warp
+        return np.zeros((smooth.basis.n_groups, KNOTS)) if values is None else values
 
     doc = "Clock of a group: when it starts, in ranges, and the logarithm of its pace between knots."
-    of_covariates = []
-    if linear is not None:
-        shape = (linear[0].size,)
-        dims, of_linear = ("score_covariate", "factor"), "the covariates of the scores, as they are coded."
-        doc_mean, doc_variance = (
-            f"Coefficients of {of_linear}",
-            f"Variances of the coefficients of {of_linear}",
-        )
-        of_covariates = [
-            Variable("score_coefficients", dims, doc_mean, of(coefficients, *shape, first=False)),
-            Variable("score_coefficients_variance", dims, doc_variance, of(variances, *shape, first=False)),
-        ]
-    of_clocks = [Variable("warp", ("smooth_group", "warp_parameter"), doc, warp)]
-    return (
-        (of_clocks if smooth.warping is not None else [])
-        + of_covariates
-        + [
-            Variable(
-                "smooth_share",
-                ("factor",),
-                "Share of the prior variance of a factor that is its course; 0: it has none.",
-                of(lambda c: 1.0 - c.noise),
-            ),
-            Variable(
-                "length_scale",
-                ("factor", "smooth_covariate"),
-                "Distance over which a course changes, or standard deviation of a part; NaN: there is none.",
-                of(lengths, n_lengths),
-            ),
-            Variable(
-                "smooth_part_share",
-                ("factor", "smooth_part"),
-                "Share of the prior variance of a factor that is each part of its course.",
-                of(part_shares, n_parts),
-            ),
-            Variable(
-                "group_sharing",
-                ("factor", "smooth_group"),
-                "How much of its course a group shares with others, a: their correlation is a_g a_h.",
-                of(sharing, n_groups),
-            ),
-            Variable(
-                "smooth_evidence",
-                ("factor",),
-                "Nats by which the data favour a course.",
-                of(nats),
-            ),
-            Variable(
-                "course", ("factor", "function"), "Coefficients of a course, E c.", of(lambda c: c.mean, size)
-            ),
-            Variable(
-                "course_covariance",
-                ("factor", "function", "other_function"),
-                "Their covariance.",
-                of(lambda c: c.covariance, size, size),
-            ),
-            Variable("course_centre", ("function",), "Average of the functions over the samples.", centre),
-            Variable(
-                "course_second",
-                ("function", "other_function"),
-                "Average of their products, centred.",
-                second,
-            ),
-        ]
+    return [Variable("warp", ("smooth_group", "warp_parameter"), doc, warp)]
+
+
+def _coefficient_variables(smooth: SmoothSettings) -> list[Variable]:
+    """Return the variables of the covariates of the scores."""
+    part = linear_part(smooth.basis)
+    if part is None:
+        return []
+    linear, own = part
+    effects = linear.effects()
+
+    def means(c: Courses) -> Float64[Array, "Q K"]:
+        return effects @ c.mean[:, own].T
+
+    def variances(c: Courses) -> Float64[Array, "Q K"]:
+        return np.einsum("qi,kij,qj->qk", effects, c.covariance[:, own, own], effects)
+
+    dims, of = (
+        ("score_covariate", "factor"),
+        "coefficients of the covariates of the scores, as they are coded.",
     )
+    return [
+        Variable("score_coefficients", dims, f"The {of}", _by_factor(means, linear.size, last=True)),
+        Variable(
+            "score_coefficients_variance",
+            dims,
+            f"Variances of the {of}",
+            _by_factor(variances, linear.size, last=True),
+        ),
+    ]
 
 
 def courses_from_record(record: Mapping[str, Array]) -> Courses:

@@ -1,4 +1,4 @@
-"""On the blocks: scores given their courses, and what rows say of the courses.
+"""Updates of blocks: scores given their courses, and messages of rows about the courses.
 
 Given the loadings, q(z_n | c) is the exact conditional, whatever q(c) is::
 
@@ -55,7 +55,7 @@ LEAST_VARIANCE = 1e-8
 
 @dataclass(frozen=True)
 class SmoothSettings:
-    """What a run with smooth scores knows throughout.
+    """Settings of smooth scores.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Conditional:
 
 @dataclass(frozen=True)
 class SiteSums:
-    """What rows say of the courses, added up.
+    """Messages of rows about the courses, added up.
 
     Parameters
     ----------
@@ -349,7 +349,7 @@ def noise_sums(conditional: Conditional, mean: Float64[Array, "B K"]) -> NoiseSu
 def site_sums(
     smooth: SmoothSettings, block: Block, conditional: Conditional, mean: Float64[Array, "B K"]
 ) -> SiteSums:
-    """Return what rows say of the courses."""
+    """Return the messages of rows about the courses."""
     prior, k = conditional.prior, mean.shape[1]
     left = (mean - prior.mean) * prior.precision * prior.known[:, None]
     says = -unpack(conditional.covariance, k) * prior.precision[:, :, None] * prior.precision[:, None, :]
@@ -380,7 +380,7 @@ def member_rows(numbers: Int64[Array, " B"], has_place: Bool[Array, " B"], size:
 
 
 def forms_of(smooth: SmoothSettings, courses: Courses, sums: SiteSums) -> Forms:
-    """Return what all rows say of the courses."""
+    """Return the messages of all rows about the courses."""
     centre = courses.centre
     if isinstance(smooth.basis, Points):
         assert sums.weights is not None

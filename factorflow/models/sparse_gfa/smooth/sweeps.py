@@ -1,4 +1,4 @@
-"""Passes of a fit with smooth scores: what is known of the functions, then courses in every third pass.
+"""Passes of a fit with smooth scores: sums over the functions, then courses in every third pass.
 
 The first pass of these sums functions, their products, and products of them with the scores of the fit so far
 and with these under random signs. Whether factors get courses at all (`shows_courses`) is a test of all of
@@ -237,7 +237,7 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
     def map(
         self, block: Block, local: Local | None, prepared: PreparedGlobals, step: Step
     ) -> tuple[Local | None, SiteSums]:
-        """Update the scores of a block; return what they say of the courses."""
+        """Update the scores of a block; return their messages about the courses."""
         settings, before = self.settings, scores_before(local, prepared.globals_)
         local = scores_or_blank(settings, block, rotated_scores(local, prepared.globals_), prepared.globals_)
         rows = update_rows(settings, block, settings.group_codes(block), local, prepared, 0)

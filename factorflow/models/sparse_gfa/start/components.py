@@ -68,7 +68,7 @@ CLIPPED_PASSES = 6
 
 
 def moment_passes(settings: Settings) -> int:
-    """Return how many passes it takes to know where features lie and how far they spread."""
+    """Return how many passes location and scale of the features take."""
     clips = any(np.isfinite(view.density.clip_start) for view in settings.views)
     sized = any(view.size_factors != "none" for view in settings.views)  # their averages come first
     return CLIPPED_PASSES if clips else 1 + sized
@@ -183,7 +183,7 @@ def _clipped(view: ViewSettings, values: Shaped[Array, "B D"], fixed: Fixed | No
 def _covariate_sums(
     settings: Settings, block: Block, values: Shaped[Array, "B D"]
 ) -> tuple[Float64[Array, "D J"] | None, Float64[Array, "D J"] | None]:
-    """Return what `Moments` knows of covariates."""
+    """Return the sums of covariates in `Moments`."""
     if settings.covariates is None:
         return None, None
     covariates = device.move_beside(settings.design(block)[:, 1:], values)
@@ -194,7 +194,7 @@ def _covariate_sums(
 
 
 def _regress(settings: Settings, fixed: Fixed, view: ViewSettings, moments: Moments) -> Fixed:
-    """Return what is known of the features with their regression on the covariates, of ridge penalty 1.
+    """Return the moments of the features with their regression on the covariates, of ridge penalty 1.
 
     Of what the start sees; covariates are taken to be seen alike in all features.
     """

@@ -1,4 +1,4 @@
-"""Sketches of the views, and what a count of components knows of them."""
+"""Sketches of the views, and their sums for the count of components."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["CountStats", "Counting", "FeatureSketch", "SketchStats", "Spectrum",
 
 @dataclass(frozen=True)
 class FeatureSketch:
-    """What a spectrum knows of the features of a view (D); y are entries less their means.
+    """Sums over the features of a view (D) for a spectrum; y are entries less their means.
 
     Parameters
     ----------
