@@ -174,10 +174,13 @@ def _extract(file: Path, name: str, source: str) -> Path:
     with _new_folder() as new:
         try:
             with zipfile.ZipFile(file) as packed:
+                _check_room(packed, new.parent, source)
                 packed.extractall(new)
             roots = (new / METADATA, *sorted(new.glob(f"*/{METADATA}")))
             root = next(path.parent for path in roots if path.exists())
             target = _target(name, json.loads((root / METADATA).read_bytes())["attributes"][SIGNATURE])
+        except InputError:
+            raise
         except StopIteration:
             raise InputError("path", source, EXPECTED, f"There is no {METADATA} in it.") from None
         except (OSError, zipfile.BadZipFile, ValueError, KeyError, TypeError) as error:
@@ -186,6 +189,15 @@ def _extract(file: Path, name: str, source: str) -> Path:
             _verify(root)
             keep(root, target)
         return target
+
+
+def _check_room(packed: zipfile.ZipFile, folder: Path, source: str) -> None:
+    """Refuse a file that declares more bytes than are free, before any of it is unpacked."""
+    needed, room = sum(info.file_size for info in packed.infolist()), shutil.disk_usage(folder).free
+    if needed > room:
+        expected = f"at most the {room:,} bytes free at {folder}"
+        remedy = "Check where it is from, or set FACTORFLOW_CACHE to a folder with more room."
+        raise InputError("path", f"{source}, {needed:,} bytes unpacked", expected, remedy)
 
 
 def _verify(folder: Path) -> None:

@@ -170,6 +170,17 @@ def test_what_is_no_posterior(stored: Path, server: Server, shared: Path, cache:
     assert list(cache.iterdir()) == []
 
 
+def test_a_file_that_unpacks_to_more_than_is_free(
+    stored: Path, shared: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused by the sizes that it declares; nothing of it is written."""
+    ff.open_posterior(stored).save(shared / "a.zip")
+    monkeypatch.setattr(sharing.shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(100, 90, 10))
+    with pytest.raises(InputError, match=r"a.zip, [\d,]+ bytes unpacked: expected at most the 10 bytes free"):
+        ff.load(shared / "a.zip")
+    assert not list(cache.iterdir())
+
+
 def test_only_https(stored: Path, server: Server, cache: Path) -> None:
     """A password is not shown; neither does a redirect lead elsewhere, nor an unknown certificate pass."""
     with pytest.raises(InputError, match=r"http://lab\.example/p\.zarr.*an https:// URL") as error:
