@@ -60,7 +60,7 @@ def update_features(
     settings: Settings, name: str, index: range, globals_: Globals, stats: Stats, step: Step, *, sparse: bool
 ) -> tuple[Weights, FeatureSums]:
     """Maximise the bound over w, then b, then tau, of a run of features; the body of `Sweep.features`."""
-    rate = globals_.step_length if settings.tangent else 1.0
+    rate = globals_.step_length if settings.view(name).tangent else 1.0
     rows = slice(index.start, index.stop)
     before, fixed = select_features(globals_.weights[name], rows), select_features(globals_.fixed[name], rows)
     view = globals_.views[name]
@@ -94,9 +94,7 @@ def _update(
     weights, coefficient_terms = _update_coefficients(
         settings, weights, expected[0], fixed, view, system, rate
     )
-    weights, likelihood, noise = _update_noise(
-        settings, name, weights, expected, fixed, view, (mine, pairs), rate
-    )
+    weights, likelihood, noise = _update_noise(settings, name, weights, expected, fixed, view, (mine, pairs))
     terms = entropy, likelihood, noise, coefficient_terms
     sums = _sums(settings, name, weights, expected, fixed, terms, sparse=sparse, rotates=rotates)
     if sparse and settings.deletes:
@@ -181,7 +179,6 @@ def _update_noise(
     fixed: Fixed,
     view: View,
     stats: tuple[FeatureStats, Float64[Array, "#D T Q"]],
-    step: float = 1.0,
 ) -> tuple[Weights, float, float]:
     """Update tau from residual sums of squares; return the expected log-likelihood and the terms of tau."""
     (mean, spread), (mine, pairs) = expected, stats
@@ -208,8 +205,6 @@ def _update_noise(
     new_shape, new_rate = shape + 0.5 * fixed.count, rate + 0.5 * residual
     if settings.view(name).n_features == 1:
         new_rate = np.maximum(new_rate, ALONE * new_shape * fixed.squares / np.maximum(fixed.count, 1.0))
-    if step < 1.0 and weights.noise_rate is not None:
-        new_rate = (1.0 - step) * weights.noise_rate + step * new_rate
     log_precision = digamma(new_shape) - np.log(new_rate)
     likelihood = constant + 0.5 * float((fixed.count * log_precision - residual * new_shape / new_rate).sum())
     terms = float(gamma_term(new_shape, new_rate, shape, rate).sum())

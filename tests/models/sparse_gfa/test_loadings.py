@@ -85,11 +85,15 @@ def test_moments_move_a_share_of_the_way() -> None:
     ones = np.ones(3)
     view = View(ones, ones, ones, ones, 0.0, 1.0, 1.0, 1.0, np.zeros((1, 10)))
     pairs, linear = np.array([[4.0, 1.0, 5.0, 0.5, 0.2, 3.0, 0, 0, 0, 1]]), rng.normal(size=(6, 3)) * 3
-    old = Weights(
+    normal = Weights(
         rng.normal(size=(6, 3)), np.ones((6, 3)), None, np.zeros((6, 1)), np.ones((6, 1)), None, None,
         np.empty((6, 0)),
     )  # fmt: skip
     prior = get_prior("horseshoe")
+    old, _ = prior.update(normal, view, pairs, linear[::-1], np.ones(6), 0.5)  # all the way: no mixture yet
+    np.testing.assert_array_equal(
+        old.mean, prior.update(normal, view, pairs, linear[::-1], np.ones(6), 1.0)[0].mean
+    )
     whole, _ = prior.update(old, view, pairs, linear, np.ones(6), 1.0)
     half, _ = prior.update(old, view, pairs, linear, np.ones(6), 0.5)
     first = [expected_weights(w)[0][:, 0] for w in (old, half, whole)]

@@ -71,6 +71,7 @@ class Mixture(LoadingsPrior):
         self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: float
     ) -> tuple[Weights, float]:
         """Move moments, and what follows from them, on a straight line where ``step`` is below 1."""
+        step = 1.0 if weights.entropies is None else step  # q was no mixture before
         k = weights.mean.shape[1]
         mean = expected_weights(weights)[0].copy()
         parts = [np.empty_like(mean) for _ in range(5)]
@@ -96,9 +97,8 @@ class Mixture(LoadingsPrior):
             mean[:, i] += step * (parts[0][:, i] - mean[:, i])
         if self.keeps_shares:
             old = weights.shares
-            responsibilities = (
-                responsibilities if step == 1.0 or old is None else old + step * (responsibilities - old)
-            )
+            if step < 1.0 and old is not None:
+                responsibilities = old + step * (responsibilities - old)
             weights = replace(weights, shares=responsibilities)
         return self._update_moments(weights, mean, parts, step)
 
