@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -152,9 +153,14 @@ def _content(posterior: Posterior) -> dict[str, Any]:
 
 
 def _name_of(run: dict[str, Any]) -> str:
-    """Return the name of a dataset; of a flow's, which are all called alike, that of its folder."""
+    """Return the name of a dataset.
+
+    Of a flow's, which are all called alike, it is that of the folder; of one in the cache it is without the
+    digits of its content.
+    """
     path = Path(str(run.get("dataset", "")))
-    return (path.parent.name if path.stem == "dataset" else path.stem) or path.stem or "posterior"
+    name = path.parent.name if path.stem == "dataset" else re.sub(r"-[0-9a-f]{12}$", "", path.stem)
+    return name or path.stem or "posterior"
 
 
 _HELD_OUT = {"entry": "observed entries", "row": "samples", "sequence": "sequences"}

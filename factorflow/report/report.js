@@ -50,7 +50,7 @@
       });
       const bar = make("div", "", { class: "search" });
       bar.append(field, said);
-      table.parentNode.before(bar);
+      table.parentNode.prepend(bar);
     }
   }
 
@@ -103,6 +103,7 @@
   const recolor = () => {
     const item = coloring();
     legend.replaceChildren();
+    legend.dataset.column = item ? `${item.name}: ` : "";  // printed, where the choice is not
     if (!item) {
       color = () => COLORS[0];
       valueOf = () => "";
@@ -154,7 +155,7 @@
   };
   const draw = panel => {
     const { canvas } = panel, style = getComputedStyle(document.documentElement);
-    const ink = printing ? "#23272e" : style.getPropertyValue("--ink"), muted = printing ? "#6d737c" : style.getPropertyValue("--muted");
+    const ink = printing ? "#23272e" : style.getPropertyValue("--ink"), muted = printing ? "#646a73" : style.getPropertyValue("--muted");
     const width = canvas.clientWidth, height = canvas.clientHeight, ratio = window.devicePixelRatio || 1;
     if (!width) return;
     canvas.width = Math.round(width * ratio);
@@ -212,7 +213,7 @@
   const tell = () => {
     if (pointed < 0) {
       const some = n < data.n_samples ? ` of ${data.n_samples.toLocaleString("en")}, evenly spaced` : "";
-      status.textContent = `${n.toLocaleString("en")} samples${some}. Point at one for its name; drag to select.`;
+      status.textContent = `${n.toLocaleString("en")} samples${some}. Point at one for its name; click it, or drag over several, to select.`;
       return;
     }
     const item = coloring(), parts = [data.samples[pointed]];
@@ -285,22 +286,24 @@
         draw(panel);
       } else point(nearest(panel, x, y));
     });
-    canvas.addEventListener("pointerleave", () => { if (!panel.drag) point(-1); });
+    canvas.addEventListener("pointerleave", event => { if (!panel.drag && event.pointerType !== "touch") point(-1); });
     canvas.addEventListener("pointerdown", event => {
       const [x, y] = place(panel, event);
-      if (event.pointerType === "touch") return point(nearest(panel, x, y));
+      if (event.pointerType === "touch") return;  // a finger that moves scrolls the page; a tap ends in pointerup
       panel.drag = [x, y, x, y];
       canvas.setPointerCapture(event.pointerId);
     });
-    canvas.addEventListener("pointerup", () => {
-      if (!panel.drag) return;
-      const [ax, ay, bx, by] = panel.drag, inside = [];
+    canvas.addEventListener("pointerup", event => {
+      const [bx, by] = place(panel, event), [ax, ay] = panel.drag || [bx, by], inside = [];
       panel.drag = null;
       if (Math.abs(bx - ax) > 3 || Math.abs(by - ay) > 3) {
         for (let i = 0; i < n; i++) {
           const x = panel.px[i], y = panel.py[i];
           if (x >= Math.min(ax, bx) && x <= Math.max(ax, bx) && y >= Math.min(ay, by) && y <= Math.max(ay, by)) inside.push(i);
         }
+      } else {
+        point(nearest(panel, bx, by));
+        if (pointed >= 0) inside.push(pointed);
       }
       select(inside);
     });

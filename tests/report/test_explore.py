@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -116,6 +115,8 @@ def test_what_it_says(given: Any, tmp_path: Path) -> None:
     assert svgs
     assert all('aria-label="' in svg for svg in svgs)
     assert 'aria-label="bound (nats) against iteration"' in text
+    given.posterior.run["dataset"] = "/home/me/.cache/factorflow/datasets/rna-0123456789ab.zarr"
+    assert "<h1>rna</h1>" in write_report(given.posterior, tmp_path / "r.html").read_text(encoding="utf-8")
     assert "http" not in re.sub(r"http://www\.w3\.org/[\w/]+|https?://[\w./]*(dublincore|w3)[^\"]*", "", text)
 
 
@@ -149,86 +150,3 @@ def test_a_report_of_ten_thousand_samples_is_below_8_mb(tmp_path: Path) -> None:
         views, obs=pd.DataFrame(columns, names), n_factors=20, max_iter=3, drop=0.0, progress=False
     )
     assert write_report(posterior, tmp_path / "r.html").stat().st_size < 8_000_000
-
-
-@pytest.fixture
-def page(given: Any, tmp_path: Path) -> Any:
-    """The report in a browser; of Playwright, or the one that FACTORFLOW_CHROMIUM names."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    written = write_report(given.posterior, tmp_path / "r.html")
-    with playwright.sync_playwright() as run:
-        chosen = os.environ.get("FACTORFLOW_CHROMIUM")
-        try:
-            browser = run.chromium.launch(executable_path=chosen, args=["--no-sandbox", "--disable-gpu"])
-        except playwright.Error as error:
-            pytest.skip(f"no browser: {error}")
-        opened = browser.new_page()
-        opened.errors, opened.asked = [], []
-        opened.on("pageerror", lambda error: opened.errors.append(str(error)))
-        opened.on("request", lambda request: opened.asked.append(request.url))
-        opened.goto(written.as_uri())
-        yield opened
-        assert opened.errors == []
-        assert all(url.startswith(("file:", "data:", "blob:")) for url in opened.asked)
-        browser.close()
-
-
-@pytest.mark.thorough
-def test_nothing_is_wider_than_the_screen(page: Any) -> None:
-    for width in (390, 1300, 2500):
-        page.set_viewport_size({"width": width, "height": 900})
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-
-
-@pytest.mark.thorough
-def test_points_are_selected_in_both_plots(page: Any, given: Any) -> None:
-    canvas = page.locator("#explorer canvas").first
-    canvas.scroll_into_view_if_needed()
-    box = canvas.bounding_box()
-    page.mouse.move(box["x"] + 1, box["y"] + 1)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] - 1, box["y"] + box["height"] - 1, steps=4)
-    page.mouse.up()
-    assert page.inner_text("#explorer-selected p").startswith("70 samples selected")
-    assert len(page.query_selector_all("#explorer-selected tr")) == 71
-    page.get_by_role("button", name="Clear").click()
-    assert page.inner_text("#explorer-selected") == ""
-    page.fill("#explorer-find", "sample 69")
-    assert page.inner_text("#explorer-selected p").startswith("1 sample selected")
-    score = given.rows["scores"][69, 0]
-    assert f"{score:.4g}"[:5] in page.inner_text("#explorer-selected table")
-
-
-@pytest.mark.thorough
-def test_the_keyboard_goes_from_sample_to_sample(page: Any, given: Any) -> None:
-    canvas = page.locator("#explorer canvas").first
-    canvas.focus()
-    order = np.argsort(given.rows["scores"][:, 0])
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")
-    assert page.inner_text("#explorer-status").startswith(f"sample {order[1]} · Factor1 ")
-    page.keyboard.press("Enter")
-    assert "1 sample selected" in page.inner_text("#explorer-selected")
-    page.keyboard.press("Escape")
-    assert page.inner_text("#explorer-selected") == ""
-    page.select_option("#explorer-color", label="sex")
-    assert sorted(page.inner_text("#explorer-legend").split()) == ["f", "m"]
-    assert "coloured by sex" in canvas.get_attribute("aria-label")
-
-
-@pytest.mark.thorough
-def test_tables_are_sorted_and_searched(page: Any) -> None:
-    page.evaluate("document.querySelector('details:has(#features)').open = true")
-    table = page.locator("#features")
-    heading = table.locator("th button", has_text="loading")
-    heading.click()
-    assert table.locator("th[aria-sort=ascending]").inner_text().startswith("loading")
-    loadings = [float(cell.replace("+", "")) for cell in table.locator("td:nth-child(4)").all_inner_texts()]
-    assert loadings == sorted(loadings)
-    heading.click()
-    last = [float(cell.replace("+", "")) for cell in table.locator("td:nth-child(4)").all_inner_texts()]
-    assert last == sorted(loadings, reverse=True)
-    page.locator("details:has(#features) input").fill("mutation factor1")
-    shown = table.locator("tr:visible").all_inner_texts()[1:]
-    assert shown
-    assert all("Factor1" in row and "mutation" in row for row in shown)
