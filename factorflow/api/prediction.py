@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from factorflow.api.variance import VarianceMethods
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
-from factorflow.posterior import prediction, tables
+from factorflow.posterior import outcomes, prediction, tables
 from factorflow.posterior.labels import rows_of
 from factorflow.posterior.log_likelihood import arviz_tree
 from factorflow.posterior.new_samples import predict_new
@@ -126,6 +126,88 @@ class PredictionMethods(VarianceMethods):
         """
         self.check_draws()
         return prediction.impute(self, self.check_explained(view), rows_of(self, start, stop, None))
+
+    def risk(
+        self,
+        view: str,
+        start: int | None = None,
+        stop: int | None = None,
+        obs: Sequence[str] | None = None,
+    ) -> xr.DataArray:
+        """Return how much larger the hazard of each sample is than the baseline, as a logarithm.
+
+        Parameters
+        ----------
+        view : str
+            Name of a view of times to an event (likelihood "survival").
+        start, stop : int, optional
+            Rows; all when left out.
+        obs : sequence of str, optional
+            Names of samples, instead of rows.
+
+        Returns
+        -------
+        DataArray
+            (obs): expected log hazard ratio, of samples without a time as well. The baseline is that of a
+            sample with scores of 0.
+
+        Raises
+        ------
+        InputError
+            When there is no such view, or it is not of times.
+
+        Examples
+        --------
+        >>> import numpy as np, pandas as pd, tempfile, factorflow
+        >>> rng = np.random.default_rng(0)
+        >>> z = rng.standard_normal(80)
+        >>> rna = z[:, None] + rng.standard_normal((80, 6))
+        >>> times = pd.DataFrame({"time": rng.exponential(np.exp(-z)), "event": 1})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     views = {"rna": rna, "death": times}
+        ...     data = factorflow.write_dataset(folder + "/d", views, likelihoods={"death": "survival"})
+        ...     fit = factorflow.fit(data, n_factors=2, progress=False)
+        ...     risk, curves = fit.risk("death"), fit.survival("death", [0.5, 1.0])
+        >>> bool(np.corrcoef(risk, z)[0, 1] > 0.8), curves.dims, bool((curves[:, 0] > curves[:, 1]).all())
+        (True, ('obs', 'time'), True)
+        """
+        self.check_draws()
+        return outcomes.risk(self, self.check_explained(view), rows_of(self, start, stop, obs))
+
+    def survival(
+        self,
+        view: str,
+        times: Sequence[float] | None = None,
+        start: int | None = None,
+        stop: int | None = None,
+        obs: Sequence[str] | None = None,
+    ) -> xr.DataArray:
+        """Return survival curves: the probability that samples have no event until each time.
+
+        Parameters
+        ----------
+        view : str
+            Name of a view of times to an event (likelihood "survival").
+        times : sequence of float, optional
+            Times of 0 or more; when left out, 0 and those at which intervals of the baseline hazard meet.
+        start, stop : int, optional
+            Rows; all when left out.
+        obs : sequence of str, optional
+            Names of samples, instead of rows.
+
+        Returns
+        -------
+        DataArray
+            (obs, time): E exp(-H(t) e^x), over the uncertainty of x. Beyond the last time of an event the
+            last hazard goes on.
+
+        Raises
+        ------
+        InputError
+            When there is no such view, it is not of times, or a time is negative.
+        """
+        self.check_draws()
+        return outcomes.survival(self, self.check_explained(view), times, rows_of(self, start, stop, obs))
 
     def to_arviz(
         self,

@@ -20,7 +20,7 @@ from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.globals import GROUP, globals_node, sets_after
 from factorflow.posterior.open import load_tree, open_tree
 from factorflow.posterior.record import RunRecord, Status
-from factorflow.posterior.score_sums import entry_scores, level_sums, training_sums
+from factorflow.posterior.score_sums import entry_scores, level_sums, ranked_entries, training_sums
 from factorflow.posterior.scoring import finish_scores
 from factorflow.posterior.store import create_rows, fit_draws, read_variable, save, write_rows
 from factorflow.shape import Block, without_values
@@ -232,6 +232,11 @@ def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], ro
             picked, observed = predictive.at((where, features)), on_host(block.data[view.name])
             levels = level_sums(n_levels, observed, features, truth[view.name], picked)
             scores = replace(scores, levels=levels)
+        density = model.likelihood(view.name)
+        if view.n_features == 1 and not density.is_binary and not roles:
+            at = None if predictive is None else predictive.at((where, features))
+            ranked = ranked_entries(density, block.number, truth[view.name], predicted[0], at)
+            scores = replace(scores, ranked=ranked)
         if roles:
             scores = replace(
                 scores, shown=training_sums(view.likelihood, on_host(block.data[view.name]), roles)

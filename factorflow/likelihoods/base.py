@@ -40,6 +40,7 @@ from factorflow.errors import InputError
 from factorflow.kernels.device import namespace, on_device
 from factorflow.kernels.random import Step
 from factorflow.kernels.special import logistic, softplus
+from factorflow.likelihoods.newton import newton_step
 from factorflow.shape import Array
 
 __all__ = [
@@ -103,6 +104,10 @@ class Likelihood(ABC):
     """What to do about an entry beyond."""
     is_location: ClassVar[bool] = False
     """Whether x is where y lies, in units of y: entries may then be centred and scaled."""
+    is_time: ClassVar[bool] = False
+    """Whether y is the time to an event, the sooner the larger x: held-out scores are by order."""
+    has_intercept: ClassVar[bool] = True
+    """Whether x has an intercept; else phi has the level of the entries."""
     log_link: ClassVar[bool] = False
     """Whether E y is in proportion to e^x: a size factor of a sample then is an offset of x."""
     limited: ClassVar[bool] = False
@@ -169,6 +174,14 @@ class Likelihood(ABC):
     def phi_start(self, n: Array, total: Array, squares: Array) -> Float[Array, "P D"]:
         """Return phi of features without factors, from number, sum and sum of squares of entries."""
         return np.zeros((self.n_phi, len(n)))
+
+    def log_prior(self, phi: Float64[Array, "D P"]) -> float:
+        """Return the log prior density of phi, but for its constant."""
+        return -0.5 * self.phi_sd**-2 * float(((phi - np.asarray(self.phi_mean)) ** 2).sum())
+
+    def update_phi(self, phi: Float64[Array, "D P"], derivatives: Float64[Array, "D P2"]) -> Array:
+        """Return phi after a step to its mode, given the sums of `phi_derivatives`; see `newton_step`."""
+        return newton_step(phi, derivatives, self.phi_mean, self.phi_sd)
 
     def report_phi(self, phi: Float64[Array, "P D"], scale: Float64[Array, " D"]) -> dict[str, Array]:
         """Return what users see of phi (`phi_variables`): e^phi; entries were divided by ``scale``."""
@@ -244,6 +257,14 @@ class Likelihood(ABC):
             centre, variance = self.moments(m + node * sd, phi, aux)
             mean, square = mean + weight * centre, square + weight * (variance + centre**2)
         return mean, square - mean**2
+
+    def response(self, y: Array, phi: Array, aux: Array | None = None) -> Array:
+        """Return the entries as shares of variance are of them."""
+        return y
+
+    def expected_response(self, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        """Return the mean of `response` given x."""
+        return self.moments(x, phi, aux)[0]
 
     # Of all likelihoods
 

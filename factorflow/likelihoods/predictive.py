@@ -105,14 +105,15 @@ class Predictive:
     def _quantile(self, share: float) -> Float[Array, ...]:
         """Return the smallest y with P(Y <= y) >= share.
 
-        By halves of counts, of measurements by Newton's method. Quantiles rise with x, so it lies between
-        those at the outermost nodes.
+        By halves of counts, of measurements by Newton's method. Quantiles rise with x, or fall, so it lies
+        between those at the outermost nodes.
         """
         from scipy.special import ndtri
 
         reach = REACH * np.sqrt(self.variance)
         ends = (self.mean - reach, self.mean + reach)
-        low, high = (self.likelihood.draw(share, x, self.phi, self.aux) for x in ends)
+        at_ends = [self.likelihood.draw(share, x, self.phi, self.aux) for x in ends]
+        low, high = np.minimum(*at_ends), np.maximum(*at_ends)
         mean, sd = self.mean_and_sd()
         low, high, y = map(np.array, np.broadcast_arrays(low, high, mean + ndtri(share) * sd))
         y, left = y.clip(low, high), np.ones(np.shape(y), bool)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from factorflow.data import Dataset
     from factorflow.data.aligned_dataset import AlignedDataset
+    from factorflow.likelihoods.predictive import Predictive
     from factorflow.posterior.stored_posterior import StoredPosterior
 
 PIECE_ENTRIES = 1 << 22
@@ -81,12 +82,17 @@ class Predictor:
             self._ends = key, self._interval(rows, share)
         return self._ends[1]
 
-    def _interval(self, rows: NDArray[np.intp], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
-        model, block = self.posterior.model, self.block(rows)
+    def predictive(self, rows: NDArray[np.intp]) -> Predictive | None:
+        """Return the distribution of new observations of the given rows (`Model.predictive`)."""
         local = {v.name: self._read(v, rows) for v in self._rows}
-        predictive = model.predictive(block, local, self._record, self.view)
+        return self.posterior.model.predictive(self.block(rows), local, self._record, self.view)
+
+    def _interval(self, rows: NDArray[np.intp], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
+        predictive = self.predictive(rows)
         if predictive is not None:
             return predictive.interval(share)
+        model, block = self.posterior.model, self.block(rows)
+        local = {v.name: self._read(v, rows) for v in self._rows}
         degrees = model.degrees_of_freedom(block, local, self._record, self.view)
         return interval(model.likelihood(self.view), share, *self(rows), degrees)
 
@@ -94,11 +100,9 @@ class Predictor:
         self, rows: NDArray[np.intp], y: NDArray[Any]
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return P(Y < y), P(Y > y) and P(Y = y) of new observations, (B, D) each, of the given rows."""
-        model = self.posterior.model
-        local = {v.name: self._read(v, rows) for v in self._rows}
-        predictive = model.predictive(self.block(rows), local, self._record, self.view)
+        predictive = self.predictive(rows)
         if predictive is None:
-            return tails(model.likelihood(self.view), y, *self(rows))
+            return tails(self.posterior.model.likelihood(self.view), y, *self(rows))
         at = np.exp(predictive.log_density(y)) if predictive.likelihood.discrete else np.where(y == y, 0.0, y)
         return *predictive.tails(y), at
 

@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float64, Integer, Shaped
 
 from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
 from factorflow.likelihoods import Likelihood, get_likelihood
+from factorflow.trees import Gather
 
 if TYPE_CHECKING:
     from factorflow.likelihoods.predictive import Predictive
@@ -101,6 +102,8 @@ class Sums:
         Of counts with exposures.
     shown : TrainingSums or None
         Of tables; None: the moments of the dataset tell.
+    ranked : Gather or None
+        The entries themselves, of a view of one feature: ``y``, ``event`` and ``predicted``.
     """
 
     n: Float64[np.ndarray, " D"]
@@ -115,6 +118,35 @@ class Sums:
     alone: Float64[np.ndarray, " D"] | None = None
     exposed: ExposureSums | None = None
     shown: TrainingSums | None = None
+    ranked: Gather | None = None
+
+
+def ranked_entries(
+    likelihood: Likelihood,
+    number: int,
+    y: Shaped[np.ndarray, " H"],
+    mean: Shaped[np.ndarray, " H"],
+    predictive: Predictive | None,
+) -> Gather:
+    """Return the held-out entries of the only feature of a view, for scores by their order.
+
+    Parameters
+    ----------
+    likelihood : Likelihood
+        Of the view.
+    number : int
+        Of the block.
+    y, mean : arrays
+        Values and predicted means of the held-out entries (H of them).
+    predictive : Predictive, optional
+        Their distribution.
+    """
+    event, predicted = np.ones(len(y)), np.asarray(mean, float)
+    if likelihood.is_time and predictive is not None:
+        predicted = np.asarray(predictive.mean, float)  # x: the risk
+        event = event if predictive.aux is None else (np.asarray(predictive.aux) == 0).astype(float)
+    values = {"y": np.asarray(y, float), "event": event, "predicted": predicted}
+    return Gather(np.full(len(y), number), values)
 
 
 def training_sums(

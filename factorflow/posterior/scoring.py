@@ -14,10 +14,14 @@ import numpy as np
 from jaxtyping import Float64, Real
 from numpy.typing import ArrayLike
 
+from factorflow.posterior.ranks import concordance, rank_correlation
 from factorflow.posterior.score_sums import PROBABILITY_FLOOR, RATE_FLOOR, Sums
 
 if TYPE_CHECKING:
     from factorflow.likelihoods import Likelihood
+
+OF_SQUARES = ("r2", "rmse", "baseline_rmse")
+"""Scores by squares of differences, which censored times have none of."""
 
 RARE = 0.05
 """Binary features whose shown frequency is below this are pooled as rare."""
@@ -46,7 +50,9 @@ def finish_scores(
         Per view: ``n_entries``, ``r2`` = 1 - sum (y - yhat)^2 / sum (y - shown mean)^2, ``rmse``,
         ``log_likelihood`` (nats per entry). Bernoulli: ``auc``, ``log_loss`` (nats), ``mnlp`` (bits) and the
         log-loss over the features that fewer than 5 % carry (``rare_log_loss``). Counts: ``deviance``, and
-        its share that the model explains (``deviance_explained``).
+        its share that the model explains (``deviance_explained``). A view of one feature that is not binary:
+        ``spearman``, the rank correlation of values and predictions; of times to an event ``concordance`` of
+        times and risks (Harrell), without r2 and rmse.
     """
     return {
         view: _finish(density, sums[view], *_training_moments(sums[view], moments[view]))
@@ -70,6 +76,13 @@ def _finish(
         "log_likelihood": float(sums.log_likelihood.sum() / n),
         "baseline_log_likelihood": float(baseline.sum() / n),
     }
+    if sums.ranked is not None:
+        y, event, predicted = (sums.ranked.values[name] for name in ("y", "event", "predicted"))
+        if likelihood.is_time:
+            scores = {name: value for name, value in scores.items() if name not in OF_SQUARES}
+            scores["concordance"] = concordance(y, event > 0, predicted)
+        else:
+            scores["spearman"] = rank_correlation(y, predicted)
     if likelihood.is_binary:
         scores |= _finish_binary(sums, mean, baseline)
     elif sums.levels is not None:

@@ -34,6 +34,7 @@ SHOWN = (
     "rmse",
     "accuracy",
     "auc",
+    "concordance",
     "log_loss",
     "baseline_log_loss",
     "log_likelihood",

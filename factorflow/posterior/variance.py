@@ -135,6 +135,8 @@ def _squares(
     n_features = len(posterior.features(view))
     n_groups = len(posterior.meta.groups) if by == "group" else 1
     n_sums = {"sample": dataset.n_rows, "feature": n_features}.get(by or "", n_groups)
+    if posterior.model.likelihood(view).is_time:  # censored ones have no squares
+        return np.full(n_sums, np.nan), np.full((n_sums, len(predictors)), np.nan)
     residual = np.zeros((n_sums, len(predictors)))
     moments = np.zeros((3, n_groups, n_features))
     shift = np.nan_to_num(dataset.moments(view, "mean")["mean"])

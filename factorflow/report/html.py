@@ -324,7 +324,17 @@ def _holdout(facts: dict[str, Any]) -> dict[str, Any] | None:
     table: dict[str, dict[str, float]] = facts.get("holdout_scores", {})
     if not table:
         return None
-    names = ("r2", "rmse", "log_likelihood", "accuracy", "auc", "log_loss", "rare_log_loss", "deviance")
+    names = (
+        "r2",
+        "rmse",
+        "log_likelihood",
+        "accuracy",
+        "auc",
+        "concordance",
+        "log_loss",
+        "rare_log_loss",
+        "deviance",
+    )
     columns = [name for name in names if any(name in row for row in table.values())]
     rows = []
     for view, row in table.items():
@@ -340,7 +350,7 @@ def _cell(name: str, value: float | None, base: float | None) -> tuple[str, str,
     """Return a score, that of the baseline, and whether that is better."""
     worse = False
     if value is not None and base is not None:
-        larger_is_better = name in {"r2", "log_likelihood", "accuracy", "auc"}
+        larger_is_better = name in {"r2", "log_likelihood", "accuracy", "auc", "concordance"}
         worse = base > value if larger_is_better else base < value
     texts = ["" if number is None else f"{number:.4f}" for number in (value, base)]
     return texts[0], texts[1], worse

@@ -70,6 +70,10 @@ class Limits:
                 "Leave the feature out: nothing tells how much it varies.",
             )
 
+    def complete(self, likelihood: str) -> str:
+        """Return the likelihood as it is."""
+        return likelihood
+
 
 @dataclass
 class Trials:
@@ -102,6 +106,10 @@ class Trials:
 
     def check(self, view: str, features: Any) -> None:
         """Refuse nothing: every entry was checked."""
+
+    def complete(self, likelihood: str) -> str:
+        """Return the likelihood as it is."""
+        return likelihood
 
 
 def limits_of(

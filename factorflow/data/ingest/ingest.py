@@ -21,6 +21,7 @@ from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.columns import describe_rows
 from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.dialect import TableFormat
+from factorflow.data.ingest.events import as_times
 from factorflow.data.ingest.marked import read_marked
 from factorflow.data.ingest.missing import MissingCodes, warn_of_codes
 from factorflow.data.ingest.reading import AnnDataOptions, Reading
@@ -99,7 +100,8 @@ def write_dataset(
         a binary feature for each level but the first. What is left out is taken from the file, else guessed:
         values 0 and 1 are bernoulli, other whole numbers from 0 on poisson, all else gaussian.
         ``Dataset.describe()`` tells which it was. A likelihood of `factorflow.models.SparseGFA` ("gamma",
-        "ordinal", ...) is that of its fits by default. A mapping by feature cuts the view: `lab` into
+        "ordinal", ...) is that of its fits by default; "survival" of a view with columns ``time`` and
+        ``event`` (1, or 0 where the sample was seen last). A mapping by feature cuts the view: `lab` into
         `lab_gamma`, ... and what is left.
     samples : sequence of str, or mapping of view to sequence of str, optional
         Names of the rows of views that bring none; given once for all views they also set the order.
@@ -185,6 +187,7 @@ def write_dataset(
             drop_empty=drop_empty_features,
         )
         described = [as_sticks(v) if chosen.get(v.name) == "categorical" else v for v in described]
+        described = [as_times(v) if chosen.get(v.name) == "survival" else v for v in described]
         for what, by_view in (("limits", limits or {}), ("trials", trials or {})):
             check_by_view(what, by_view, sources)
         sides = of_parts(sides, parts)

@@ -134,6 +134,11 @@ def entry_arrays(
     """Return the limits or numbers of trials of the views that have some."""
     arrays: dict[str, Limits | Trials] = {}
     for view in described:
+        if view.split is not None and view.name in {*limits, *trials, *sides}:
+            expected = "columns time and event, and neither limits nor trials"
+            raise InputError(
+                f"view {view.name!r}", "survival with limits or trials", expected, "Leave them out."
+            )
         if view.name in limits or view.name in sides:
             limits_of_view, side = limits.get(view.name, (None, None)), sides.get(view.name)
             arrays[view.name] = limits_of(limits_of_view, view.name, names, view.features, reading, side)
@@ -152,7 +157,7 @@ def with_defaults(
     """Return the views with the likelihoods that fits of them have by default."""
     completed = []
     for view in described:
-        name, split = str(likelihoods.get(view.name, "")), arrays.get(view.name)
+        name, split = str(likelihoods.get(view.name, "")), arrays.get(view.name, view.split)
         default = "" if name in KINDS else name
         if split is not None:
             default, kind = default or split.likelihood, KINDS[kind_name(split.likelihood)]

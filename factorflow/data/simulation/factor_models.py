@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import number_names
+from factorflow.data.ingest.events import as_times
 from factorflow.data.simulation.noise import TILE_ROWS, Noise, Simulation, check_count, share_of
 from factorflow.data.store.views import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
@@ -31,6 +32,9 @@ ROUGH = 0.1
 """Share of the variance of a smooth factor that is noise."""
 WAVES = 64
 """Cosines that a smooth function is made of."""
+
+SURVIVAL = "survival"
+"""Likelihood of views of times to an event."""
 
 DEFAULT_VIEWS = {"first": ("gaussian", 200), "second": ("gaussian", 100)}
 
@@ -54,7 +58,7 @@ def sparse_gfa(
     """Simulate a group factor model with spike-and-slab loadings.
 
     ``x_nd = b_d + sum_k z_nk w_dk``; gaussian: x plus noise; bernoulli: success probability sigmoid(x);
-    poisson: rate log(1 + exp(x)).
+    poisson: rate log(1 + exp(x)); survival: times of hazard exp(x), censored at times of hazard 1/2.
 
     Parameters
     ----------
@@ -63,7 +67,7 @@ def sparse_gfa(
     noise : Noise
         Where the randomness comes from.
     views : mapping of str to (likelihood, n_features)
-        The views in order.
+        The views in order; of survival one feature.
     n_factors : int
         Factors (K).
     sparsity : float
@@ -141,7 +145,13 @@ def sparse_gfa(
             (lambda start, stop, view=index: absent(view, start, stop)) if absent_share[index] else None
         )
         view = _View(noise, index, likelihood, loadings, intercept, deviation, scores, share, absent_from)
-        sources.append(ViewSource(name, number_names("feature", n_features), view.read, KINDS[likelihood]))
+        if likelihood == SURVIVAL:
+            columns, kind = np.array(["time", "event"]), KINDS["gaussian"]
+            times = ViewSource(name, columns, view.read, kind, default_likelihood=SURVIVAL)
+            sources.append(as_times(times))
+        else:
+            kind = KINDS[likelihood]
+            sources.append(ViewSource(name, number_names("feature", n_features), view.read, kind))
     if in_group is not None:
         arrays["active_groups"] = (("group", "factor"), in_group > 0)
     truth = Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)})
@@ -216,10 +226,15 @@ class _View:
         elif self.likelihood == "bernoulli":
             uniform = self.noise.rows(site, start, stop, width, "uniform")
             values = (uniform * (1 + np.exp(-x)) < 1).astype(np.float32)
+        elif self.likelihood == SURVIVAL:
+            waits = -np.log1p(-self.noise.rows(site, start, stop, 2, "uniform"))
+            event, end = waits[:, 0] * np.exp(-x[:, 0]), 2.0 * waits[:, 1]
+            values = np.stack([np.minimum(event, end), event <= end], axis=1).astype(np.float32)
         else:
             values = self._counts(site, start, np.logaddexp(0, x))
         if self.missing:
-            values[self.noise.rows(gaps, start, stop, width, "uniform") < self.missing] = np.nan
+            gap = self.noise.rows(gaps, start, stop, width, "uniform") < self.missing
+            values[gap[:, [0, 0]] if self.likelihood == SURVIVAL else gap] = np.nan
         if self.absent is not None:
             values[self.absent(start, stop)] = np.nan
         return values
@@ -325,6 +340,9 @@ def specifications(views: Any) -> dict[str, tuple[str, int]]:
                 f"view {name!r}", spec, expected, f'For example {{"{name}": ["gaussian", 200]}}.'
             )
         check_count(f"features of view {name!r}", spec[1])
+        if tuple(spec) == (SURVIVAL, 1):
+            specs[name] = SURVIVAL, 1
+            continue
         if not kind_of(name, spec[0]).is_values:
             raise InputError(
                 f"likelihood of view {name!r}", spec[0], f"one of {', '.join(VALUES)}", "Choose one of them."

@@ -12,6 +12,7 @@ import numpy as np
 from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.layout import Manifest
 from factorflow.errors import pluralize
+from factorflow.likelihoods import get_likelihood
 from factorflow.storage.location import Location
 
 _COLUMNS = ("view", "likelihood", "features", "missing entries", "samples without", "stored as")
@@ -70,7 +71,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, ...]]:
     return [
         (
             v["name"],
-            (v["default_likelihood"] or v["likelihood"])
+            (get_likelihood(v["default_likelihood"]).label if v["default_likelihood"] else v["likelihood"])
             + (" (guessed)" if v["likelihood_from"] == "guessed" else ""),
             f"{v['n_features']:,}",
             _missing(v),

@@ -62,7 +62,7 @@ class ViewSource:
         What was decided of the file it comes from, in words.
     default_likelihood : str
         As in `ViewMeta`.
-    split : Limits or Trials, optional
+    split : Limits, Trials or Events, optional
         Makes rows as they are stored, and what lies beside them, of raw rows.
     layout : {"auto", "dense", "sparse"}
         Whether all entries are stored, or those that are not zero.
@@ -281,6 +281,7 @@ class ViewWriter:
         arrays.finish()
         if source.split is not None:
             source.split.check(source.name, source.features)
+            source = replace(source, default_likelihood=source.split.complete(source.default_likelihood))
         outliers, location, largest = list[Outlier](), tuple[float, ...](), 0.0
         if isinstance(survey, LevelCounts):
             checks.check_levels(source.name, survey, source.features)

@@ -90,7 +90,8 @@ class SparseGFA(ModelConfig):
         "student_t(nu=4) (outliers; degrees of freedom) of measurements, gamma or lognormal of positive "
         "ones, beta or logit_normal of those between 0 and 1, bernoulli of binary entries, "
         "poisson, negative_binomial, zero_inflated_poisson, zero_inflated_negative_binomial or "
-        "binomial(trials=N) of counts, ordinal of levels; left out: gaussian, bernoulli, poisson.",
+        "binomial(trials=N) of counts, ordinal of levels, survival of times to an event; left out: what the "
+        "dataset was written with, else gaussian, bernoulli, poisson.",
     )
     bound: bool = Field(
         default=False,
@@ -295,6 +296,10 @@ class SparseGFA(ModelConfig):
             "outliers": Example(
                 cls(**small, likelihoods={"a": "student_t(nu=5)", "c": "binomial(trials=400)"}),
                 data={"views": {"a": ("gaussian", 9), "c": ("poisson", 6)}, "n_factors": 3},
+            ),
+            "survival": Example(
+                cls(**small),
+                data={**dense, "views": {"a": ("gaussian", 12), "death": ("survival", 1)}},
             ),
             "groups": Example(
                 cls(**small, grouped_noise=True, scores="spike"),

@@ -75,7 +75,7 @@ def _update_view(
     settings: Settings, view: View, fixed: ViewSettings, moves: Moves, sums: FeatureSums, *, sparse: bool
 ) -> View:
     n_features = fixed.n_features
-    if settings.intercepts:
+    if settings.has_intercepts(fixed):
         view = _update_intercept_prior(settings, view, n_features, sums)
     own, sizes = settings.priors.intercept, n_features * np.bincount(settings.term_of_column)
     view = replace(
@@ -118,7 +118,7 @@ def bound_of(
     for view in settings.views:
         mine = globals_.views[view.name]
         total += float(weights_terms(settings, mine, view, moves, sparse=sparse).sum())
-        total += _coefficients_term(settings, mine, view.n_features, sums[view.name])
+        total += _coefficients_term(settings, mine, view, sums[view.name])
     return total + float(scores_terms(settings, globals_, moves, stats).sum())
 
 
@@ -130,9 +130,10 @@ def weights_terms(
     return fixed.prior(sparse=sparse).terms(constants, view, moves.loadings[fixed.name])
 
 
-def _coefficients_term(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> float:
+def _coefficients_term(settings: Settings, view: View, fixed: ViewSettings, sums: FeatureSums) -> float:
     """Return the terms of b, m and lambda."""
-    total = _intercepts_term(settings, view, n_features, sums) if settings.intercepts else 0.0
+    n_features = fixed.n_features
+    total = _intercepts_term(settings, view, n_features, sums) if settings.has_intercepts(fixed) else 0.0
     shape, rate = view.coefficient_shape, view.coefficient_rate
     sizes, log_precision = n_features * np.bincount(settings.term_of_column), digamma(shape) - np.log(rate)
     of_terms = 0.5 * (sizes * (log_precision + 1.0) - shape / rate * sums.coefficient_squares)

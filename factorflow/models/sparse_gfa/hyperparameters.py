@@ -32,7 +32,7 @@ from scipy.special import gammaln
 
 from factorflow.kernels.linalg import unpack
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 from factorflow.trees import replace
 
@@ -64,7 +64,7 @@ def optimize_hyperparameters(
     for fixed_view in settings.views:
         name = fixed_view.name
         weights, fixed, view, old = new.weights[name], new.fixed[name], new.views[name], before.views[name]
-        view = _coefficients(settings, weights, fixed, view, old)
+        view = _coefficients(settings, fixed_view, weights, fixed, view, old)
         if sparse:
             prior, constants = fixed_view.prior(sparse=True), settings.prior_constants(fixed_view)
             scale = np.ones(new.n_factors) if new.transform is None else np.diag(new.transform)
@@ -94,15 +94,17 @@ def _variance(fixed: Fixed) -> Float64[Array, "D 1"]:
     return np.where(squares > 0.0, squares / np.maximum(count, 1.0), 1.0)
 
 
-def _coefficients(settings: Settings, weights: Weights, fixed: Fixed, view: View, old: View) -> View:
+def _coefficients(
+    settings: Settings, of_view: ViewSettings, weights: Weights, fixed: Fixed, view: View, old: View
+) -> View:
     """Return the view with m and each lambda for the next pass; ``old``: those that this one went by."""
     used, p = column_precision(settings, old), np.zeros(weights.coefficients.shape)
-    p[:, settings.learned_columns] = message_precision(settings, weights, old)
+    p[:, settings.learned_columns(of_view)] = message_precision(settings, of_view, weights, old)
     level = weights.coefficients.copy()
     level[:, 0] += fixed.reference / fixed.scale
     linear = level * (p + used)
     linear[:, 0] -= used[0] * old.intercept_mean
-    if settings.intercepts:
+    if settings.has_intercepts(of_view):
         mean, precision = _optimal_precision(settings, linear[:, 0], p[:, 0], settings.priors.intercept_mean)
         view = replace(view, intercept_mean=mean, intercept_rate=view.intercept_shape / precision)
     rates = np.array(view.coefficient_rate)
@@ -113,12 +115,14 @@ def _coefficients(settings: Settings, weights: Weights, fixed: Fixed, view: View
     return replace(view, coefficient_rate=rates)
 
 
-def message_precision(settings: Settings, weights: Weights, view: View) -> Float64[Array, "D learned"]:
+def message_precision(
+    settings: Settings, of_view: ViewSettings, weights: Weights, view: View
+) -> Float64[Array, "D learned"]:
     """Return the precision of each learned coefficient that is told by the entries, the others known.
 
     ``view`` has the prior precisions that it was learned with.
     """
-    learned = settings.learned_columns
+    learned = settings.learned_columns(of_view)
     covariance = unpack(weights.coefficients_spread, settings.n_given)[:, learned, learned]
     own = column_precision(settings, view)[learned]
     return np.maximum(np.einsum("dcc->dc", np.linalg.inv(covariance)) - own, 0.0)

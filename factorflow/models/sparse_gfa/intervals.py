@@ -29,7 +29,7 @@ from jaxtyping import Bool, Float64
 from factorflow.kernels.linalg import diagonal, unpack
 from factorflow.models.contract import Array, Variable
 from factorflow.models.sparse_gfa.hyperparameters import column_precision, message_precision
-from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Globals, Weights, expected_weights
 from factorflow.models.sparse_gfa.summaries import Corrected
 
@@ -68,11 +68,11 @@ class Spread:
         )
 
 
-def _active(settings: Settings, weights: Weights) -> Bool[Array, "D L"]:
+def _active(settings: Settings, view: ViewSettings, weights: Weights) -> Bool[Array, "D L"]:
     """Return which factors a feature has, and whether an intercept; it has all covariates."""
     on = np.ones(weights.mean.shape, bool) if weights.inclusion is None else weights.inclusion > 0.5
     always = np.ones((len(on), settings.n_given), bool)
-    always[:, 0] = settings.intercepts
+    always[:, 0] = settings.has_intercepts(view)
     return np.concatenate([on, always], axis=1)
 
 
@@ -108,7 +108,7 @@ def corrected(settings: Settings, globals_: Globals, spread: Spread) -> dict[str
     on, mean, own, average = {}, {}, {}, {}
     for view in settings.views:
         name, weights, shared = view.name, globals_.weights[view.name], globals_.views[view.name]
-        active, count = _active(settings, weights), globals_.fixed[view.name].count.sum(axis=1)
+        active, count = _active(settings, view, weights), globals_.fixed[view.name].count.sum(axis=1)
         on[name] = active[:, :k]
         own_prior = view.prior(sparse=True).precision(shared)
         prior = np.append(own_prior, column_precision(settings, shared))
@@ -132,16 +132,16 @@ def _second_moments(
     settings: Settings, name: str, globals_: Globals, count: Float64[Array, " D"]
 ) -> tuple[Float64[Array, "D L"], Float64[Array, " D"]]:
     """Return the roots of sum_n u E[z_k^2] and sum_n u a_c^2 of each feature as q has them; sum_n u / N."""
-    weights, view = globals_.weights[name], globals_.views[name]
+    of_view, weights, view = settings.view(name), globals_.weights[name], globals_.views[name]
     k = weights.mean.shape[1]
     precision = 1.0 / diagonal(weights.variance, k)
     if weights.variance.shape[1] != k:
         precision = np.einsum("dkk->dk", np.linalg.inv(unpack(weights.variance, k)))
     coefficients = np.zeros(weights.coefficients.shape)
-    coefficients[:, settings.learned_columns] = message_precision(settings, weights, view)
-    if not settings.intercepts:
+    coefficients[:, settings.learned_columns(of_view)] = message_precision(settings, of_view, weights, view)
+    if not settings.has_intercepts(of_view):
         coefficients[:, 0] = settings.information(name, weights) * count
-    own = settings.view(name).prior(sparse=True).precision(view)
+    own = of_view.prior(sparse=True).precision(view)
     size = np.concatenate([np.maximum(precision - own, 0.0), coefficients], axis=1)
     return np.sqrt(size), coefficients[:, 0] / settings.n_rows
 

@@ -10,7 +10,6 @@ from jaxtyping import Float64
 
 from factorflow.kernels.linalg import block_places, diagonal, row_place, unpack
 from factorflow.kernels.special import digamma, gamma_term
-from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.hyperparameters import ALONE, column_precision, noise_prior_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
@@ -21,11 +20,6 @@ from factorflow.models.sparse_gfa.statistics import FeatureStats, FeatureSums, S
 from factorflow.models.sparse_gfa.summaries import Corrected
 from factorflow.trees import replace
 
-PHI_MOST = 0.5
-"""Most that a nuisance parameter, a logarithm, moves in a pass: the state that its derivatives are taken at
-moves as well."""
-PHI_LEAST = 1e-3
-"""Least curvature, in nats, that a Newton step is taken by."""
 ROUNDING = 1e-6
 """Bound of the rounding errors of a sum of squares of entries, and products of it, in single precision."""
 
@@ -92,7 +86,7 @@ def _update(
         weights, entropy = _update_full(weights, view, system, rate)
     expected = expected_weights(weights)
     weights, coefficient_terms = _update_coefficients(
-        settings, weights, expected[0], fixed, view, system, rate
+        settings, name, weights, expected[0], fixed, view, system, rate
     )
     weights, likelihood, noise = _update_noise(settings, name, weights, expected, fixed, view, (mine, pairs))
     terms = entropy, likelihood, noise, coefficient_terms
@@ -139,6 +133,7 @@ def _update_full(weights: Weights, view: View, system: System, step: float = 1.0
 
 def _update_coefficients(
     settings: Settings,
+    name: str,
     weights: Weights,
     mean: Float64[Array, "D K"],
     fixed: Fixed,
@@ -147,7 +142,7 @@ def _update_coefficients(
     step: float,
 ) -> tuple[Weights, float]:
     """Update q(b), b = (intercept, coefficients of the covariates), jointly; return its log determinants."""
-    learned, k = settings.learned_columns, weights.mean.shape[1]
+    learned, k = settings.learned_columns(settings.view(name)), weights.mean.shape[1]
     columns = range(settings.n_given)[learned]
     if not len(columns):
         return weights, 0.0
@@ -160,7 +155,7 @@ def _update_coefficients(
         axis=1,
     )
     linear = system.scale[:, None] * linear
-    if settings.intercepts:
+    if columns.start == 0:
         linear[:, 0] += prior[0] * (view.intercept_mean - fixed.reference / fixed.scale)
     pairs = system.pairs[:, block_places(k + columns.start, len(columns))]
     solution, spread, logdet = gfa.solve_normals(pairs, linear, system.scale, prior[None, learned])
@@ -194,9 +189,9 @@ def _update_noise(
     constant = float(fixed.constant.sum())
     if not settings.view(name).is_gaussian:
         density = settings.view(name).density
-        terms = _phi_term(density, weights)  # of those that entries were seen with
+        terms = density.log_prior(weights.phi)  # of those that entries were seen with
         if mine.phi is not None:
-            weights = _update_phi(density, weights, mine.phi.sum(axis=1))
+            weights = replace(weights, phi=density.update_phi(weights.phi, mine.phi.sum(axis=1)))
         return weights, constant - 0.5 * float(fit.sum()), terms
     residual = residual_squares(settings, fit, fixed.squares, mine.squares)
     if not settings.feature_noise:
@@ -229,27 +224,6 @@ def residual_squares(
     if settings.dtype == np.float64:
         return squares
     return np.where(exact > 0.0, squares, np.maximum(squares, ROUNDING * fixed))
-
-
-def _phi_term(density: Likelihood, weights: Weights) -> float:
-    """Return the log prior of nuisance parameters, but for its constant."""
-    return -0.5 * density.phi_sd**-2 * float(((weights.phi - np.asarray(density.phi_mean)) ** 2).sum())
-
-
-def _update_phi(density: Likelihood, weights: Weights, derivatives: Float64[Array, "D P2"]) -> Weights:
-    """Take one Newton step of the nuisance parameters of each feature.
-
-    phi ~ N(phi_mean, phi_sd^2), at its mode, given the derivatives of the expected log-likelihood
-    (`Likelihood.phi_derivatives`). Where the curvature points the wrong way a step goes uphill; no parameter
-    moves by more than `PHI_MOST`.
-    """
-    n, precision = density.n_phi, density.phi_sd**-2
-    gradient = derivatives[:, :n] - precision * (weights.phi - np.asarray(density.phi_mean))
-    information = precision * np.eye(n) - unpack(derivatives[:, n:], n)
-    values, vectors = np.linalg.eigh(information)
-    along = np.einsum("dij,di->dj", vectors, gradient) / np.maximum(np.abs(values), PHI_LEAST)
-    step = np.clip(np.einsum("dij,dj->di", vectors, along), -PHI_MOST, PHI_MOST)
-    return replace(weights, phi=weights.phi + step)
 
 
 def precision_pairs(settings: Settings, name: str, weights: Weights) -> Float64[Array, "T Q"]:

@@ -200,7 +200,7 @@ def likelihoods_of(options: Options, meta: Meta) -> list[tuple[ViewMeta, str]]:
     _check_views(options, "likelihoods", by_view, meta)
     likelihoods = []
     for view in meta.views:
-        likelihood = by_view.get(view.name, view.default_likelihood or view.likelihood)
+        likelihood = _as_written(by_view.get(view.name), view)
         if view.likelihood not in get_likelihood(likelihood).kinds:
             suited = [name for name in likelihood_names() if view.likelihood in get_likelihood(name).kinds]
             raise InputError(
@@ -222,7 +222,12 @@ def likelihoods_of(options: Options, meta: Meta) -> list[tuple[ViewMeta, str]]:
             "Leave it out, or write the dataset with another likelihood for the view.",
         )
     return [
-        (view, _for_view(options.likelihoods, view) if view.likelihood in kinds else likelihood)
+        (
+            view,
+            _for_view(_as_written(options.likelihoods, view), view)
+            if view.likelihood in kinds
+            else likelihood,
+        )
         for view, likelihood in likelihoods
     ]
 
@@ -275,6 +280,12 @@ def _size_factors(options: Options, name: str, density: Likelihood) -> str:
     return str(choice)
 
 
+def _as_written(likelihood: str | None, view: ViewMeta) -> str:
+    """Return the likelihood of a view: where it is that of the dataset, with the parameters stored there."""
+    stored = view.default_likelihood or view.likelihood
+    return stored if likelihood is None or stored.startswith(f"{likelihood}(") else likelihood
+
+
 def _for_view(likelihood: str, view: ViewMeta) -> str:
     """Return a likelihood with the parameters that follow from the entries of a view.
 
@@ -287,7 +298,7 @@ def _for_view(likelihood: str, view: ViewMeta) -> str:
     if view.aux == "censored" and density.aux != view.aux:
         raise InputError(
             "likelihoods",
-            f"{likelihood} for view {view.name}, which was written with limits",
+            f"{density.name} for view {view.name}, which was written with limits",
             "censored: others take limits for measurements",
             "Leave it out, or write the dataset without limits.",
         )

@@ -204,10 +204,13 @@ class Settings:
         """The group of each covariate."""
         return self.covariates.groups if self.covariates else np.empty(0, np.int64)
 
-    @property
-    def learned_columns(self) -> slice:
-        """Columns whose coefficients are learned: without intercepts all but the first."""
-        return slice(0 if self.intercepts else 1, None)
+    def has_intercepts(self, view: ViewSettings) -> bool:
+        """Whether the features of a view have intercepts that are learned."""
+        return self.intercepts and view.density.has_intercept
+
+    def learned_columns(self, view: ViewSettings) -> slice:
+        """Return the columns whose coefficients are learned: without intercepts all but the first."""
+        return slice(0 if self.has_intercepts(view) else 1, None)
 
     @property
     def dtype(self) -> np.dtype[np.floating]:

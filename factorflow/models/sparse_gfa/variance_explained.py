@@ -56,9 +56,9 @@ def squares_of_block(
             values = block.data[view.name]
             if settings.n_groups > 1:
                 values = values[device.move_beside(mine, values)]
-            parts.append(_moments(settings, view.name, values, globals_))
             aux = aux_of(view, block)
             aux = None if aux is None else device.on_host(aux)[mine]
+            parts.append(_moments(settings, view.name, values, globals_, aux))
             rows = scores[mine], design[mine]
             residual[g, m] = _residuals(settings, view.name, values, *rows, globals_, aux)
         moments.append(list(np.concatenate(parts, axis=1)))
@@ -80,13 +80,18 @@ def explained_squares(settings: Settings, sums: Squares) -> Explained:
 
 
 def _moments(
-    settings: Settings, name: str, values: Shaped[Array, "B D"], globals_: Globals
+    settings: Settings,
+    name: str,
+    values: Shaped[Array, "B D"],
+    globals_: Globals,
+    aux: Shaped[Array, "B D"] | None = None,
 ) -> Float64[Array, "3 D"]:
     """Return number, sum and sum of squares of the entries of each feature, Gaussian ones less the reference.
 
     Where a mean is far larger than its feature varies, squares about 0 tell nothing of the variance.
     """
-    count, total, squares = gfa.column_moments(values)
+    density, phi = settings.view(name).density, globals_.weights[name].phi.T
+    count, total, squares = gfa.column_moments(density.response(values, phi, aux))
     if settings.view(name).is_scaled:
         place = settings.view(name).level(globals_.fixed[name].reference)
         about = gfa.centred(values, place, np.ones(len(count)), np.float64)
@@ -149,7 +154,8 @@ def _mean_residuals(
     y, z, w, b, p = (device.on_host(a).astype(dtype) for a in (values, scores, loadings, level, phi))
     observed, alone = y >= lowest(values), z.T[:, :, None] * w.T[:, None, :]
     x = np.concatenate([np.zeros((1, *y.shape), dtype), (z @ w.T)[None], alone])
-    squares = [(y - density.moments(one + b, p, aux)[0]) ** 2 for one in x]
+    y = density.response(y, p, aux)
+    squares = [(y - density.expected_response(one + b, p, aux)) ** 2 for one in x]
     return np.array([s.sum(where=observed, dtype=np.float64) for s in squares])
 
 

@@ -13,9 +13,9 @@ from scipy.special import expit
 from factorflow.errors import InputError
 from factorflow.likelihoods import get_likelihood
 from factorflow.likelihoods.base import REACH
+from factorflow.likelihoods.newton import MOST
 from factorflow.models.sparse_gfa import SparseGFA, variance_explained
 from factorflow.models.sparse_gfa.config import REMOVED
-from factorflow.models.sparse_gfa.m_step import PHI_MOST, _update_phi
 from factorflow.models.sparse_gfa.pseudo_data import (
     PreparedGlobals,
     expected_scores,
@@ -120,7 +120,7 @@ def test_messages_are_taken_at_q_of_the_predictor(tools: Any, posterior: str, sp
 
 @pytest.mark.parametrize("bound", [False, True])
 def test_phi_ends_where_the_expected_log_likelihood_and_its_prior_are_highest(bound: bool) -> None:
-    """Or a bound of it. No step from afar is longer than `PHI_MOST`, or goes downhill where all is convex."""
+    """Or a bound of it. No step from afar is longer than `MOST`, or goes downhill where all is convex."""
     rng = np.random.default_rng(0)
     density = get_likelihood("negative_binomial")
     form = density.bound if bound else density.terms
@@ -146,8 +146,8 @@ def test_phi_ends_where_the_expected_log_likelihood_and_its_prior_are_highest(bo
                 assert (values >= before - 1e-4 * np.abs(before)).all()
             before, last = values, weights.phi
             derivatives = density.phi_derivatives(y, m, v, weights.phi.T, bounded=bound).sum(axis=1).T
-            weights = _update_phi(density, weights, derivatives)
-            assert np.abs(weights.phi - last).max() <= PHI_MOST
+            weights = replace(weights, phi=density.update_phi(weights.phi, derivatives))
+            assert np.abs(weights.phi - last).max() <= MOST
         np.testing.assert_allclose(weights.phi[:, 0], best, atol=0.02)
 
 

@@ -59,7 +59,7 @@ def check_sampled(settings: Settings) -> None:
             "a sweep draws no coefficients of covariates",
         ),
         "without intercepts": (
-            not settings.intercepts,
+            not all(settings.has_intercepts(view) for view in settings.views),
             "places of factors are drawn along with intercepts",
         ),
     }

@@ -262,13 +262,13 @@ def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
         noise = np.ones(fixed.count.shape) if settings.feature_noise else None
     else:
         alone, phi = fit_alone(view, fixed)
-        level, phi = alone if settings.intercepts else level, phi.T
+        level, phi = alone if settings.has_intercepts(view) else level, phi.T
         # With a variance of 1 E e^x would be 1.6 times the rate: intercepts fall, and a factor takes over.
         n = np.maximum(fixed.count.sum(axis=1), 1.0)
         uncertain = 1.0 / (1.0 + n * view.density.information(level, phi.T))
     diagonal = block_places(0, settings.n_given)[np.cumsum(np.arange(1, settings.n_given + 1)) - 1]
     spread[:, diagonal] = uncertain[:, None]
-    if not settings.intercepts:
+    if not settings.has_intercepts(view):
         spread[:, 0] = 0.0
     coefficients[:, 0] = level
     return Weights(zeros, covariance, None, coefficients, spread, noise, noise, phi)
