@@ -12,8 +12,7 @@ CPU seconds of a fit, the median. "noise" has no factors; "wide and small" is a 
 one of 4000, of 500 or of 20 000: there for each set also the share of the small view's variance that is
 explained, by the true signal and by the fit (`variance_explained_total`), and the least noise variance of its
 features (1 is drawn): a factor that stands for the noise of a feature would take it down (a Heywood case).
-With "both noises" samples have precisions of their own in the model (``noise="both"``), in truth none; with
-"in parts" passes take parts of the blocks (``inference="incremental"``).
+With "both noises" samples have precisions of their own in the model (``noise="both"``), in truth none.
 Rules and constants of the family were chosen while looking at seeds below 40: a table of others says more.
 ``--seconds``: where a row takes longer (CPU), it ends with the sets it has.
 """
@@ -39,10 +38,10 @@ SMALL = 3
 """Features of a last view whose share explained is looked at."""
 MISSING = {"a fifth missing": 0.2, "half missing": 0.5}
 """Share of the entries that are missing, by the end of a name."""
-OPTIONS = {"both noises": {"noise": "both"}, "in parts": {"inference": "incremental"}}
+OPTIONS = {"both noises": {"noise": "both"}}
 """Options, by words of a name."""
 BLOCK_ROWS = 256
-"""Rows of a block where there are options: several blocks, parts of them."""
+"""Rows of a block where there are options: several blocks."""
 MIXED, MEAN = ("gaussian", "poisson", "bernoulli"), 5.0
 CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "1000 x 20": (1000, (20,), "gaussian", FACTORS, (5, 8, 20)),
@@ -73,8 +72,6 @@ CASES: dict[str, tuple[int, tuple[int, ...], str, int, tuple[int, ...]]] = {
     "2400 x (290, 20), a fifth missing": (2400, (290, 20), "gaussian", FACTORS, (20,)),
     "1100 x (370, 11), both noises": (1100, (370, 11), "gaussian", FACTORS, (12,)),
     "1100 x (370, 11), both noises, a fifth missing": (1100, (370, 11), "gaussian", FACTORS, (12,)),
-    "1100 x (370, 11), in parts, a fifth missing": (1100, (370, 11), "gaussian", FACTORS, (12,)),
-    "noise 2600 x (380, 12), in parts, a fifth missing": (2600, (380, 12), "gaussian", 0, (14,)),
     "noise 2600 x (380, 12), both noises, a fifth missing": (2600, (380, 12), "gaussian", 0, (14,)),
     "noise 100 x 100": (100, (100,), "gaussian", 0, (5,)),
     "noise 2600 x (380, 12)": (2600, (380, 12), "gaussian", 0, (14,)),

@@ -122,7 +122,7 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     stage, sweep = now
     chains = plan.chains(state)
     globals_ = [_globals_at(plan, state, chain) for chain in chains]
-    chosen, scale = _part(plan, stage, sweep, state, group)
+    chosen, scale = _part(plan, stage, state, group)
     steps = [plan.step(chain, state, scale) for chain in chains]
     prepared = [sweep.prepare(g) for g in globals_] if chosen else []
     local = dict(before.local)
@@ -206,7 +206,7 @@ def merge(
     for chain in plan.chains(state):
         before, step = (
             _globals_at(plan, state, chain),
-            plan.step(chain, state, _scale(plan, stage, sweep, state)),
+            plan.step(chain, state, _scale(plan, stage, state)),
         )
         stats = _total(statistics, chain)
         if plan.fixed is not None:
@@ -258,7 +258,7 @@ def update_features(
     results = []
     for chain in plan.chains(state):
         stats = _total(statistics, chain)
-        step = plan.step(chain, state, _scale(plan, stage, sweep, state))
+        step = plan.step(chain, state, _scale(plan, stage, state))
         before = state.globals_[chain]
         results.append(
             {
@@ -287,24 +287,21 @@ def _globals_at(plan: Plan, state: State, chain: int) -> Any:
     return map_gathers(plan.fixed.globals_(chain, state.iteration), lambda _: next(gathers))
 
 
-def _takes_all(plan: Plan, stage: Stage[Any], sweep: Sweep[Any, Any, Any], state: State) -> bool:
-    if stage.n_parts(plan.model.meta) == 1 or evaluating(stage, state):
-        return True
-    return (stage.replace and state.iteration == 0) or any(sweep.takes_all(g) for g in state.globals_)
+def _takes_all(plan: Plan, stage: Stage[Any], state: State) -> bool:
+    one_part = stage.n_parts(plan.model.meta) == 1
+    return one_part or evaluating(stage, state) or (stage.replace and state.iteration == 0)
 
 
-def _part(
-    plan: Plan, stage: Stage[Any], sweep: Sweep[Any, Any, Any], state: State, group: range
-) -> tuple[range | frozenset[int], float]:
+def _part(plan: Plan, stage: Stage[Any], state: State, group: range) -> tuple[range | frozenset[int], float]:
     """Return the blocks of a group that this sweep visits, and what their sums are to be multiplied by."""
-    if _takes_all(plan, stage, sweep, state):
+    if _takes_all(plan, stage, state):
         return group, 1.0
     n_parts = stage.n_parts(plan.model.meta)
-    return part_of(group, n_parts, state.iteration, plan.seed), _scale(plan, stage, sweep, state)
+    return part_of(group, n_parts, state.iteration, plan.seed), _scale(plan, stage, state)
 
 
-def _scale(plan: Plan, stage: Stage[Any], sweep: Sweep[Any, Any, Any], state: State) -> float:
-    whole = stage.replace or _takes_all(plan, stage, sweep, state)
+def _scale(plan: Plan, stage: Stage[Any], state: State) -> float:
+    whole = stage.replace or _takes_all(plan, stage, state)
     return 1.0 if whole else float(stage.n_parts(plan.model.meta))
 
 

@@ -114,8 +114,6 @@ class Likelihood(ABC):
     """Whether x is a logarithm or a logit: pseudo-observations then lie at most `REACH` from m."""
     concave: ClassVar[bool] = True
     """Whether log p is concave in x; else messages are those of `bound`."""
-    tight_bound: ClassVar[bool] = False
-    """Whether `bound` is close enough for passes over a part of the data, in which values may not fall."""
     loading_size: ClassVar[float] = 0.1
     """Scale of the Cauchy prior of a loading: standard deviations of a view, log odds, logs of a rate."""
     shared_alpha_prior: ClassVar[tuple[float, float] | None] = None

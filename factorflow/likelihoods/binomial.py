@@ -23,7 +23,7 @@ class Binomial(Likelihood):
     trials: int = 1
 
     name, kinds, discrete, limited, smallest, aux = "binomial", ("poisson",), True, True, 0.0, "trials"
-    tight_bound, loading_size, shared_alpha_prior = True, 1.0, (10.0, 10.0)
+    loading_size, shared_alpha_prior = 1.0, (10.0, 10.0)
     remedy = "Correct the entry, or say how many trials there are: binomial(trials=N)."
 
     def __post_init__(self) -> None:

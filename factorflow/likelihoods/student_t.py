@@ -23,7 +23,7 @@ class StudentT(Likelihood):
     nu: float = 4.0
 
     name, kinds, n_phi = "student_t", ("gaussian",), 1
-    is_location, concave, tight_bound, clip_start = True, False, True, 3.0
+    is_location, concave, clip_start = True, False, 3.0
     phi_variables = {"noise_scale": "Scale of Student's t of the noise, in data units."}
 
     def __post_init__(self) -> None:

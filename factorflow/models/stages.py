@@ -34,7 +34,7 @@ class Sweep(Generic[G, L, S]):
     two blocks beside it, and no others."""
 
     def send(self, globals_: G) -> G:
-        """Return the globals that blocks need, without leaves that `prepare` and `takes_all` do not read.
+        """Return the globals that blocks need, without leaves that `prepare` does not read.
 
         Parameters
         ----------
@@ -191,20 +191,6 @@ class Sweep(Generic[G, L, S]):
             Scalars, `Info`.
         """
         raise NotImplementedError
-
-    def takes_all(self, globals_: G) -> bool:
-        """Return whether this iteration visits all blocks, although the stage goes part by part.
-
-        Parameters
-        ----------
-        globals_ : G
-            The globals, whole.
-
-        Returns
-        -------
-        bool
-        """
-        return False
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ FIT = Wording(
         "resume": Flag("--resume", is_switch=True),
     },
     FLAGS,
-    {"model": "sparse_gfa", "inference": "incremental"},
+    {"model": "sparse_gfa", "kernel": "rbf"},
 )
 
 
@@ -66,7 +66,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("Use {resume}.", {"resume": False}, "Use resume=False.", "Use --no-resume."),
         ("Give {max_iter}.", {"max_iter": ...}, "Give max_iter=....", "Give --max-iter."),
         ("Give {max_iter}.", {"max_iter": 20}, "Give max_iter=20.", "Give --max-iter 20."),
-        ("Use {inference}.", {"inference": "full"}, "Use inference='full'.", "Use --set inference=full."),
+        ("Use {kernel}.", {"kernel": "rbf"}, "Use kernel='rbf'.", "Use --set kernel=rbf."),
         ("Select {views}.", {"views": ["a"]}, "Select views=['a'].", "Select --set 'views=[\"a\"]'."),
         (
             "Write it with {sequences}.",
@@ -112,13 +112,10 @@ def test_likelihoods_by_view_are_of_ingest() -> None:
 
 def test_a_file_keeps_its_language() -> None:
     typed = Wording("fit", FIT.flags, FLAGS, FIT.model, "model.yaml", {"noise": "--set"})
-    text = OptionText("Use {inference} with {noise}.", inference="full", noise="feature")
-    assert typed.text(text) == "Use `inference: full` with --set noise=feature."
-    wrong = InputError("inference", "incremental", "another", "Use {inference}.", inference="full")
-    assert (
-        typed.message(wrong)
-        == "inference: incremental in model.yaml: expected another. Use `inference: full`."
-    )
+    text = OptionText("Use {kernel} with {noise}.", kernel="rbf", noise="feature")
+    assert typed.text(text) == "Use `kernel: rbf` with --set noise=feature."
+    wrong = InputError("kernel", "matern12", "another", "Use {kernel}.", kernel="rbf")
+    assert typed.message(wrong) == "kernel: matern12 in model.yaml: expected another. Use `kernel: rbf`."
 
 
 def test_options_are_named_as_they_were_typed(dataset: Path, tmp_path: Path) -> None:

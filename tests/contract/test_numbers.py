@@ -61,7 +61,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "spike of scores": ("sparse_gfa", GROUPED, SPARSE | {"grouped_noise": True, "scores": "spike"}),
     "ard of scores": ("sparse_gfa", GROUPED, SPARSE | {"scores": "ard", "scale_views": False}),
     "absent samples": ("sparse_gfa", GAUSSIAN | {"missing_samples": 0.2}, SPARSE | {"intercepts": False}),
-    "steps": ("sparse_gfa", GAUSSIAN, SPARSE | {"inference": "incremental", "batch": 0.5}),
     "slabs": ("binary", BITS, PROBIT | {"factors": "spike_slab", "average_scores": True}),
     "travels": ("binary", BITS, PROBIT | {"sampler": "hmc", "predictive": "all"}),
     "bits": ("binary", BITS, PROBIT | {"factors": "binary", "sampler": "gibbs", "priors": "improper"}),

@@ -15,7 +15,7 @@ from factorflow.models.registry import registered_models
 __all__ = ["CASES", "RUNS", "Case", "example_of", "memory", "same_bytes"]
 
 ON_DISK = " on disk"
-"""A case whose local state and kept statistics are files of the run."""
+"""A case whose local state is files of the run."""
 
 
 def cases_of_families() -> list[str]:
@@ -45,8 +45,8 @@ def memory(on_disk: bool) -> Iterator[None]:
 
 CASES = cases_of_families()
 
-RUNS = [*CASES, "sparse_gfa:incremental" + ON_DISK]
-"""Beside them one with all that a run can have on disk: local state, and statistics that stay."""
+RUNS = [*CASES, "sparse_gfa:likelihoods" + ON_DISK]
+"""Beside them one whose local state is on disk."""
 
 
 @dataclass(frozen=True)

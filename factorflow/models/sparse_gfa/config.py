@@ -43,11 +43,13 @@ REMOVED: dict[str, tuple[object, str, str]] = {
     ),
     "ard": (True, "nothing: precisions of loadings are learned", "Leave it out; ard_prior is their prior."),
     "scores_prior": ("auto", "nothing: its name is scores", OptionText("Use {scores}.", scores=...)),
-    "forgetting": (
-        0.7,
-        "nothing: passes over parts of the data keep the statistics of the others",
-        OptionText("Leave it out; {inference} is what 'svi' was for.", inference="incremental"),
+    "forgetting": (0.7, "nothing: passes are over all of the data", "Leave it out."),
+    "inference": (
+        "full",
+        "nothing: passes are over all of the data, since passes over parts were more and slower",
+        "Leave it out.",
     ),
+    "batch": (0.25, "nothing: passes are over all of the data", "Leave it out."),
     "count_bound": ("auto", "nothing: counts are fitted under their likelihood", "Leave it out."),
 }
 """Options of earlier versions, each with its default, what is expected now, and what to do."""
@@ -97,7 +99,7 @@ class SparseGFA(ModelConfig):
         default=False,
         description="Fit a lower bound of the likelihood of binary views and negative binomial counts that "
         "no pass lowers, Jaakkola and Jordan's, instead of the likelihood at the posterior of the predictor; "
-        "loadings come out smaller. Binary views have it where inference is not 'full'.",
+        "loadings come out smaller.",
     )
     covariates: str | list[str] | None = Field(
         default=None,
@@ -182,12 +184,7 @@ class SparseGFA(ModelConfig):
         "the bound is higher (few binary entries: compare numbers of them); 0: keep all.",
     )
     warmup_iter: int = Field(default=40, ge=1, description="Passes without spikes at most.")
-    max_iter: int = Field(default=200, ge=1, description="Passes (or parts of them) with spikes at most.")
-    inference: Literal["full", "incremental"] = Field(
-        default="full",
-        description="Sparse passes over all blocks; or over a part, keeping the statistics of the others.",
-    )
-    batch: float = Field(default=0.25, gt=0, le=1, description="Share of the blocks in a part.")
+    max_iter: int = Field(default=200, ge=1, description="Passes with spikes at most.")
     tol: float = Field(
         default=1e-6,
         gt=0,
@@ -325,10 +322,6 @@ class SparseGFA(ModelConfig):
                 cls(**small, n_starts=3),
                 data={"views": {"a": ("gaussian", 9), "b": ("bernoulli", 7)}, "n_factors": 3},
             ),
-            "incremental": Example(
-                cls(**small | {"max_iter": 8}, inference="incremental", batch=0.5),
-                data={"views": mixed, "n_factors": 3},
-            ),
         }
 
     def wider(self, kind: str) -> str | None:
@@ -355,10 +348,6 @@ class SparseGFA(ModelConfig):
         """Return the model for new samples: as few as there are."""
         refuse_inputs(meta, NAME)
         settings = settings_of(self, meta)
-        if self.inference != "full" and settings.dense:
-            raise InputError(
-                "inference", self.inference, "'full' where loadings are 'ard'", "Use the default."
-            )
         for group, size in zip(settings.groups, meta.group_sizes, strict=False):
             if size < 2:
                 raise InputError(
@@ -397,8 +386,6 @@ class SparseGFA(ModelConfig):
             unused["slab"] = "the loadings of no view are 'nonnegative'"
         if self.intercepts:
             unused["center"] = "intercepts are learned"
-        if self.inference == "full":
-            unused["batch"] = "inference is 'full': every pass sees all blocks"
         if not self.n_draws:
             why = "they are of the sampler; n_draws says how many draws it keeps"
             unused |= dict.fromkeys(("n_burn_in", "thin", "chains"), why)

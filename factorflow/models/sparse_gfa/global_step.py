@@ -80,7 +80,7 @@ def finish_iteration(
         second=stats.second,
         entropy=stats.entropy + sum(s.entropy for s in sums.values()),
     )
-    if globals_.courses is None and settings.changes_basis(step.count, sparse=sparse):
+    if globals_.courses is None and settings.changes_basis(step.count):
         if not sparse and settings.full_scores and settings.scores_prior == "normal":
             new, moves = _rotate(settings, new, moves, sums)
         else:
@@ -113,7 +113,7 @@ def finish_iteration(
             new.snapshot is not None
             or step_length < globals_.step_length  # the objective fell
             or (sparse and settings.deletes and not _number_is_settled(settings, new))
-            or needs_longer_step(settings, globals_, step.count)
+            or needs_longer_step(globals_, step.count)
             or renamed
             or noise_moves(globals_.courses, new.courses)
         ),
@@ -133,12 +133,7 @@ def _number_is_settled(settings: Settings, globals_: Globals) -> bool:
     """Return whether each factor is known to be worth more than nothing, the least by a trial."""
     if globals_.worth is None or (globals_.worth < 0.0).any():
         return False
-    return (
-        globals_.trial_failed
-        or globals_.courses is not None
-        or not globals_.n_factors
-        or settings.n_parts > 1
-    )
+    return globals_.trial_failed or globals_.courses is not None or not globals_.n_factors
 
 
 def _least_gain(settings: Settings, info: Mapping[str, float]) -> float:

@@ -58,7 +58,7 @@ def update_features(
     rows = slice(index.start, index.stop)
     before, fixed = select_features(globals_.weights[name], rows), select_features(globals_.fixed[name], rows)
     view = globals_.views[name]
-    rotates = not sparse and settings.changes_basis(step.count, sparse=sparse)
+    rotates = not sparse and settings.changes_basis(step.count)
     return _update(settings, name, before, fixed, view, stats, rate, sparse=sparse, rotates=rotates)
 
 

@@ -114,10 +114,6 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         how = {"sparse": self.sparse, "further": self.further}
         return finish_iteration(self.settings, globals_, stats, parts, sums, step, **how)
 
-    def takes_all(self, globals_: Globals) -> bool:
-        """Return whether stored scores change basis first, or are those of before: of all blocks."""
-        return globals_.transform is not None or globals_.restored
-
 
 @dataclass(frozen=True)
 class SparseGFAModel(Model[Globals, Local]):
@@ -193,7 +189,7 @@ class SparseGFAModel(Model[Globals, Local]):
         first = self._sparse_stage(sweep, partial(initialize_sparse, s))
         if not looks_at_sets(s):
             return [first]
-        early = replace(first, name="naming", max_iter=min(self.max_iter, EARLY * s.n_parts))
+        early = replace(first, name="naming", max_iter=min(self.max_iter, EARLY))
         of_sets = Stage[Globals]("sets", (SetComponentsSweep(s),), 1, counts=False, enter=whole_steps)
         return [early, of_sets, self._sparse_stage(UpdateSweep(s, sparse=True, warm=True))]
 
@@ -218,17 +214,14 @@ class SparseGFAModel(Model[Globals, Local]):
         ]
 
     def _sparse_stage(self, sweep: UpdateSweep, enter: Enter | None = None) -> Stage[Globals]:
-        s = self.settings
         return Stage(
             "sparse",
             (sweep,),
             self.max_iter,
-            tol=self.tol / s.n_parts,
-            parameter_tol=PARAMETER_TOL / s.n_parts,
-            patience=PATIENCE * s.n_parts,
+            tol=self.tol,
+            parameter_tol=PARAMETER_TOL,
+            patience=PATIENCE,
             enter=enter,
-            part_rows=None if s.n_parts == 1 else -(-s.n_rows // s.n_parts),
-            replace=s.n_parts > 1,
         )
 
     def warm_stages(self) -> tuple[Stage[Globals], ...]:

@@ -50,14 +50,12 @@ LEAST_SHARE = 1e-3
 
 def naming_is_due(settings: Settings, count: int) -> bool:
     """Return whether a sparse pass, of this number, ends with an assignment of names."""
-    passes, part = divmod(count, settings.n_parts)
-    every = 3 if passes < EARLY else EVERY
-    return settings.sets is not None and part == settings.n_parts - 1 and passes % every == 1
+    return settings.sets is not None and count % (3 if count < EARLY else EVERY) == 1
 
 
 def is_early(settings: Settings, count: int) -> bool:
     """Return whether no factor goes in a sparse pass of this number, since it may still be named."""
-    return settings.sets is not None and count < EARLY * settings.n_parts
+    return settings.sets is not None and count < EARLY
 
 
 def evidence(settings: Settings, globals_: Globals) -> dict[str, Float64[Array, "K sets"]]:

@@ -23,7 +23,6 @@ Options = Any
 """A `SparseGFA`, whose module imports this one."""
 
 NOT_SMOOTH: dict[str, object] = {
-    "inference": "full",
     "scores_posterior": "full",
     "n_starts": 1,
     "n_draws": 0,
@@ -96,8 +95,6 @@ def settings_of(options: Options, meta: Meta) -> Settings:
         tol=options.tol,
         learns_n_factors=options.drop > 0.0,
         precision_bits=_bits(options, meta),
-        inference=options.inference,
-        n_parts=1 if options.inference == "full" else min(meta.n_blocks, max(1, round(1 / options.batch))),
         priors=Priors(),
         covariates=meta.covariates,
         sets=meta.feature_sets,
@@ -248,7 +245,7 @@ def _view(
             f"False where a view is {likelihood} (view {view.name}): it has no such bound",
             "Leave it out, or choose another likelihood for the view.",
         )
-    bounded = options.bound or not density.concave or (options.inference != "full" and density.tight_bound)
+    bounded = options.bound or not density.concave
     gaussian = likelihood == "gaussian"
     power = get_prior(loadings).power
     prior = options.ard_prior or shared_alpha_prior or (0.5, 0.5 * density.loading_size**power)

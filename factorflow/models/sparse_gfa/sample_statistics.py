@@ -97,7 +97,7 @@ def sum_statistics(
             shared[view.name] = weighted_moments(p.gaps.present, rho)[None]
         if rho is not None:
             squares = device.product(rho, p.response.astype(np.float64) ** 2)[:, None]
-        elif settings.inference == "full":  # else parts that were summed by other noise are kept
+        else:
             squares = _exact_squares(low_noise(settings, view, globals_, NO_NOISE), p.response)
         phi = None if p.phi is None else p.phi[:, None]
         pairs = None if pairs is None else pairs[:, None]

@@ -144,10 +144,6 @@ class Settings:
         Whether the number of factors is learned.
     precision_bits : int
         32 or 64: of the data in the matrix products.
-    inference : str
-        "full" or "incremental": which blocks take part in a sparse pass.
-    n_parts : int
-        Parts that the blocks are taken in, if not all at once.
     priors : Priors
         Constants.
     covariates : Covariates or None
@@ -177,8 +173,6 @@ class Settings:
     tol: float
     learns_n_factors: bool
     precision_bits: int
-    inference: str
-    n_parts: int
     priors: Priors
     covariates: Covariates | None = None
     sets: FeatureSets | None = None
@@ -254,20 +248,13 @@ class Settings:
         return self.learns_n_factors and self.start == "pca" and self.sets is None
 
     @property
-    def accelerates(self) -> bool:
-        """Whether passes may be taken further: they are of all the data."""
-        return self.inference == "full"
-
-    @property
     def noise_prior_samples(self) -> tuple[float, float]:
         """Shape and rate of the prior of rho."""
         return self.priors.sample_noise
 
-    def changes_basis(self, iteration: int, *, sparse: bool) -> bool:
+    def changes_basis(self, iteration: int) -> bool:
         """Whether the pass of this number, from 0, may end with a change of basis: every third does."""
-        if self.scores_spike:
-            return False
-        return (iteration + 1) % (3 * self.n_parts if sparse else 3) == 0
+        return not self.scores_spike and iteration % 3 == 2
 
     @property
     def deletes(self) -> bool:

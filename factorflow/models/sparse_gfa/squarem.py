@@ -61,7 +61,7 @@ def squarem_step(settings: Settings, globals_: Globals, objective: float, count:
     count : int
         Passes of the stage before it.
     """
-    if not _possible(settings, globals_):
+    if not globals_.n_factors:
         return globals_
     now = Iterate({name: (w.mean, w.coefficients) for name, w in globals_.weights.items()}, globals_.views)
     iterates = globals_.iterates if count % 3 != 2 else ()
@@ -71,7 +71,7 @@ def squarem_step(settings: Settings, globals_: Globals, objective: float, count:
     return replace(new, iterates=(), snapshot=Snapshot(replace(globals_, iterates=()), objective))
 
 
-def needs_longer_step(settings: Settings, before: Globals, count: int) -> bool:
+def needs_longer_step(before: Globals, count: int) -> bool:
     """Return whether a stage may not end with a pass, however little it gains.
 
     One that settles slowly ends with a pass from where others were taken further: a longer step often gains
@@ -79,17 +79,13 @@ def needs_longer_step(settings: Settings, before: Globals, count: int) -> bool:
 
     Parameters
     ----------
-    settings, before : Settings, Globals
-        Of the run; before the pass.
+    before : Globals
+        Before the pass.
     count : int
         Passes of the stage before it.
     """
     slow = count >= SLOW and before.courses is None
-    return _possible(settings, before) and slow and before.snapshot is None
-
-
-def _possible(settings: Settings, globals_: Globals) -> bool:
-    return settings.accelerates and globals_.n_factors > 0
+    return slow and before.n_factors > 0 and before.snapshot is None
 
 
 def judge_snapshot(

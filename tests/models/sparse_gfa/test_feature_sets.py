@@ -180,7 +180,7 @@ def test_starts_from_sets_have_equal_bits(weak: dict[str, Any], options: dict[st
 
 @pytest.mark.parametrize(
     "options",
-    [{"inference": "incremental", "batch": 0.5}, {"n_starts": 2}, {"intercepts": False}, {"scores": "spike"}],
+    [{"n_starts": 2}, {"intercepts": False}, {"scores": "spike"}],
 )
 def test_starts_from_sets_go_with_other_options(weak: dict[str, Any], options: dict[str, Any]) -> None:
     loadings = {"rna": "informed", "bits": "adaptive_shrinkage"}

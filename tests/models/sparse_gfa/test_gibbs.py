@@ -150,7 +150,6 @@ def test_spikes_match_enumeration() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "why"),
     [
-        ("gaussian", {"inference": "incremental"}, "a part of the data"),
         ("gaussian", {"scores": "spike"}, "no spikes of scores"),
         ("gaussian", {"noise": "both"}, "no noise of samples"),
         ("gaussian", {"grouped_noise": True}, "one noise precision a feature"),

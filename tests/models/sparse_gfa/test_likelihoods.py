@@ -76,13 +76,10 @@ def test_entries_far_out_do_not_hide_the_start(truth: dict[str, Any], tmp_path: 
 
 
 def test_heavy_tails_take_the_bound(dataset: Any) -> None:
-    """Log p is not concave: no tangent, in no kind of passes."""
-    for options in ({}, {"inference": "incremental"}):
-        model = SparseGFA(n_factors=2, likelihoods="student_t", views=("y",), **options).build(
-            dataset.meta(("y",))
-        )
-        assert model.settings.views[0].bounded
-        assert not model.settings.tangent
+    """Log p is not concave: no tangent."""
+    model = SparseGFA(n_factors=2, likelihoods="student_t", views=("y",)).build(dataset.meta(("y",)))
+    assert model.settings.views[0].bounded
+    assert not model.settings.tangent
 
 
 def test_draws_have_the_density_of_the_likelihood(dataset: Any, truth: dict[str, Any]) -> None:
@@ -216,8 +213,8 @@ def test_scores_and_intervals_are_of_the_likelihood(dataset: Any, view: str, lik
     assert 0.86 < inside / n < 0.99  # ends of discrete intervals are inclusive
 
 
-def test_student_t_goes_on_in_parts_and_projects(dataset: Any, truth: dict[str, Any], tmp_path: Path) -> None:
-    posterior = fitted(dataset, "y", likelihoods="student_t", inference="incremental", batch=0.5)
+def test_student_t_projects(dataset: Any, truth: dict[str, Any], tmp_path: Path) -> None:
+    posterior = fitted(dataset, "y", likelihoods="student_t")
     assert worst(posterior, truth["z"]) > 0.9
     new = factorflow.write_dataset(tmp_path / "n", {"y": truth["y"][:50]}, {"y": "gaussian"})
     found = posterior.project(new).scores().to_numpy()

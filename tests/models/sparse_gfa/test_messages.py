@@ -223,7 +223,7 @@ def test_removed_options_name_what_took_their_place(options: dict[str, Any], sai
 
 
 def test_bounds_are_for_likelihoods_that_have_one(tools: Any) -> None:
-    """Refused for Poisson's; of binary views taken where passes see a part of the data."""
+    """Refused for Poisson's."""
 
     def views(*likelihoods: str, **options: Any) -> list[bool]:
         values = tools.make_views(likelihoods)
@@ -234,7 +234,6 @@ def test_bounds_are_for_likelihoods_that_have_one(tools: Any) -> None:
         views("bernoulli", "poisson", bound=True)
     assert views(*ALL, bound=True, likelihoods="negative_binomial") == [False, True, True]
     assert views(*ALL) == [False, False, False]
-    assert views(*ALL, inference="incremental") == [False, True, False]
 
 
 def test_shared_parameters_after_a_step_of_a_share_of_the_way(tools: Any) -> None:

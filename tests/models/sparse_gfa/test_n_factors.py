@@ -197,17 +197,6 @@ def test_a_small_view_beside_a_wide_one_with_entries_missing(tmp_path: Path) -> 
     assert fitted(tmp_path, views, n_factors=6).scores().shape[1] == 3
 
 
-def test_passes_over_parts_of_the_data_find_a_small_view_to_be_noise(tmp_path: Path) -> None:
-    """By all blocks: by the statistics of a part alone all twelve stayed."""
-    views = simulated(1100, (371, 11), 8)
-    for number, y in enumerate(views.values()):
-        y[np.random.default_rng(number).random(y.shape) < 0.2] = np.nan
-    data = factorflow.write_dataset(tmp_path / "d.zarr", views, block_rows=256)
-    posterior = factorflow.fit(data, SparseGFA(n_factors=12, inference="incremental"))
-    assert posterior.scores().shape[1] == 3
-    assert falls(posterior) < 1e-9
-
-
 @pytest.mark.parametrize("missing", [pytest.param(0.0, marks=pytest.mark.thorough), 0.2])
 def test_a_small_view_where_samples_have_noise_of_their_own(tmp_path: Path, missing: float) -> None:
     """All twelve stayed, with or without entries missing: as statistics have it, samples are alike."""
@@ -296,14 +285,12 @@ def test_counts_keep_a_factor_that_has_still_to_grow(tmp_path: Path, seed: int) 
 
 
 def test_a_slow_stage_ends_only_where_passes_were_taken_further() -> None:
-    settings = SimpleNamespace(accelerates=True)
     globals_ = SimpleNamespace(n_factors=3, snapshot=None, courses=None)
-    assert not squarem.needs_longer_step(settings, globals_, squarem.SLOW - 1)  # type: ignore[arg-type]
-    assert squarem.needs_longer_step(settings, globals_, squarem.SLOW)  # type: ignore[arg-type]
+    assert not squarem.needs_longer_step(globals_, squarem.SLOW - 1)  # type: ignore[arg-type]
+    assert squarem.needs_longer_step(globals_, squarem.SLOW)  # type: ignore[arg-type]
     for change in ({"snapshot": object()}, {"n_factors": 0}):
         other = SimpleNamespace(**{**vars(globals_), **change})
-        assert not squarem.needs_longer_step(settings, other, squarem.SLOW)  # type: ignore[arg-type]
-    assert not squarem.needs_longer_step(SimpleNamespace(accelerates=False), globals_, squarem.SLOW)  # type: ignore[arg-type]
+        assert not squarem.needs_longer_step(other, squarem.SLOW)  # type: ignore[arg-type]
 
 
 def test_all_factors_stay_where_none_is_to_be_dropped(tmp_path: Path) -> None:

@@ -223,43 +223,6 @@ def objectives(posterior, stage="sparse"):
 
 
 @pytest.mark.thorough
-def test_incremental_passes_reach_the_bound_of_full_ones(tmp_path):
-    """Replacing a part of the statistics at a time: the bound never falls and ends where full passes end."""
-    shown, _, truth = simulate(("gaussian", "bernoulli"))
-    likelihoods = ("gaussian", "bernoulli")
-    options = {"n_factors": 6, "tol": 1e-8, "block_rows": 64, "warmup_iter": 15, "bound": True}
-    full = fit(tmp_path, shown, likelihoods, max_iter=150, **options)
-    parts = fit(tmp_path, shown, likelihoods, inference="incremental", batch=0.3, max_iter=450, **options)
-    bound = objectives(parts)
-    sizes = parts.tree["optimization"]["n_factors"].to_numpy()[-len(bound) :]
-    same = np.diff(sizes) == 0
-    assert (np.diff(bound)[same] > -1e-7 * np.abs(bound[1:][same])).all()
-    assert bound[-1] == pytest.approx(objectives(full)[-1], rel=1e-4)
-    assert matched(parts.tree["variational"]["scores"].to_numpy(), truth).min() > 0.95
-
-
-@pytest.mark.parametrize("holdout", [0.0, 0.1])
-def test_noise_of_parts_is_that_of_their_rows(tmp_path, holdout):
-    """Squares are those of the rows at hand: beside those of all rows residuals came out negative."""
-    views = {"a": ("gaussian", 9), "b": ("gaussian", 6)}
-    path, settings = tmp_path / "d.zarr", {"n_factors": 2}
-    data = factorflow.simulate("sparse_gfa", path, 70, seed=5, block_rows=32, views=views, **settings)
-    model = {
-        "model": "sparse_gfa",
-        "n_factors": 3,
-        "warmup_iter": 3,
-        "max_iter": 8,
-        "inference": "incremental",
-    }
-    posterior = factorflow.fit(data, model, seed=2, holdout=holdout, progress=False)
-    assert np.isfinite(posterior.trace["objective"].values).all()
-    for view in views:
-        ratio = 1.0 / posterior.variable(f"noise_precision_{view}").values
-        ratio /= data.truth[f"noise_deviation_{view}"].values ** 2
-        assert 0.3 < np.median(ratio) < 3.0
-
-
-@pytest.mark.thorough
 def test_groups_have_their_own_scales(tmp_path):
     """A factor that is silent in one group gets a large precision there; variance explained tells as well."""
     rng = np.random.default_rng(0)

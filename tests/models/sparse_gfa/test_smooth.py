@@ -689,7 +689,6 @@ def test_unknown_places(tmp_path: Path) -> None:
         ({"smooth_covariates": "group"}, "numbers"),
         ({"scores": "smooth"}, "smooth_covariates"),
         ({"smooth_covariates": "time", "scores": "ard"}, "'smooth' or 'auto'"),
-        ({"smooth_covariates": "time", "inference": "incremental"}, "'full' with smooth_covariates"),
         ({"smooth_covariates": "time", "n_starts": 2}, "1 with smooth_covariates"),
         ({"smooth_covariates": "time", "n_draws": 10}, "0 with smooth_covariates"),
         ({"smooth_covariates": "time", "kernel": "matern12", "n_functions": 5}, "kernel"),

@@ -42,10 +42,6 @@ def check_sampled(settings: Settings) -> None:
     """
     priors = {view.loadings for view in settings.views}
     wrong = {
-        f"with inference {settings.inference!r}": (
-            settings.inference != "full",
-            "a sweep over a part of the data draws from no posterior",
-        ),
         "with scores 'spike'": (settings.scores_spike, "a sweep draws no spikes of scores"),
         f"with loadings {', '.join(sorted(priors))}": (
             priors not in ({"spike_slab"}, {"ard"}),
@@ -68,10 +64,9 @@ def check_sampled(settings: Settings) -> None:
         raise InputError(
             "n_draws",
             ", ".join(reasons),
-            "0, or {inference}, scores without spikes, {noise} "
+            "0, or scores without spikes, {noise} "
             f"without groups, and intercepts ({'; '.join(reasons.values())})",
             "Leave the options out, or leave {n_draws} out: the variational fit covers them.",
-            inference="full",
             noise="feature",
             n_draws=...,
         )
