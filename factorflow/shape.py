@@ -37,6 +37,13 @@ AUX_DTYPES = {"censored": "int8", "trials": "uint32"}
 CODE_BYTES = 4
 """Bytes of a code in ``Block.columns``."""
 
+ENTRY_READING_BYTES = 40
+"""Bytes an entry takes while rows are read by them: compressed, decoded, and row numbers and sums of them."""
+
+SPARSE_BELOW = 0.25
+"""Share of entries that are not zero up to which a view is stored by these, and products take them alone:
+above it dense products are faster."""
+
 SAMPLE = "sample"
 """Prefix of the names of unnamed samples."""
 
@@ -153,6 +160,8 @@ class ViewMeta:
         trials, 0 where the entry is missing.
     reading_bytes : int
         What reading a block takes besides its values: of a view that is stored sparse, its arrays.
+    block_entries : int
+        Of a view that can be read by its entries that are not zero, those of the fullest block; 0 of others.
     """
 
     name: str
@@ -164,11 +173,26 @@ class ViewMeta:
     default_likelihood: str = ""
     aux: str = ""
     reading_bytes: int = field(default=0, compare=False, repr=False)
+    block_entries: int = field(default=0, compare=False, repr=False)
 
     @property
     def aux_key(self) -> str:
         """Key of ``Block.data`` that `aux` has."""
         return f"{self.name}/{self.aux}"
+
+    def is_sparse(self, block_rows: int) -> bool:
+        """Return whether reading and multiplying rows by their entries takes less than dense.
+
+        Parameters
+        ----------
+        block_rows : int
+            Rows of a block.
+
+        Returns
+        -------
+        bool
+        """
+        return 0 < self.block_entries <= SPARSE_BELOW * block_rows * self.n_features
 
     def about(self) -> Float64[np.ndarray, " D"] | float:
         """Return the location to subtract from entries before summing squares.
@@ -214,8 +238,8 @@ class Meta:
         Levels that have an intercept of the scores; None: not asked for.
     score_covariates : Covariates or None
         What the scores are linear in; None: nothing.
-    sparse_rows : bool
-        Whether blocks hold counts as `factorflow.kernels.sparse_rows.SparseRows`.
+    sparse_views : tuple of str
+        Views whose rows are `factorflow.kernels.sparse_rows.SparseRows` in a block.
     chosen : mapping of str to tuple of int
         Positions of the features that a model is fitted to, of views of which it is not all.
     """
@@ -233,7 +257,7 @@ class Meta:
     places: Places | None = None
     levels: Places | None = None
     score_covariates: Covariates | None = None
-    sparse_rows: bool = False
+    sparse_views: tuple[str, ...] = ()
     chosen: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
     @property
@@ -284,10 +308,20 @@ class Meta:
         return codes + aux + sum(map(self._row_bytes, self.views))
 
     def _row_bytes(self, view: ViewMeta) -> int:
-        """Return the bytes of a row of a view; by entries that of the fullest block."""
-        if self.sparse_rows and view.kind.by_size and view.reading_bytes:
-            return 4 - (-view.reading_bytes // (2 * self.block_rows))
+        """Return the bytes of a row of a view; by entries the mean of the fullest block."""
+        if view.name in self.sparse_views and view.block_entries:
+            column = 2 if view.n_features <= 1 << 16 else 4
+            each = column + view.kind.storage_dtype(view.largest).itemsize
+            return 4 - (-view.block_entries * each // self.block_rows)
         return view.kind.row_bytes(view.n_features)
+
+    @property
+    def reading_bytes(self) -> int:
+        """What reading a block takes besides its values."""
+        return sum(
+            ENTRY_READING_BYTES * view.block_entries if view.name in self.sparse_views else view.reading_bytes
+            for view in self.views
+        )
 
 
 def without_values(block: Block, meta: Meta) -> Block:

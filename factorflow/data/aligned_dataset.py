@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -127,18 +127,24 @@ class AlignedDataset:
                     "as in the fitted model",
                     "Write the new samples alike: trials.",
                 )
-            stored = self.dataset.views[view.name].reading_bytes if view.name in shared else 0
-            views.append(replace(view, missing=kind, reading_bytes=stored))
-        groups, sizes = self.fitted.groups, self.fitted.group_sizes  # a new sample may be alone in its group
-        of_fit: dict[str, Any] = {"sparse_rows": self.fitted.sparse_rows, "chosen": self.fitted.chosen}
-        return replace(new, views=tuple(views), groups=groups, group_sizes=sizes, **of_fit)
+            mine = self.dataset.views[view.name] if view.name in shared else replace(view, reading_bytes=0)
+            reading_bytes, entries = mine.reading_bytes, mine.block_entries
+            views.append(replace(view, missing=kind, reading_bytes=reading_bytes, block_entries=entries))
+        by_entries = self.fitted.sparse_views
+        sparse = tuple(v.name for v in views if v.name in by_entries and (v.kind.by_size or v.block_entries))
+        of_fit: dict[str, Any] = {  # a new sample may be alone in its group
+            "groups": self.fitted.groups,
+            "group_sizes": self.fitted.group_sizes,
+            "chosen": self.fitted.chosen,
+        }
+        return replace(new, views=tuple(views), sparse_views=sparse, **of_fit)
 
     def read(
         self,
         number: int,
         views: Sequence[str] | None = None,
         holdout: Holdout | None = None,
-        sparse: bool = False,
+        sparse: Collection[str] = (),
     ) -> tuple[Block, dict[str, Any]]:
         """Return a block, columns in the order of the fitted features; groups numbered as when fitted.
 
@@ -160,7 +166,7 @@ class AlignedDataset:
                 else:
                     data[view.name] = view.kind.reindex(values, ours, theirs, view.n_features)
             else:
-                blank = SparseRows.blank if sparse and view.kind.by_size else view.kind.blank
+                blank = SparseRows.blank if view.name in sparse else view.kind.blank
                 data[view.name] = blank(block.n_rows, view.n_features)
             if view.aux:
                 aux = np.zeros((block.n_rows, view.n_features), AUX_DTYPES[view.aux])

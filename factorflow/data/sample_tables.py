@@ -124,7 +124,8 @@ def model_meta(
     like : Meta, optional
         Of an earlier fit, whose columns are coded in the same way.
     """
-    meta = replace(dataset.meta(config.views, holdout), sparse_rows=config.sparse_rows)
+    meta = dataset.meta(config.views, holdout)
+    meta = replace(meta, sparse_views=config.sparse_views(meta))
     if config.chosen_features is not None:
         meta = replace(meta, chosen=choose_features(dataset, *config.chosen_features))
     sets = config.given_sets([view.name for view in meta.value_views])

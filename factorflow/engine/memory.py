@@ -330,10 +330,8 @@ def _made_up(meta: Meta, n_rows: int, memory: _CountingCache) -> Block:
                 missing[np.arange(n_rows), np.arange(n_rows) % shape[1]] = False
             values[missing] = kind.missing
         data[view.name] = values
-        if meta.sparse_rows and kind.by_size:
-            unknown = np.isnan(values)
-            entries = np.where(unknown, 0, values).astype(np.uint8)
-            data[view.name] = SparseRows.from_dense(entries, unknown, listed=True)
+        if view.name in meta.sparse_views:
+            data[view.name] = _made_up_entries(generator, view, values, meta.block_rows)
         if view.aux:
             data[view.aux_key] = np.full(shape, view.aux == "trials", AUX_DTYPES[view.aux])
     columns: dict[str, Any] = {"group": np.zeros(n_rows, np.int32)} if meta.groups else {}
@@ -344,6 +342,17 @@ def _made_up(meta: Meta, n_rows: int, memory: _CountingCache) -> Block:
     if meta.score_inputs:
         columns[PLACES] = np.hstack([one.sample(generator, n_rows) for one in meta.score_inputs])
     return Block(0, 0, n_rows, 1, freeze(data), {}, freeze(columns), memory=memory)
+
+
+def _made_up_entries(
+    generator: np.random.Generator, view: ViewMeta, values: Any, block_rows: int
+) -> SparseRows:
+    """Return noise with as many entries that are not zero as the fullest block has."""
+    unknown = ~view.kind.observed(values)
+    if view.block_entries:
+        values[generator.random(values.shape) * block_rows * view.n_features >= view.block_entries] = 0
+    entries = np.where(unknown, 0, values).astype(np.uint8 if view.kind.by_size else view.kind.dtype)
+    return SparseRows.from_dense(entries, unknown, listed=True)
 
 
 def _noise(generator: np.random.Generator, view: ViewMeta, shape: tuple[int, ...]) -> Any:

@@ -78,7 +78,7 @@ def required_bytes(
     rows = LOCAL_COPIES * (meta.block_rows if on_disk else -(-meta.n_rows // n_groups))
     scratch = footprint.scratch + footprint.scratch_per_row * meta.block_rows
     blocks = meta.row_bytes * meta.block_rows * (READ_AHEAD + 2)
-    blocks += READ_AHEAD * sum(view.reading_bytes for view in meta.views)
+    blocks += READ_AHEAD * meta.reading_bytes
     statistics = n_chains * footprint.statistics
     sums = statistics * (MERGE_DEPTH + meta.n_blocks.bit_length())
     mapping = blocks + scratch + sums + 2 * n_chains * footprint.globals_

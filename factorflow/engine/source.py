@@ -48,8 +48,8 @@ class Source:
         Where the values of a block are handed out: as NumPy arrays, or as CuPy's.
     tables : SampleTables or None
         What is read of the sample metadata.
-    sparse : bool
-        Whether counts are handed out by their entries (`SparseRows`).
+    sparse : tuple of str
+        Views whose rows are handed out by their entries (`SparseRows`).
     """
 
     dataset: Dataset | AlignedDataset
@@ -59,7 +59,7 @@ class Source:
     memory_bytes: int = 0
     device: str = "cpu"
     tables: SampleTables | None = None
-    sparse: bool = False
+    sparse: tuple[str, ...] = ()
 
     @property
     def original(self) -> Dataset:

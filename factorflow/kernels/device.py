@@ -16,9 +16,13 @@ from jaxtyping import Float64, Num, Shaped
 from factorflow.shape import Array
 
 
+class HostRows:
+    """Base of what holds the rows of a view in the host's memory by their entries, not as an array."""
+
+
 def on_device(array: Shaped[Array, "*_"]) -> bool:
     """Return whether an array lies on a device (CuPy's), not in the host's memory (NumPy's)."""
-    return not isinstance(array, np.ndarray)
+    return not isinstance(array, (np.ndarray, HostRows))
 
 
 def namespace(array: Shaped[Array, "*_"]) -> Any:
@@ -41,8 +45,10 @@ def product(
 ) -> Float64[Array, "*_"]:
     """Return left @ right (of it the first ``columns``) on the host, in double precision.
 
-    It is computed on the device where one of the two lies there.
+    It is computed on the device where one of the two lies there; ``left`` may be rows by their entries.
     """
+    if isinstance(left, HostRows):  # every column counts
+        return left @ (right if columns is None else right[:, :columns])
     where = left if on_device(left) else right
     whole = move_beside(left, where) @ move_beside(right, where)
     cut = whole if columns is None else whole[:, :columns]

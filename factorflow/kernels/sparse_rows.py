@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.kernels.device import HostRows
 from factorflow.kernels.sparse import scatter_rows
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def _no_entries() -> NDArray[np.int32]:
 
 
 @dataclass(frozen=True)
-class SparseRows:
+class SparseRows(HostRows):
     """Rows of a view by their entries that are not zero (compressed sparse rows).
 
     What is not listed is 0, unless it is missing: whole rows (`ABSENT`), sets of features that rows lack
@@ -62,6 +63,16 @@ class SparseRows:
     patterns: NDArray[np.bool_] | None = None
     missing_rows: NDArray[np.int32] = field(default_factory=_no_entries)
     missing_columns: NDArray[np.int32] = field(default_factory=_no_entries)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and features (B, D)."""
+        return self.row_nnz.size, self.n_features
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the entries."""
+        return self.entries.dtype
 
     @property
     def nbytes(self) -> int:
@@ -121,6 +132,28 @@ class SparseRows:
             out[np.ix_(rows, features)] = kind.missing
         out[self.missing_rows, self.missing_columns] = kind.missing
         return out
+
+    def __len__(self) -> int:
+        return int(self.row_nnz.size)
+
+    def __getitem__(self, rows: NDArray[Any] | slice) -> SparseRows:
+        """Return some of the rows, of a view without single missing entries."""
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self))
+            return self.part(start, stop)
+        index = np.arange(len(self))[rows]
+        starts = np.cumsum(self.counts) - self.counts
+        counts = self.counts[index]
+        before = np.cumsum(counts) - counts
+        place = np.repeat(starts[index] - before, counts) + np.arange(counts.sum())
+        codes = None if self.row_pattern is None else self.row_pattern[index]
+        return replace(
+            self,
+            row_nnz=self.row_nnz[index],
+            columns=self.columns[place],
+            entries=self.entries[place],
+            row_pattern=codes,
+        )
 
     def part(self, start: int, stop: int) -> SparseRows:
         """Return some of the rows."""

@@ -23,9 +23,6 @@ class ModelConfig(Options):
     is_default: ClassVar[bool] = False
     """Whether commands and flows fit this family where none is named."""
 
-    sparse_rows: ClassVar[bool] = False
-    """Whether `Sweep.map` takes counts by their entries that are not zero (`SparseRows`)."""
-
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     """Where `Sweep.map` can work: "cuda" means that it takes the values of a block as CuPy arrays."""
 
@@ -42,6 +39,21 @@ class ModelConfig(Options):
 
     columns_option: ClassVar[str] = "covariates"
     """Option, or options, that name `given_columns`: for errors."""
+
+    def sparse_views(self, meta: Meta) -> tuple[str, ...]:
+        """Return the views whose rows `Sweep.map` takes by their entries that are not zero (`SparseRows`).
+
+        Parameters
+        ----------
+        meta : Meta
+            Of the dataset, before anything of the configuration is in it.
+
+        Returns
+        -------
+        tuple of str
+            Of counts (`Kind.by_size`), or with `ViewMeta.block_entries`; none by default.
+        """
+        return ()
 
     @property
     def given_columns(self) -> str | Sequence[str] | None:

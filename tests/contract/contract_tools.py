@@ -47,7 +47,7 @@ def plan_of(dataset: Any, config: Any, holdout: Any = None, **options: Any) -> P
     model = config.build(model_meta(dataset, config, holdout))
     views = tuple(view.name for view in model.meta.views)
     tables = SampleTables.of(model.meta)
-    source = Source(dataset, views, holdout, 1 << 24, 1 << 24, tables=tables, sparse=model.meta.sparse_rows)
+    source = Source(dataset, views, holdout, 1 << 24, 1 << 24, tables=tables, sparse=model.meta.sparse_views)
     return Plan(model, source, 3, **options)
 
 

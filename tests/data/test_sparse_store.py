@@ -17,11 +17,11 @@ from google_crc32c import extend
 from factorflow import write_dataset
 from factorflow.data import Dataset, Holdout
 from factorflow.data.ingest.append import append_rows
-from factorflow.data.store.views import SPARSE_BELOW
 from factorflow.engine.memory_limits import Footprint, required_bytes
 from factorflow.errors import InputError, OptionError
 from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.records import from_record
+from factorflow.shape import SPARSE_BELOW
 
 pytestmark = pytest.mark.filterwarnings("ignore::factorflow.data.DataWarning")
 
@@ -149,7 +149,7 @@ def test_choice_by_the_share_of_zeros(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "d", views, kinds)
     found = {view["name"]: view["layout"] for view in dataset.describe()["views"]}
     assert SPARSE_BELOW == 0.25
-    assert found == {**dict.fromkeys(views, "dense"), "few": "sparse"}
+    assert found == {**dict.fromkeys(views, "dense"), "few": "sparse", "numbers": "sparse"}
     assert "uint8 sparse" in repr(dataset)
     dropped = write_dataset(tmp_path / "e", {"x": empty}, drop_empty_features=True)
     assert dropped.manifest.views[0].layout == "sparse"

@@ -143,7 +143,7 @@ def test_sparse_views_are_compressed(tmp_path: Path, rng: np.random.Generator) -
     dense = rng.standard_normal((500, 40)).astype(np.float32)
     zeros = np.where(rng.random((500, 40)) < 0.05, dense, 0).astype(np.float32)
     views = {"sparse": sparse, "dense": dense, "zeros": zeros}
-    dataset = write_dataset(tmp_path / "s", views, layout={"sparse": "dense"})
+    dataset = write_dataset(tmp_path / "s", views, layout={"sparse": "dense", "zeros": "dense"})
     assert [view.compressed for view in dataset.manifest.views] == [True, False, True]
     assert_equal(dataset.values("sparse"), sparse)
     assert_equal(dataset.values("zeros"), zeros)

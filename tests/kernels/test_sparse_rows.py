@@ -56,7 +56,7 @@ def test_they_are_the_dense_ones(tmp_path: Path, name: str, unit: Any) -> None:
         )
         for number in range(dataset.n_blocks):
             block, truth = dataset.read(number, ["x"], holdout)
-            found, same = dataset.read(number, ["x"], holdout, sparse=True)
+            found, same = dataset.read(number, ["x"], holdout, sparse=["x"])
             rows = found.data["x"]
             assert isinstance(rows, SparseRows)
             np.testing.assert_array_equal(rows.dense(COUNTS), block.data["x"])
@@ -93,11 +93,11 @@ def test_features_in_another_order(tmp_path: Path, name: str, lacks: bool) -> No
         wanted = np.insert(wanted, 2, "unknown")[1:]
     fitted = dataset.meta()
     view = fitted.views[0].__class__("x", "poisson", len(wanted), "none")
-    meta = fitted.__class__(N, 3, 32, (view,), sparse_rows=True)
+    meta = fitted.__class__(N, 3, 32, (view,), sparse_views=(view.name,))
     aligned = AlignedDataset(dataset, meta, {"x": wanted})
-    assert aligned.meta.sparse_rows
+    assert aligned.meta.sparse_views
     for number in range(3):
-        rows = aligned.read(number, sparse=True)[0].data["x"]
+        rows = aligned.read(number, sparse=["x"])[0].data["x"]
         np.testing.assert_array_equal(rows.dense(COUNTS), aligned.block(number).data["x"])
         assert (np.diff(np.repeat(np.arange(rows.counts.size), rows.counts) * 99 + rows.columns) > 0).all()
 
@@ -109,7 +109,7 @@ def test_a_view_that_new_samples_lack(tmp_path: Path) -> None:
     other = write_dataset(tmp_path / "o", {"x": counts()}, likelihoods={"x": "poisson"})
     features = {name: dataset.features(name) for name in "xy"}
     meta = dataset.meta()
-    block, _ = AlignedDataset(other, meta, features).read(0, sparse=True)
+    block, _ = AlignedDataset(other, meta, features).read(0, sparse=["x", "y"])
     assert block.data["y"].absent.all()
     assert np.isnan(block.data["y"].dense(COUNTS)).all()
 
@@ -122,7 +122,7 @@ def test_memory_of_blocks_is_that_of_their_entries(tmp_path: Path) -> None:
         tmp_path / "d", {"x": values}, likelihoods={"x": "poisson"}, layout={"x": "sparse"}, block_rows=64
     )
     meta = dataset.meta()
-    sparse = meta.__class__(**{**vars(meta), "sparse_rows": True})
+    sparse = meta.__class__(**{**vars(meta), "sparse_views": ("x",)})
     assert meta.row_bytes == 4 * 400
-    fullest = max(dataset.read(i, sparse=True)[0].data["x"].nbytes for i in range(4))
+    fullest = max(dataset.read(i, sparse=["x"])[0].data["x"].nbytes for i in range(4))
     assert fullest <= 64 * sparse.row_bytes <= 1.05 * fullest + 64

@@ -166,7 +166,7 @@ def _entry(
         layout="derived",
         of=base.name,
         transform=asdict(transformation),
-        block_entries=0,
+        block_entries=base.block_entries if transformation.keeps_zeros else 0,
         n_patterns=0,
         derived_bytes=base.reading_bytes + COPIES * block,
     )

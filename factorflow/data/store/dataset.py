@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.data.store.chunks import DenseView
 from factorflow.data.store.layout import ATTRIBUTES, ViewEntry
-from factorflow.data.store.sparse import SparseView
 from factorflow.data.store.stored_views import StoredViews
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
@@ -120,7 +120,7 @@ class Dataset(StoredViews):
         number: int,
         views: Iterable[str] | None = None,
         holdout: Holdout | None = None,
-        sparse: bool = False,
+        sparse: Collection[str] = (),
     ) -> tuple[Block, dict[str, NDArray[Any]]]:
         """Read one block of rows, and the truth of what is held out of it.
 
@@ -132,8 +132,8 @@ class Dataset(StoredViews):
             The views to read; all when left out.
         holdout : Holdout, optional
             Entries of views of values that are to look missing; they are listed in ``Block.hidden``.
-        sparse : bool
-            Whether counts are `SparseRows`; else they are dense.
+        sparse : collection of str
+            Views whose rows are `SparseRows`; those of others are dense.
 
         Returns
         -------
@@ -277,12 +277,12 @@ class Dataset(StoredViews):
 
     # Inner parts
 
-    def _rows(self, entry: ViewEntry, number: int, sparse: bool) -> Any:
-        """Return the rows of a view in a block: dense, or of counts by their entries."""
+    def _rows(self, entry: ViewEntry, number: int, sparse: Collection[str]) -> Any:
+        """Return the rows of a view in a block: dense, or by their entries."""
         opened = self.opened_view(entry.name)
-        if not (sparse and entry.kind.by_size):
+        if entry.name not in sparse:
             return opened.block(number)
-        if isinstance(opened, SparseView):
+        if entry.block_entries and not isinstance(opened, DenseView):
             return opened.rows(number)
         values = opened.block(number)
         observed = entry.kind.observed(values)

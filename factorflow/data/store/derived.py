@@ -12,9 +12,9 @@ Pearson residuals are those of Lause, Berens and Kobak (Genome Biology 2021). Mi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from factorflow.data.store.chunks import DenseView
     from factorflow.data.store.sparse import SparseView
+    from factorflow.kernels.sparse_rows import SparseRows
 
 DISPERSION = 100.0
 """Inverse overdispersion of the negative binomial that Pearson residuals are about."""
@@ -59,6 +60,22 @@ class Transform:
     def kind(self) -> Kind:
         """The kind of the view."""
         return KINDS[LIKELIHOODS[self.name]]
+
+    @property
+    def keeps_zeros(self) -> bool:
+        """Whether a count of 0 has the value 0: rows can then be computed by their other entries."""
+        return self.name == "log1p"
+
+    def apply_by_entries(self, counts: SparseRows, of_features: NDArray[np.float64] | None) -> SparseRows:
+        """Return the values of some rows by their entries, where zeros are kept: as `apply`."""
+        totals = counts.sums()
+        scale = np.divide(self.target_sum, totals, out=np.zeros_like(totals), where=totals > 0)
+        values = counts.entries.astype(np.float32)
+        values *= np.repeat(scale.astype(np.float32), counts.counts)
+        np.log1p(values, out=values)
+        if of_features is not None:
+            np.minimum(values, of_features.astype(np.float32)[counts.columns], out=values)
+        return replace(counts, entries=values)
 
     def apply(self, counts: NDArray[np.float32], of_features: NDArray[np.float64] | None) -> NDArray[Any]:
         """Return the values of some rows.
@@ -112,6 +129,11 @@ class DerivedView:
     @cached_property
     def _of_features(self) -> NDArray[np.float64] | None:
         return self.read()
+
+    def rows(self, number: int) -> SparseRows:
+        """Return the rows of block ``number`` by their entries; the counts are stored so, and zeros kept."""
+        counts = cast("SparseView", self.counts)
+        return self.transform.apply_by_entries(counts.rows(number), self._of_features)
 
     def block(self, number: int) -> NDArray[Any]:
         """Return block ``number`` as `Block` holds it, (B, D), still writeable."""

@@ -100,7 +100,8 @@ class ViewEntry:
         Whether all entries are stored, or those that are not zero (`factorflow.data.store.sparse`), or none:
         they are computed (`factorflow.data.store.derived`).
     block_entries : int
-        Of a sparse view, entries that a chunk has room for: those of the fullest block.
+        Of a sparse view, entries that a chunk has room for: those of the fullest block; as many has a view
+        that is computed from it where zeros stay zeros.
     n_patterns : int
         Of a sparse view, sets of features that are missing together in rows that have others.
     of, transform : str and dict
@@ -148,8 +149,10 @@ class ViewEntry:
     @property
     def reading_bytes(self) -> int:
         """Bytes that reading a block takes besides its values: of a sparse view, its arrays."""
+        if self.layout == "derived":
+            return self.derived_bytes
         each = column_type(self.n_features).itemsize + np.dtype(self.dtype).itemsize
-        return 2 * self.block_entries * each + self.derived_bytes
+        return 2 * self.block_entries * each
 
     @property
     def meta(self) -> ViewMeta:
@@ -164,6 +167,7 @@ class ViewEntry:
             self.default_likelihood,
             self.aux,
             self.reading_bytes,
+            self.block_entries,
         )
 
 

@@ -23,6 +23,7 @@ from factorflow.errors import FactorflowError, InputError, pluralize
 from factorflow.kernels.sparse_rows import column_type
 from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
+from factorflow.shape import SPARSE_BELOW
 from factorflow.storage.checksums import ChecksumManifest
 from factorflow.storage.location import Location
 
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 COMPRESSED_BELOW = 0.1
 """Dense views with at most this share of non-zeros are compressed."""
-
-SPARSE_BELOW = 0.25
-"""Counts with at most this share of non-zeros are stored sparse: above it dense products are faster."""
 
 MOST_NAMED = 20
 """Outliers of a view that the manifest names."""
@@ -98,10 +96,12 @@ def prepare(
 ) -> tuple[ViewSource, Survey | None]:
     """Read a view once before it is written, where its type on disk cannot be known otherwise."""
     kind_is_final = view.kind is not None and not (view.kind.by_size or drop_empty or view.layout == "sparse")
-    if kind_is_final or (view.kind is not None and view.kind.coded):
+    if (kind_is_final and not _may_be_sparse(view, min(block_rows, names.n_rows))) or (
+        view.kind is not None and view.kind.coded
+    ):
         return view, None
     rounding = view.kind is None or view.kind.rounded
-    survey = Survey(view.features.size, rounding=rounding, signed_zeros=view.layout == "sparse")
+    survey = Survey(view.features.size, rounding=rounding, signed_zeros=view.layout != "dense")
     for start in range(0, names.n_rows, block_rows):
         values = view.read(start, min(start + block_rows, names.n_rows))
         checks.check_values(view.name, view.kind, values, start, names, view.features)
@@ -125,6 +125,14 @@ def prepare(
     return view, survey
 
 
+def _may_be_sparse(view: ViewSource, n_rows: int) -> bool:
+    """Return whether measurements are sparse in their first rows: all of them are worth a look then."""
+    if view.kind is None or not view.kind.rounded or view.layout != "auto" or view.split is not None:
+        return False
+    first = view.read(0, n_rows)
+    return bool(np.count_nonzero(first) <= SPARSE_BELOW * np.size(first))
+
+
 def choose_layout(
     view: ViewSource, survey: Survey | None, dtype: np.dtype[Any], block_rows: int
 ) -> Literal["dense", "sparse"]:
@@ -133,8 +141,9 @@ def choose_layout(
     Parameters
     ----------
     view : ViewSource
-        The view; its own choice holds, but for "auto": counts are stored sparse where at most a quarter of
-        them are not zero, few sets of features are missing together, and that takes fewer bytes.
+        The view; its own choice holds, but for "auto": counts and measurements are stored sparse where at
+        most a quarter of them are not zero, few sets of features are missing together, and that takes fewer
+        bytes.
     survey : Survey or None
         What `prepare` learned of its values.
     dtype : dtype
@@ -160,7 +169,8 @@ def choose_layout(
         expected = f"values, and at most {MOST_PATTERNS} sets of features that are missing together"
         remedy = f"Leave it out, or name layout={{{view.name!r}: 'dense'}}."
         raise InputError("layout", f"sparse, {reason} ({view.name!r})", expected, remedy)
-    if is_requested or view.layout == "dense" or reason or survey is None or not view.kind.by_size:
+    is_numeric = view.kind.by_size or view.kind.rounded
+    if is_requested or view.layout == "dense" or reason or survey is None or not is_numeric:
         return "sparse" if is_requested else "dense"
     sparse = (
         survey.most_nonzero * (column_type(view.features.size).itemsize + dtype.itemsize) + 4 * block_rows

@@ -210,7 +210,6 @@ class PoissonFactors(ModelConfig):
     """Poisson factors: non-negative programs of sparse counts (hierarchical Poisson factorisation)."""
 
     model: Literal["poisson_factors"] = "poisson_factors"
-    sparse_rows: ClassVar[bool] = True
     columns_option: ClassVar[str] = "batch, size_factors"
     n_factors: int = Field(default=10, ge=1, description="Programs (K); those without counts are left out.")
     size_factors: str | dict[str, str] = Field(
@@ -244,6 +243,10 @@ class PoissonFactors(ModelConfig):
     drop: float = Field(
         default=1e-4, ge=0, lt=1, description="Leave out programs with less than this share of the counts."
     )
+
+    def sparse_views(self, meta: Meta) -> tuple[str, ...]:
+        """Return the views of counts: all of them are read by their entries."""
+        return tuple(view.name for view in meta.value_views if view.kind.by_size)
 
     @property
     def given_columns(self) -> list[str] | None:

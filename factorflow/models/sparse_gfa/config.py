@@ -16,7 +16,7 @@ from factorflow.models.contract import Meta
 from factorflow.models.registry import register
 from factorflow.models.sparse_gfa.loadings import get_prior, prior_help, prior_names
 from factorflow.models.sparse_gfa.model import SparseGFAModel
-from factorflow.models.sparse_gfa.resolve import likelihoods_of, loadings_of, settings_of
+from factorflow.models.sparse_gfa.resolve import likelihoods_of, loadings_of, settings_of, sparse_views_of
 from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, check_sampled
 from factorflow.models.views import refuse_inputs
 
@@ -329,6 +329,10 @@ class SparseGFA(ModelConfig):
         likelihood = {"gaussian": "student_t", "poisson": "negative_binomial"}.get(kind)
         is_default = likelihood is None or likelihood in str(self.likelihoods)
         return None if is_default else f'likelihoods="{likelihood}"'
+
+    def sparse_views(self, meta: Meta) -> tuple[str, ...]:
+        """Return the sparse Gaussian views of which rows are observed or missing as a whole."""
+        return sparse_views_of(self, meta)
 
     def build(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:
         """Return the model for a dataset of this shape."""

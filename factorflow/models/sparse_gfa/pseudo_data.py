@@ -14,6 +14,7 @@ from jaxtyping import Float, Float64, Integer, Shaped
 from factorflow.kernels import device
 from factorflow.kernels.linalg import diagonal, n_pairs, pad_columns, triangle
 from factorflow.models.contract import Array, Block
+from factorflow.models.sparse_gfa.entries import aux_of, centred, entries_of, values_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import log_size_factors
@@ -39,9 +40,6 @@ __all__ = [
     "Evidence",
     "PreparedGlobals",
     "Pseudo",
-    "aux_of",
-    "centred",
-    "entries_of",
     "evidence_of",
     "expected_scores",
     "gaussian_data",
@@ -271,28 +269,12 @@ def low_noise(
     return np.flatnonzero(precision * variance > least)
 
 
-def centred(
-    settings: Settings,
-    block: Block,
-    name: str,
-    values: Shaped[Array, "B D"],
-    reference: Float64[Array, " D"],
-    scale: Float64[Array, " D"],
-) -> Float[Array, "B D"]:
-    """Return (values - reference) / scale of a view, 0 where entries are missing: kept with the block."""
-    inverse, dtype = 1.0 / scale, settings.dtype
-    return block.once(
-        ("centred", name),
-        (reference, inverse, dtype.str),
-        lambda: gfa.centred(values, reference, inverse, dtype),
-    )
-
-
 def pseudo_data(
     settings: Settings, name: str, block: Block, local: Local | None, globals_: Globals, table: Table
 ) -> Pseudo:
     """Return the Gaussian pseudo-data of a view, given q(z) before its update."""
-    view, values = settings.view(name), block.data[name]
+    view = settings.view(name)
+    values = values_of(view, block)
     if view.is_gaussian:
         return gaussian_data(settings, name, block, globals_, table.low_noise)
     assert local is not None
@@ -312,25 +294,6 @@ def pseudo_data(
 
 TILE = 16384
 """Entries whose messages are taken together: what they need stays in a core's cache."""
-
-
-def aux_of(view: ViewSettings, block: Block) -> Shaped[Array, "B D"] | None:
-    """Return what the entries of a view have beside their values; None: nothing that the likelihood reads."""
-    return block.data[view.aux_key] if view.aux_key else None
-
-
-def entries_of(
-    view: ViewSettings, fixed: Fixed, values: Shaped[Array, "B D"], dtype: np.dtype[np.floating]
-) -> Float[Array, "B D"]:
-    """Return entries in units of the model, NaN where missing."""
-    xp = device.namespace(values)
-    if view.is_scaled:
-        level, scale = (
-            device.move_beside(part, values) for part in (view.level(fixed.reference), fixed.scale)
-        )
-        return ((values - level) / scale).astype(dtype)
-    y = values.astype(dtype)
-    return xp.where(values < 0, xp.asarray(np.nan, dtype=dtype), y) if values.dtype.kind == "i" else y
 
 
 def message_data(
@@ -399,14 +362,15 @@ def gaussian_data(
 ) -> Pseudo:
     """Return the entries of a Gaussian view, centred and scaled: they are their own pseudo-data."""
     fixed, view = globals_.fixed[name], settings.view(name)
-    values = block.data[name].astype(np.float64) if view.location else block.data[name]
+    values = values_of(view, block)
+    values = values.astype(np.float64) if view.location else values
     filled = centred(settings, block, name, values, view.level(fixed.reference), fixed.scale)
     return Pseudo(filled, None, _gaps(view, block), low_noise)
 
 
 def _gaps(view: ViewSettings, block: Block) -> gfa.Gaps:
     """Return which entries of a view are missing: kept, since listing them takes a tenth of a pass."""
-    values = block.data[view.name]
+    values = values_of(view, block)
     return block.once(("gaps", view.name), (), lambda: gfa.gaps(values, view.scattered))
 
 

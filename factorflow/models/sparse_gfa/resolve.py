@@ -17,7 +17,7 @@ from factorflow.models.sparse_gfa.smooth.processes import LEVELS
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.places import MOST_CELLS
 
-__all__ = ["likelihoods_of", "loadings_of", "settings_of"]
+__all__ = ["likelihoods_of", "loadings_of", "settings_of", "sparse_views_of"]
 
 Options = Any
 """A `SparseGFA`, whose module imports this one."""
@@ -227,6 +227,19 @@ def likelihoods_of(options: Options, meta: Meta) -> list[tuple[ViewMeta, str]]:
         )
         for view, likelihood in likelihoods
     ]
+
+
+def sparse_views_of(options: Options, meta: Meta) -> tuple[str, ...]:
+    """Return the sparse Gaussian views of which rows are observed or missing as a whole.
+
+    The updates multiply them with loadings and scores alone; the sampler and noise by sample want more.
+    """
+    sparse = (view for view in meta.value_views if view.is_sparse(meta.block_rows))
+    stored = {view.name for view in sparse if not view.location and view.missing != "scattered"}
+    if not stored or options.n_draws or options.noise != "feature":
+        return ()
+    likelihoods = likelihoods_of(options, meta)
+    return tuple(view.name for view, name in likelihoods if view.name in stored and name == "gaussian")
 
 
 def _view(

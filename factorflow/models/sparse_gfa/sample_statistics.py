@@ -123,7 +123,7 @@ def _exact_squares(
     """
     if not features.size:
         return None
-    squares, columns = np.zeros((response.shape[1], 1)), response[:, device.move_beside(features, response)]
+    squares, columns = np.zeros((response.shape[1], 1)), gfa.take_columns(response, features)
     squares[features, 0] = device.product(np.ones(len(response)), columns.astype(np.float64) ** 2)
     return squares
 
@@ -140,7 +140,7 @@ def _cross(
     cross = device.product(pseudo.response.T, weighted, extended.shape[1])
     if pseudo.low_noise.size:
         precise = extended if rho is None else extended * rho[:, None]
-        columns = pseudo.response[:, device.move_beside(pseudo.low_noise, pseudo.response)]
+        columns = gfa.take_columns(pseudo.response, pseudo.low_noise)
         cross[pseudo.low_noise] = device.product(columns.T.astype(np.float64), precise)
     return cross
 

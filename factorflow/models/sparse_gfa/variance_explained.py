@@ -9,11 +9,14 @@ from jaxtyping import Float64, Shaped
 
 from factorflow.kernels import device
 from factorflow.kernels.explained import explained_share, total_squares
+from factorflow.kernels.sparse_rows import SparseRows
+from factorflow.kinds import KINDS
 from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array, Block
+from factorflow.models.sparse_gfa.entries import aux_of, values_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.kernels.gaps import lowest
-from factorflow.models.sparse_gfa.pseudo_data import TILE, aux_of
+from factorflow.models.sparse_gfa.pseudo_data import TILE
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
@@ -53,7 +56,7 @@ def squares_of_block(
         mine = slice(None) if settings.n_groups == 1 else codes == g
         parts = [np.zeros((3, 0))]
         for m, view in enumerate(settings.views):
-            values = block.data[view.name]
+            values = values_of(view, block)
             if settings.n_groups > 1:
                 values = values[device.move_beside(mine, values)]
             aux = aux_of(view, block)
@@ -94,6 +97,8 @@ def _moments(
     count, total, squares = gfa.column_moments(density.response(values, phi, aux))
     if settings.view(name).is_scaled:
         place = settings.view(name).level(globals_.fixed[name].reference)
+        if isinstance(values, SparseRows):  # zeros are where most of them lie
+            return np.stack([count, total - count * place, squares + place * (count * place - 2.0 * total)])
         about = gfa.centred(values, place, np.ones(len(count)), np.float64)
         total, squares = (device.on_host(part.sum(axis=0)) for part in (about, about * about))
     return np.stack([count, total, squares])
@@ -128,6 +133,8 @@ def _residuals(
     for begin in range(0, len(values), rows_at_once):
         rows = slice(begin, begin + rows_at_once)
         y, z, a = values[rows], scores[rows], design[rows]
+        if isinstance(y, SparseRows):
+            y = y.dense(KINDS[view.kind])
         if view.is_gaussian:
             alone = [_gaussian_residuals(y, z[:, :0], loadings[:, :0], a * t, coefficients)[0] for t in terms]
             residuals = _gaussian_residuals(y, z, loadings, a, coefficients)

@@ -57,7 +57,9 @@ def counts(
         columns_ = {} if given is None else {"covariates": numbers[mine]}
         data = {name: rows_of(y[mine]) for name, y in views.items()}
         blocks.append(Block(i, start, len(numbers[mine]), len(edges), data, {}, columns_))
-    meta = Meta(n, len(edges), min(cut, n), metas, covariates=given, sparse_rows=True)
+    meta = Meta(
+        n, len(edges), min(cut, n), metas, covariates=given, sparse_views=tuple(view.name for view in metas)
+    )
     return meta, blocks
 
 

@@ -12,11 +12,12 @@ from functools import wraps
 from typing import Any, TypeVar, cast
 
 import numpy as np
-from jaxtyping import Float, Float64, Int, Int32, Int64, Shaped
+from jaxtyping import Float, Float64, Int, Int32, Int64, Integer, Shaped
 from numpy.typing import DTypeLike
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import block_places, n_pairs, pack, unpack
+from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models.sparse_gfa.kernels.arrays import clear, given, runs
 from factorflow.models.sparse_gfa.kernels.coordinates import coordinate_updates
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, ListedGaps, list_gaps, lowest
@@ -27,13 +28,16 @@ __all__ = [
     "centred",
     "column_moments",
     "coordinate_updates",
+    "dense_rows",
     "expected_pairs",
     "gaps",
+    "observed",
     "pairs_by_column",
     "pairs_by_row",
     "quadratic",
     "solve_normals",
     "sum_pairs",
+    "take_columns",
 ]
 
 
@@ -41,10 +45,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _where_it_lies(function: F) -> F:
-    """Let `cuda` do what the function does, where its first argument lies on a device."""
+    """Let `cuda` do what the function does with arrays on a device, `entry_rows` with rows by entries."""
 
     @wraps(function)
     def choose(first: Any, *others: Any) -> Any:
+        if isinstance(first, SparseRows):
+            from factorflow.models.sparse_gfa.kernels import entry_rows
+
+            return getattr(entry_rows, function.__name__)(first, *others)
         if device.on_device(first):
             from factorflow.models.sparse_gfa.kernels import cuda as gfa_cuda
 
@@ -95,6 +103,27 @@ def centred(
             filled[run] = part
     filled.flags.writeable = False
     return filled
+
+
+def observed(values: Shaped[Array, "B D"]) -> Any:
+    """Return 1 where entries are observed, 0 where they are missing."""
+    if isinstance(values, SparseRows):
+        from factorflow.models.sparse_gfa.kernels import entry_rows
+
+        return entry_rows.observed(values)
+    return (values >= lowest(values)).astype(np.float64)
+
+
+def dense_rows(rows: Any) -> Any:
+    """Return centred entries as an array."""
+    return rows if not isinstance(rows, device.HostRows) else rows.dense()  # type: ignore[attr-defined]
+
+
+def take_columns(rows: Any, features: Integer[np.ndarray, " J"]) -> Float[Array, "B J"]:
+    """Return some columns of centred entries, dense, where they lie."""
+    if isinstance(rows, device.HostRows):
+        return rows.columns(features)  # type: ignore[attr-defined]
+    return rows[:, device.move_beside(features, rows)]
 
 
 def expected_pairs(

@@ -24,13 +24,12 @@ from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.e_step import round_scores
+from factorflow.models.sparse_gfa.entries import aux_of, entries_of
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.pseudo_data import (
     PreparedGlobals,
     Pseudo,
     Table,
-    aux_of,
-    entries_of,
     evidence_of,
     expected_scores,
     gaussian_data,

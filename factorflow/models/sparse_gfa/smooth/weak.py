@@ -22,6 +22,8 @@ from jaxtyping import Float64
 from factorflow.kernels import device
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.contract import Array, Block
+from factorflow.models.sparse_gfa.entries import values_of
+from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo_data import gaussian_data, low_noise
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.basis import Cosines, PlacesBasis
@@ -110,10 +112,9 @@ def _residuals(
     """Return what the fit leaves of a view, in units of the noise, 0 where entries are missing."""
     view, weights = settings.view(name), globals_.weights[name]
     features = low_noise(settings, view, globals_)
-    values = device.on_host(gaussian_data(settings, name, block, globals_, features).response).astype(
-        np.float64
-    )
-    observed = np.isfinite(device.on_host(block.data[name]))
+    rows = gfa.dense_rows(gaussian_data(settings, name, block, globals_, features).response)
+    values = device.on_host(rows).astype(np.float64)
+    observed = np.isfinite(device.on_host(values_of(view, block, dense=True)))
     loadings = np.concatenate([expected_weights(weights)[0], weights.coefficients], axis=1)
     size = np.sqrt(settings.precision(name, weights).mean(axis=1))
     return np.asarray((values - extended @ loadings.T) * observed * size)

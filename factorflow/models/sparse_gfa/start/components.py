@@ -19,12 +19,13 @@ from factorflow.kernels.linalg import block_places, n_pairs, pad_columns, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.kinds import KINDS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
+from factorflow.models.sparse_gfa.entries import aux_of, centred, starting_values
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.kernels.entry_rows import EntryRows
 from factorflow.models.sparse_gfa.kernels.gaps import lowest
 from factorflow.models.sparse_gfa.m_step import precision_pairs
-from factorflow.models.sparse_gfa.pseudo_data import aux_of, centred
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.size_factors import entry_level, log_size_factors
+from factorflow.models.sparse_gfa.size_factors import entry_level
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
 from factorflow.trees import replace
 
@@ -72,19 +73,6 @@ def moment_passes(settings: Settings) -> int:
     clips = any(np.isfinite(view.density.clip_start) for view in settings.views)
     sized = any(view.size_factors != "none" for view in settings.views)  # their averages come first
     return CLIPPED_PASSES if clips else 1 + sized
-
-
-def starting_values(settings: Settings, name: str, block: Block, fixed: Fixed | None) -> Shaped[Array, "B D"]:
-    """Return the entries of a view as the principal components see them: of one noise variance.
-
-    Counts are divided by the size factors of their rows.
-    """
-    view, values = settings.view(name), block.data[name]
-    level = log_size_factors(view, fixed, values)
-    if level is not None:
-        values = values / device.move_beside(np.exp(level)[:, None].astype(values.dtype), values)
-    values, aux = values.astype(np.float64) if view.location else values, aux_of(view, block)
-    return view.density.start(values) if aux is None else view.density.start(values, aux)
 
 
 @dataclass(frozen=True)
@@ -189,8 +177,7 @@ def _covariate_sums(
     covariates = device.move_beside(settings.design(block)[:, 1:], values)
     size = values.shape[1]
     filled = gfa.centred(values, np.zeros(size), np.ones(size), np.float64)
-    observed = (values >= lowest(values)).astype(np.float64)
-    return device.on_host(observed.T @ covariates), device.on_host(filled.T @ covariates)
+    return device.on_host(gfa.observed(values).T @ covariates), device.on_host(filled.T @ covariates)
 
 
 def _regress(settings: Settings, fixed: Fixed, view: ViewSettings, moments: Moments) -> Fixed:
@@ -333,10 +320,13 @@ def filled_views(settings: Settings, block: Block, globals_: Globals) -> dict[st
                 settings.design(block)[:, 1:].astype(centred_values.dtype),
                 fixed.regression.T.astype(centred_values.dtype),
             )
-            level = device.move_beside(covariates, centred_values) @ device.move_beside(
-                slopes, centred_values
-            )
-            centred_values = centred_values - level * (values >= lowest(values))
+            if isinstance(centred_values, EntryRows):
+                centred_values = centred_values.subtract(covariates * centred_values.present, slopes.T)
+            else:
+                level = device.move_beside(covariates, centred_values) @ device.move_beside(
+                    slopes, centred_values
+                )
+                centred_values = centred_values - level * (values >= lowest(values))
         filled[view.name] = centred_values
     return filled
 

@@ -37,6 +37,7 @@ from factorflow.kernels import device
 from factorflow.kernels.linalg import orthonormal, pad_columns
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
+from factorflow.models.sparse_gfa.kernels.entry_rows import EntryRows
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import filled_views, initial_globals, multiply_views
 from factorflow.models.sparse_gfa.start.sketches import (
@@ -52,8 +53,8 @@ from factorflow.trees import replace
 
 __all__ = ["CountSweep", "first_number", "most_passes"]
 
-Signs = Callable[[str, int, Float[Array, "B D"]], Float[Array, "B D"]]
-"""Multiplies the entries of a view with the signs of a draw."""
+Signs = Callable[[str, int, Float[Array, "B D"], slice], Float[Array, "b D"]]
+"""Multiplies the entries of some rows of a view with the signs of a draw."""
 
 SITE_SKETCH, SITE_SIGNS = MODELS[0], MODELS[24]
 FLIPS = 2
@@ -64,6 +65,8 @@ PRODUCTS = 1
 better."""
 MARGIN = 8
 """Columns of a sketch besides one for each factor that may be kept, at least."""
+DENSE_ENTRIES = 1 << 20
+"""Entries of a view by its entries that are dense at once, to have their signs flipped: 4 MiB."""
 SPARE = 2
 """Components to begin with besides those counted, since signs may miss weak ones: of few binary entries above
 all."""
@@ -137,21 +140,26 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         views: dict[str, list[Array]] = {name: [] for name in data}
         grams = []
         for s in range(1 + flips):
-            rows = data
-            if s:
-                assert signs is not None
-                rows = {name: signs(name, s - 1, x) for name, x in left.items()}
-            if spectrum.has_sketch:
-                scores = multiply_views(
-                    rows, {name: v.sketch[:, s] for name, v in spectrum.views.items()}, dtype
-                )
-            else:
-                draw = replace(step, iteration=(1 + FLIPS) * step.iteration + s)
-                scores = _as_signs(draw.bits(SITE_SKETCH, block.rows, width), width, np.float64)
-            padded = pad_columns(scores, dtype)
-            for name, x in rows.items():
-                views[name].append(device.product(x.T, padded, width))
-            grams.append(scores.T @ scores)
+            products, gram = dict.fromkeys(data, np.zeros(0)), np.zeros(0)
+            for at, tile in enumerate(_tiles(left) if s else [slice(None)]):
+                rows = data
+                if s:
+                    assert signs is not None
+                    rows = {name: signs(name, s - 1, x, tile) for name, x in left.items()}
+                if spectrum.has_sketch:
+                    scores = multiply_views(
+                        rows, {name: v.sketch[:, s] for name, v in spectrum.views.items()}, dtype
+                    )
+                else:
+                    draw = replace(step, iteration=(1 + FLIPS) * step.iteration + s)
+                    scores = _as_signs(draw.bits(SITE_SKETCH, block.rows[tile], width), width, np.float64)
+                padded = pad_columns(scores, dtype)
+                new = {name: device.product(x.T, padded, width) for name, x in rows.items()}
+                products = {name: products[name] + new[name] if at else new[name] for name in new}
+                gram = gram + scores.T @ scores if at else scores.T @ scores
+            for name in data:
+                views[name].append(products[name])
+            grams.append(gram)
         return SketchStats({name: np.stack(v, axis=1) for name, v in views.items()}, np.stack(grams))
 
     def update(self, globals_: Globals, stats: CountStats, step: Step) -> tuple[Globals, Info]:
@@ -335,11 +343,25 @@ def _left_over(
     if not spectrum.n_components:
         return dict(data)
     scores = multiply_views(data, spectrum.scores, dtype).astype(dtype)
-    return {
-        name: x
-        - device.move_beside(scores, x) @ device.move_beside(spectrum.views[name].fitted.T.astype(dtype), x)
-        for name, x in data.items()
-    }
+    return {name: _without(x, scores, spectrum.views[name].fitted.astype(dtype)) for name, x in data.items()}
+
+
+def _without(
+    x: Float[Array, "B D"], scores: Float[Array, "B K"], fitted: Float[Array, "D K"]
+) -> Float[Array, "B D"]:
+    """Return rows of a view less what components make of them."""
+    if isinstance(x, EntryRows):
+        return x.subtract(scores, fitted)
+    return x - device.move_beside(scores, x) @ device.move_beside(fitted.T, x)
+
+
+def _tiles(rows: Mapping[str, Float[Array, "B _"]]) -> list[slice]:
+    """Return rows that are flipped together: few where they have to be made dense for that."""
+    by_entries = [x.shape for x in rows.values() if isinstance(x, EntryRows)]
+    if not by_entries:
+        return [slice(None)]
+    size = max(1, DENSE_ENTRIES // max(n_features for _, n_features in by_entries))
+    return [slice(start, start + size) for start in range(0, by_entries[0][0], size)]
 
 
 def _entry_signs(
@@ -356,8 +378,9 @@ def _entry_signs(
 
         packed[name] = block.once(("signs", name), (step.seed,), make)
 
-    def flip(name: str, draw: int, x: Float[Array, "B D"]) -> Float[Array, "B D"]:
-        return x * device.move_beside(_as_signs(packed[name][draw], x.shape[1], x.dtype), x)
+    def flip(name: str, draw: int, x: Float[Array, "B D"], tile: slice) -> Float[Array, "b D"]:
+        mine = x.dense(tile) if isinstance(x, EntryRows) else x[tile]
+        return mine * device.move_beside(_as_signs(packed[name][draw][tile], x.shape[1], x.dtype), mine)
 
     return flip
 

@@ -27,6 +27,7 @@ from jaxtyping import Float64
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.e_step import rotated_scores
+from factorflow.models.sparse_gfa.entries import values_of
 from factorflow.models.sparse_gfa.global_step import select_factors
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.projection import project_scores
@@ -77,7 +78,9 @@ class SetComponentsSweep(Sweep[Globals, Local, SetStats]):
         for name in _views(settings):
             fixed, weights = globals_.fixed[name], globals_.weights[name]
             view = settings.view(name)
-            scaled = gfa.centred(block.data[name], view.level(fixed.reference), 1.0 / fixed.scale, np.float64)
+            scaled = gfa.centred(
+                values_of(view, block, dense=True), view.level(fixed.reference), 1.0 / fixed.scale, np.float64
+            )
             values = device.on_host(scaled)
             observed = values != 0.0
             loadings = np.concatenate([expected_weights(weights)[0], weights.coefficients], axis=1)

@@ -1,0 +1,166 @@
+"""Rows of a Gaussian view by their entries: products at the cost of those that are not zero.
+
+Centring makes an entry of 0 one of -mean / scale, and all of these together are a matrix of rank one. So a
+centred view is a sparse matrix less a product of thin ones, and the updates only multiply it with loadings
+and, transposed, with scores.
+
+References
+----------
+Implicit centring: Halko, Martinsson, Shkolnisky and Tygert (2011), SIAM J. Scientific Computing 33, 2580.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, Float64, Int32, Integer
+from numpy.typing import DTypeLike
+
+from factorflow.kernels.device import HostRows
+from factorflow.kernels.sparse_rows import SparseRows
+from factorflow.models.sparse_gfa.kernels.gaps import Gaps
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["EntryRows", "centred", "column_moments", "gaps", "observed"]
+
+
+@dataclass(frozen=True)
+class EntryRows(HostRows):
+    """S - L R': S of the entries that are not zero, row by row.
+
+    Parameters
+    ----------
+    start, column, entries : array
+        S as compressed sparse rows.
+    left, right : array
+        L and R; the first column of L is 1 in the rows that the view has, and 0 in others.
+    """
+
+    start: Int32[np.ndarray, " B1"]
+    column: Int32[np.ndarray, " M"]
+    entries: Float[np.ndarray, " M"]
+    left: Float64[np.ndarray, "B R"]
+    right: Float64[np.ndarray, "D R"]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and features."""
+        return len(self.left), len(self.right)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the entries."""
+        return self.entries.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays."""
+        arrays = self.start, self.column, self.entries, self.left, self.right
+        return sum(array.nbytes for array in arrays)
+
+    @property
+    def T(self) -> TransposedRows:  # noqa: N802 (as of an array)
+        """The transpose, to be multiplied with a matrix."""
+        return TransposedRows(self)
+
+    @property
+    def present(self) -> Float64[np.ndarray, "B 1"]:
+        """1 in the rows that the view has, 0 in others."""
+        return self.left[:, :1]
+
+    @property
+    def sparse(self) -> csr_array:
+        """S."""
+        from scipy.sparse import csr_array
+
+        return csr_array((self.entries, self.column, self.start), self.shape)
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    def __matmul__(self, matrix: Float[np.ndarray, "D C"]) -> Float64[np.ndarray, "B C"]:
+        """Return the product with a matrix; sums over entries are of its precision."""
+        product = (self.sparse @ matrix).astype(np.float64)
+        return np.asarray(product - self.left @ (self.right.T @ matrix.astype(np.float64)))
+
+    def subtract(self, left: Float[np.ndarray, "B C"], right: Float[np.ndarray, "D C"]) -> EntryRows:
+        """Return the rows less another product of thin matrices."""
+        beside = np.concatenate([self.left, left], axis=1), np.concatenate([self.right, right], axis=1)
+        return replace(self, left=beside[0], right=beside[1])
+
+    def columns(self, features: Integer[np.ndarray, " J"]) -> Float64[np.ndarray, "B J"]:
+        """Return some columns, dense."""
+        of_entries = self.sparse.tocsc()[:, features].toarray().astype(np.float64)
+        return np.asarray(of_entries - self.left @ self.right[features].T)
+
+    def dense(self, rows: slice = slice(None)) -> Float[np.ndarray, "b D"]:
+        """Return some rows, dense."""
+        own = self.sparse[rows].toarray()
+        own -= (self.left[rows] @ self.right.T).astype(own.dtype)
+        return np.asarray(own)
+
+
+@dataclass(frozen=True)
+class TransposedRows(HostRows):
+    """The transpose of `EntryRows`."""
+
+    rows: EntryRows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Features and rows."""
+        return self.rows.shape[::-1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the entries."""
+        return self.rows.dtype
+
+    def __matmul__(self, matrix: Float[np.ndarray, "B C"]) -> Float64[np.ndarray, "D C"]:
+        """Return the product with a matrix; sums over entries are of its precision."""
+        product = (self.rows.sparse.T @ matrix).astype(np.float64)
+        return np.asarray(product - self.rows.right @ (self.rows.left.T @ matrix.astype(np.float64)))
+
+
+def centred(
+    values: SparseRows,
+    reference: Float64[np.ndarray, " D"],
+    inverse_scale: Float64[np.ndarray, " D"],
+    dtype: DTypeLike,
+) -> EntryRows:
+    """Return (values - reference) * inverse_scale, 0 in rows that the view lacks."""
+    column = values.columns.astype(np.int32)
+    entries = values.entries.astype(dtype)
+    entries *= inverse_scale.astype(dtype)[column]
+    start = np.concatenate([[0], np.cumsum(values.counts)]).astype(np.int32)
+    return EntryRows(start, column, entries, _present(values), (reference * inverse_scale)[:, None])
+
+
+def observed(values: SparseRows) -> EntryRows:
+    """Return 1 where entries are observed, 0 in rows that the view lacks."""
+    start, none, ones = np.zeros(len(values) + 1, np.int32), np.zeros(0), np.ones((values.n_features, 1))
+    return EntryRows(start, none.astype(np.int32), none, _present(values), -ones)
+
+
+def column_moments(
+    values: SparseRows,
+) -> tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, " D"], Float64[np.ndarray, " D"]]:
+    """Return number, sum and sum of squares of the observed entries of each feature."""
+    entries, size = values.entries.astype(np.float64), values.n_features
+    total, squares = (
+        np.bincount(values.columns, part, minlength=size).astype(np.float64) for part in (entries, entries**2)
+    )
+    return values.n_observed(), total, squares
+
+
+def gaps(values: SparseRows, by_column: bool = False) -> Gaps:
+    """Return the gaps of rows of which all is observed or nothing."""
+    return Gaps(~values.absent, np.where(values.absent, values.n_features, 0), values.n_features)
+
+
+def _present(values: SparseRows) -> Float64[np.ndarray, "B 1"]:
+    return (~values.absent).astype(np.float64)[:, None]

@@ -1,0 +1,223 @@
+"""Gaussian views that are mostly zeros: fits by their other entries are those of dense rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+import factorflow as ff
+from factorflow.data.holdout import Holdout
+from factorflow.data.sample_tables import model_meta
+from factorflow.engine.memory import measure
+from factorflow.kernels.sparse_rows import SparseRows
+from factorflow.models import SparseGFA
+from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.kernels.entry_rows import EntryRows
+from factorflow.shape import SPARSE_BELOW
+
+N, D, K = 300, 60, 3
+
+
+def counts(n: int = N, seed: int = 0) -> sp.csr_array:
+    """Return counts of cells, three programs, of which one in eight is not 0."""
+    rng = np.random.default_rng(5)
+    loadings = 0.1 + rng.gamma(0.2, 1.0, (K, D))
+    rng = np.random.default_rng(seed)
+    rate = rng.gamma(0.4, 1.0, (n, K)) @ loadings
+    return sp.csr_array(rng.poisson(rate * 0.3 / rate.mean()).astype(np.float32))
+
+
+def metadata(n: int = N) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    return pd.DataFrame({"batch": rng.choice(["a", "b"], n), "age": rng.standard_normal(n)})
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Log-normalised counts beside a dense view that lacks entries, some cells absent from both."""
+    rng = np.random.default_rng(2)
+    other = rng.standard_normal((N, 8))
+    other[rng.random(other.shape) < 0.2] = np.nan
+    made = ff.write_dataset(
+        tmp_path_factory.mktemp("entries") / "d",
+        {"counts": counts(), "other": other},
+        likelihoods={"counts": "poisson", "other": "gaussian"},
+        layout={"counts": "sparse"},
+        obs=metadata(),
+        groups=metadata()["batch"].tolist(),
+        block_rows=64,
+    )
+    return ff.add_view(made.path, "rna", of="counts", transform="log1p", target_sum=20, max_value=3)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "one view": {"views": ("rna",), "scores": "normal"},
+    "beside a dense one": {"views": ("rna", "other"), "scores": "normal"},
+    "groups": {"views": ("rna",), "scores": "ard", "grouped_noise": True},
+    "covariates": {"views": ("rna",), "covariates": "~ age + batch", "scores": "normal"},
+    "scaled features": {"views": ("rna",), "scale_features": True, "loadings": "ard", "scores": "normal"},
+    "no centre": {"views": ("rna",), "intercepts": False, "center": False, "scores": "normal"},
+    "spikes of scores": {"views": ("rna",), "scores": "spike"},
+    "smooth": {"views": ("rna",), "smooth_covariates": ["age"], "smooth_groups": False},
+    "starts": {"views": ("rna",), "n_starts": 2, "scores": "normal"},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_fits_are_those_of_dense_rows(dataset: Any, options: str) -> None:
+    """Sums are in another order: equal to rounding."""
+    model = SparseGFA(n_factors=4, max_iter=12, warmup_iter=4, **OPTIONS[options])
+    assert model_meta(dataset, model).sparse_views == ("rna",)
+    by_entries = ff.fit(dataset, model, seed=1)
+    with patch.object(SparseGFA, "sparse_views", lambda self, meta: ()):
+        dense = ff.fit(dataset, model, seed=1)
+    assert by_entries.scores().shape == dense.scores().shape
+    np.testing.assert_allclose(by_entries.scores(), dense.scores(), atol=1e-8)
+    np.testing.assert_allclose(by_entries.loadings("rna"), dense.loadings("rna"), atol=1e-8)
+    np.testing.assert_allclose(by_entries.variance_explained(), dense.variance_explained(), atol=1e-9)
+    np.testing.assert_allclose(*(fit.summary()["objective"] for fit in (by_entries, dense)), rtol=1e-10)
+
+
+def test_single_precision(dataset: Any) -> None:
+    """As large data are fitted: equal to what single precision has."""
+    model = SparseGFA(n_factors=4, max_iter=12, warmup_iter=4, views=("rna",), scores="normal", precision=32)
+    by_entries = ff.fit(dataset, model, seed=1)
+    with patch.object(SparseGFA, "sparse_views", lambda self, meta: ()):
+        dense = ff.fit(dataset, model, seed=1)
+    np.testing.assert_allclose(by_entries.scores(), dense.scores(), atol=2e-4)
+
+
+def test_blocks_hold_entries(dataset: Any) -> None:
+    """The fit is not a dense one in disguise, but for the residuals of variance explained, tile by tile."""
+    with patch.object(SparseRows, "dense", side_effect=AssertionError("dense")):
+        with patch("factorflow.models.sparse_gfa.variance_explained._residuals", return_value=np.ones(5)):
+            ff.fit(dataset, SparseGFA(views=("rna",), n_factors=3, drop=0, max_iter=2, scores="normal"))
+
+
+def test_what_needs_dense_rows_gets_them(dataset: Any) -> None:
+    def views(holdout: Any = None, **options: Any) -> tuple[str, ...]:
+        return model_meta(dataset, SparseGFA(views=("rna",), n_factors=3, **options), holdout).sparse_views
+
+    assert views() == ("rna",)
+    assert views(Holdout(0.1, 1)) == ()
+    assert views(n_draws=3) == ()
+    assert views(noise="sample") == ()
+    assert views(likelihoods="student_t") == ()
+
+
+def test_new_samples(dataset: Any, tmp_path: Path) -> None:
+    """New samples by their entries, dense ones, and ones that lack features of the fit."""
+    fitted = ff.fit(dataset, SparseGFA(views=("rna",), n_factors=3, max_iter=20, scores="normal"), seed=1)
+    new = counts(80, seed=9)
+    projected = []
+    for layout, columns in (("sparse", slice(None)), ("dense", slice(None)), ("sparse", slice(0, 50))):
+        made = ff.write_dataset(
+            tmp_path / f"{layout}{columns.stop}",
+            {"counts": new[:, columns]},
+            likelihoods={"counts": "poisson"},
+            layout={"counts": layout},
+        )
+        made = ff.add_view(made.path, "rna", of="counts", transform="log1p", target_sum=20)
+        projected.append(fitted.project(made).scores().to_numpy())
+    np.testing.assert_allclose(projected[0], projected[1], atol=1e-8)
+    assert 0.9 < np.corrcoef(projected[0].ravel(), projected[2].ravel())[0, 1] < 1 - 1e-6
+
+
+def test_absent_cells(tmp_path: Path) -> None:
+    """A cell that the view lacks adds nothing to its features, and has the scores of its other view."""
+    values = np.where(np.arange(N)[:, None] % 7 == 3, np.nan, counts().toarray())
+    other = np.random.default_rng(3).standard_normal((N, 6))
+    fits = []
+    for layout in ("sparse", "dense"):
+        made = ff.write_dataset(
+            tmp_path / layout,
+            {"rna": values, "other": other},
+            likelihoods={"rna": "gaussian", "other": "gaussian"},
+            layout={"rna": layout},
+            block_rows=64,
+        )
+        model = SparseGFA(n_factors=3, max_iter=10, warmup_iter=3)
+        assert model_meta(made, model).sparse_views == (("rna",) if layout == "sparse" else ())
+        fits.append(ff.fit(made, model, seed=1))
+    np.testing.assert_allclose(fits[0].scores(), fits[1].scores(), atol=1e-8)
+    np.testing.assert_allclose(fits[0].loadings("rna"), fits[1].loadings("rna"), atol=1e-8)
+
+
+def test_measurements_that_are_mostly_zeros_are_stored_sparse(tmp_path: Path) -> None:
+    """Log-normalised counts as scanpy leaves them in X, with a likelihood named or not."""
+    values = counts()
+    values.data = np.log1p(values.data * 0.7)
+    for name, likelihoods in (("named", {"x": "gaussian"}), ("guessed", None)):
+        made = ff.write_dataset(tmp_path / name, {"x": values}, likelihoods=likelihoods)
+        assert made.manifest.views[0].layout == "sparse"
+        np.testing.assert_array_equal(made.block(0).data["x"], values.toarray()[:256])
+    dense = ff.write_dataset(
+        tmp_path / "dense", {"x": values + 1.0 * (values.toarray() == 0)}, likelihoods={"x": "gaussian"}
+    )
+    assert dense.manifest.views[0].layout == "dense"
+
+
+def test_rows_of_few_zeros_are_multiplied_dense(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((64, 20))
+    values[np.random.default_rng(1).random(values.shape) < 0.9 - SPARSE_BELOW] = 0.0
+    made = ff.write_dataset(
+        tmp_path / "d", {"x": values}, likelihoods={"x": "gaussian"}, layout={"x": "sparse"}
+    )
+    assert model_meta(made, SparseGFA(n_factors=3)).sparse_views == ()
+
+
+def test_memory_is_that_of_entries(dataset: Any) -> None:
+    """The fullest block takes what rows are told to take; a run is told less than of dense rows."""
+    meta = model_meta(dataset, SparseGFA(views=("rna",), n_factors=3))
+    blocks = [dataset.read(i, ["rna"], sparse=["rna"])[0].data["rna"] for i in range(dataset.n_blocks)]
+    of_counts = meta.row_bytes - 4  # the code of its group travels with a row
+    assert max(b.nbytes for b in blocks) <= 64 * of_counts <= 1.1 * max(b.nbytes for b in blocks)
+    dense = replace(meta, sparse_views=())
+    assert of_counts < 0.5 * (dense.row_bytes - 4)
+    footprints = [measure(SparseGFA(n_factors=3).build(m)) for m in (meta, dense)]
+    assert footprints[0].kept_per_row < 0.6 * footprints[1].kept_per_row
+
+
+def random_rows(absent: bool) -> tuple[SparseRows, np.ndarray]:
+    rng = np.random.default_rng(4)
+    values = np.where(rng.random((20, 9)) < 0.3, rng.standard_normal((20, 9)), 0.0)
+    missing = np.zeros(values.shape, bool)
+    missing[[3, 11]] = absent
+    return SparseRows.from_dense(np.where(missing, 0.0, values), missing), np.where(missing, np.nan, values)
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_products(absent: bool) -> None:
+    rows, values = random_rows(absent)
+    rng = np.random.default_rng(6)
+    reference, inverse = rng.standard_normal(9), rng.uniform(0.5, 2, 9)
+    centred, expected = (
+        gfa.centred(rows, reference, inverse, np.float64),
+        gfa.centred(values, reference, inverse, np.float64),
+    )
+    assert isinstance(centred, EntryRows)
+    left, right = rng.standard_normal((9, 4)), rng.standard_normal((20, 4))
+    np.testing.assert_allclose(centred @ left, expected @ left)
+    np.testing.assert_allclose(centred.T @ right, expected.T @ right)
+    np.testing.assert_allclose(centred.dense(slice(2, 12)), expected[2:12])
+    np.testing.assert_allclose(gfa.take_columns(centred, np.array([7, 2])), expected[:, [7, 2]])
+    np.testing.assert_allclose(centred.subtract(right, left).dense(), expected - right @ left.T)
+    np.testing.assert_allclose(gfa.observed(rows).T @ right, gfa.observed(values).T @ right)
+    for mine, other in zip(gfa.column_moments(rows), gfa.column_moments(values), strict=True):
+        np.testing.assert_allclose(mine, other)
+    gaps, dense_gaps = gfa.gaps(rows, False), gfa.gaps(values, False)
+    np.testing.assert_array_equal(gaps.missing, dense_gaps.missing)
+    np.testing.assert_array_equal(gaps.present, dense_gaps.present)
+    assert gaps.complete is not absent
+    picked = np.array([5, 3, 19, 0])
+    np.testing.assert_array_equal(rows[picked].dense(ff.kinds.KINDS["gaussian"]), values[picked])
+    np.testing.assert_array_equal(
+        rows[values[:, 0] == 0].dense(ff.kinds.KINDS["gaussian"]), values[values[:, 0] == 0]
+    )
