@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -10,7 +11,6 @@ from jaxtyping import Float64, Integer
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.elbo import Moves, bound_of, shared_by_features, update_shared
-from factorflow.models.sparse_gfa.guard import check_finite, next_step_length
 from factorflow.models.sparse_gfa.hyperparameters import optimize_hyperparameters
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.m_step import loading_sums
@@ -23,7 +23,12 @@ from factorflow.models.sparse_gfa.smooth.courses import (
     turn_courses,
     update_noise,
 )
-from factorflow.models.sparse_gfa.squarem import judge_snapshot, needs_longer_step, squarem_step
+from factorflow.models.sparse_gfa.squarem import (
+    judge_snapshot,
+    needs_longer_step,
+    next_step_length,
+    squarem_step,
+)
 from factorflow.models.sparse_gfa.state import (
     Globals,
     Snapshot,
@@ -87,7 +92,7 @@ def finish_iteration(
             new, moves = _rescale(settings, new, moves, stats.number, sparse=sparse)
     new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
     objective = bound_of(settings, new, moves, sums, stats, sparse=sparse)
-    check_finite(new, objective)
+    _check_finite(new, objective)
     strength = variance_shares(settings, new)
     if sparse and settings.deletes:
         worths, gap = worth(settings, new, moves, sums, stats)
@@ -127,6 +132,35 @@ def finish_iteration(
         new = squarem_step(settings, new, objective, step.count)
     info["n_factors"] = float(new.n_factors)
     return replace(new, objective=objective), info
+
+
+def _check_finite(globals_: Globals, bound: float) -> None:
+    """Refuse to go on with a bound that is not finite.
+
+    Raises
+    ------
+    FloatingPointError
+        Naming the views whose parameters are not finite.
+    """
+    if not np.isfinite(bound):
+        raise FloatingPointError(
+            f"the bound is {bound}, and {_not_finite(globals_)}. Look for values far from all others, scale "
+            "the features (scale_features), or start from fewer factors"
+        )
+
+
+def _not_finite(globals_: Globals) -> str:
+    """Return in words which views have parameters that are not finite."""
+    names = {
+        name: [f.name for f in fields(w) if not _finite(getattr(w, f.name))]
+        for name, w in globals_.weights.items()
+    }
+    bad = [f"{name} ({', '.join(parts)})" for name, parts in names.items() if parts]
+    return f"parameters of {'; '.join(bad)} are not finite" if bad else "all loadings are finite"
+
+
+def _finite(values: Float64[Array, "*shape"] | None) -> bool:
+    return values is None or bool(np.isfinite(values).all())
 
 
 def _number_is_settled(settings: Settings, globals_: Globals) -> bool:

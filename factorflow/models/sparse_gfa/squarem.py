@@ -1,4 +1,4 @@
-"""SQUAREM acceleration of passes: what three of them did, extrapolated.
+"""How far passes go: SQUAREM, what three of them did, extrapolated; shorter ones after a fall.
 
 Scores and loadings settle slowly along directions that the likelihood hardly sees: shears z -> T z,
 w -> T'^-1 w among factors, and precisions of priors that follow many weights of little information. Passes
@@ -13,6 +13,11 @@ precision of the noise, one for the coefficients of each view, and one for each 
 (`judge_snapshot`): where its objective is lower than what was recorded, all is as it was, and steps get
 shorter. With tangents the second pass has to be the better one, too, and no predictor moves by more than
 `REACH`.
+
+Of entries that are not Gaussian a pass maximises tangents, which have value and slope of the expected
+log-likelihood at the state that it begins with. The objective that is recorded is their value behind the
+pass: what the likelihood itself has there, but for third powers of the step. Where steps are too long for
+that, the next tangents lie lower, and passes go a part of the way (`next_step_length`).
 
 References
 ----------
@@ -34,7 +39,15 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Iterate, Snapshot
 from factorflow.trees import replace
 
-__all__ = ["FIRST", "SLOW", "judge_snapshot", "squarem_step", "discard_unverified_step", "needs_longer_step"]
+__all__ = [
+    "FIRST",
+    "SLOW",
+    "discard_unverified_step",
+    "judge_snapshot",
+    "needs_longer_step",
+    "next_step_length",
+    "squarem_step",
+]
 
 FIRST = 4
 """Passes of a stage before the first that is taken further: those change too much."""
@@ -47,6 +60,8 @@ REACH = 1.0
 is a tangent: it says little of what is further."""
 SLOW = 40
 """Passes of a stage from which it settles so slowly that passes alone do not show what is left to gain."""
+SLOWEST, FASTER = 0.125, 1.1
+"""Share of the way that a pass goes at least, and how much longer it gets with every rise of the bound."""
 
 
 def squarem_step(settings: Settings, globals_: Globals, objective: float, count: int) -> Globals:
@@ -121,6 +136,25 @@ def judge_snapshot(
             new, step_limit=step_limit, snapshot=waiting
         ), objective if is_known else snapshot.objective
     return replace(old, step_limit=max(old.step_limit / SHORTER, LEAST), restored=True), snapshot.objective
+
+
+def next_step_length(before: Globals, new: Globals, objective: float, rounding: float) -> float:
+    """Return how far the next pass may move: half as far after a fall of the objective.
+
+    With every rise it is a tenth more again, up to the whole way. Objectives are not compared across numbers
+    of factors, or with those before a longer step.
+
+    Parameters
+    ----------
+    before, new : Globals
+        Before and after the pass.
+    objective, rounding : float
+        What the pass found; by how much that may be wrong.
+    """
+    comparable = new.n_factors == before.n_factors and before.snapshot is None
+    if comparable and objective < before.objective - rounding:
+        return max(0.5 * before.step_length, SLOWEST)
+    return min(1.0, FASTER * before.step_length)
 
 
 def discard_unverified_step(globals_: Globals) -> Globals:

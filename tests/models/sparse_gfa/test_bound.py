@@ -187,7 +187,7 @@ SHORT = {
 @pytest.mark.parametrize("other", ["bernoulli", "poisson"])
 @pytest.mark.parametrize("case", SHORT)
 def test_no_update_of_a_shorter_pass_lowers_the_value_of_the_tangents(tools, case, other):
-    """Of passes that go half of the way, as they do after a fall (`guard`): Gaussian views know of none."""
+    """Of passes that go half of the way, as they do after a fall: Gaussian views know of none."""
     problem = tools.Problem(("gaussian", other), "scattered", bound=False, **SHORT[case])
     for iteration in range(11):
         if iteration == 5:
