@@ -246,7 +246,7 @@ def test_what_does_not_fit_is_refused(datasets: Any, tmp_path: Path) -> None:
     for data, model, match in (
         (datasets(200), gfa(n_factors=3), "n_factors=4"),
         (datasets(200, "gaussian", ("a",)), gfa(), "views"),
-        (datasets(200), gfa(loadings="ard"), "rotates"),
+        (datasets(200), gfa(loadings="ard"), "rotated to the end"),
         (datasets(200), {"model": "molten_poisson"}, "."),
     ):
         with pytest.raises(InputError, match=match):

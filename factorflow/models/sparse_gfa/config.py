@@ -16,8 +16,9 @@ from factorflow.models.contract import Meta
 from factorflow.models.registry import register
 from factorflow.models.sparse_gfa.loadings import get_prior, prior_help, prior_names
 from factorflow.models.sparse_gfa.model import SparseGFAModel
+from factorflow.models.sparse_gfa.refusals import refuse_options
 from factorflow.models.sparse_gfa.resolve import likelihoods_of, loadings_of, settings_of, sparse_views_of
-from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, check_sampled
+from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel
 from factorflow.models.views import refuse_inputs
 
 __all__ = ["REMOVED", "SparseGFA"]
@@ -352,6 +353,8 @@ class SparseGFA(ModelConfig):
         """Return the model for new samples: as few as there are."""
         refuse_inputs(meta, NAME)
         settings = settings_of(self, meta)
+        if settings.smooth is not None:
+            refuse_options(settings, "scores")
         for group, size in zip(settings.groups, meta.group_sizes, strict=False):
             if size < 2:
                 raise InputError(
@@ -364,7 +367,7 @@ class SparseGFA(ModelConfig):
                     grouped_noise=False,
                 )
         if self.n_draws:
-            check_sampled(settings)
+            refuse_options(settings, "n_draws")
             fit = SparseGFAModel(meta, settings, self.max_iter, self.warmup_iter, self.tol)
             learned = self.ard_prior is None
             return SampledGFAModel(meta, fit, self.n_draws, self.n_burn_in, self.thin, self.chains, learned)

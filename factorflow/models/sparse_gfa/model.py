@@ -31,6 +31,7 @@ from factorflow.models.sparse_gfa.m_step import update_features
 from factorflow.models.sparse_gfa.naming import EARLY, WARM_UP, factor_labels
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, strip_for_workers
+from factorflow.models.sparse_gfa.refusals import refuse_options
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.smooth.basis import Cosines, Points
 from factorflow.models.sparse_gfa.smooth.composite import smooth_part
@@ -233,20 +234,7 @@ class SparseGFAModel(Model[Globals, Local]):
             For options that make a start from weights as they are pointless.
         """
         s = self.settings
-        if s.smooth is not None:
-            raise InputError(
-                "warm_start",
-                "scores that are functions of places, or have levels of their own",
-                "a model that can go on from a fit",
-                "Leave it out: the fit then starts anew.",
-            )
-        if s.dense:
-            raise InputError(
-                "warm_start",
-                "loadings='ard', which rotates the factors",
-                "a model that can go on from a fit",
-                "Leave it out: the fit then starts anew.",
-            )
+        refuse_options(s, "warm_start")
         return (
             Stage[Globals]("moments", (MomentsSweep(s),), moment_passes(s), counts=False),
             self._sparse_stage(UpdateSweep(s, sparse=True, warm=True)),

@@ -9,6 +9,7 @@ from factorflow.errors import InputError
 from factorflow.likelihoods import Likelihood, get_likelihood, likelihood_names
 from factorflow.models.contract import Meta, ViewMeta
 from factorflow.models.sparse_gfa.loadings import get_prior
+from factorflow.models.sparse_gfa.refusals import PHRASES
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import METHODS
 from factorflow.models.sparse_gfa.smooth.basis import Basis, Cosines, Points, choose_basis
@@ -22,15 +23,6 @@ __all__ = ["likelihoods_of", "loadings_of", "settings_of", "sparse_views_of"]
 Options = Any
 """A `SparseGFA`, whose module imports this one."""
 
-NOT_SMOOTH: dict[str, object] = {
-    "scores_posterior": "full",
-    "n_starts": 1,
-    "n_draws": 0,
-    "grouped_noise": False,
-    "noise": "feature",
-}
-"""Options that smooth scores do not go with, each with the value that they do."""
-OF_SCORES = "smooth_covariates, random_intercepts or score_covariates"
 FEW_ENTRIES = 1_000_000
 """Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
 
@@ -113,23 +105,12 @@ def _smooth(options: Options, meta: Meta, prior: str) -> SmoothSettings | None:
     if prior != "smooth":
         if not meta.score_inputs:
             return None
-        expected = f"'smooth' or 'auto' where there are {OF_SCORES}"
+        expected = f"'smooth' or 'auto' where there are {PHRASES['scores']}"
         raise InputError("scores", options.scores, expected, "Leave one of the two out.")
     if not meta.score_inputs:
         text = "columns of the sample metadata that smooth scores are functions of"
         raise InputError("smooth_covariates", None, text, "For example {smooth_covariates}.",
                          smooth_covariates=["time"])  # fmt: skip
-    for option, needed in NOT_SMOOTH.items():
-        if (value := getattr(options, option)) != needed:
-            remedy = f"Leave {option} out, or use {{scores}} without {{smooth_covariates}}."
-            raise InputError(
-                option,
-                value,
-                f"{needed!r} with {OF_SCORES}",
-                remedy,
-                scores="auto",
-                smooth_covariates=...,
-            )
     parts = list[Basis]()
     if meta.places is not None:
         parts.append(choose_basis(meta.places, options.kernel, options.n_functions))

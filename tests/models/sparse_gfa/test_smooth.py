@@ -690,7 +690,8 @@ def test_unknown_places(tmp_path: Path) -> None:
         ({"scores": "smooth"}, "smooth_covariates"),
         ({"smooth_covariates": "time", "scores": "ard"}, "'smooth' or 'auto'"),
         ({"smooth_covariates": "time", "n_starts": 2}, "1 with smooth_covariates"),
-        ({"smooth_covariates": "time", "n_draws": 10}, "0 with smooth_covariates"),
+        ({"smooth_covariates": "time", "n_draws": 10}, "a sweep draws no courses"),
+        ({"smooth_covariates": "time", "loadings": "ard"}, "other than 'ard' in some view with smooth"),
         ({"smooth_covariates": "time", "kernel": "matern12", "n_functions": 5}, "kernel"),
     ],
 )
@@ -716,7 +717,7 @@ def test_places_that_cannot_be_asked_for(fitted: SimpleNamespace) -> None:
 def test_a_warm_start_is_refused(fitted: SimpleNamespace) -> None:
     """The places of the data as they are now have other coefficients."""
     model = fitted.posterior.config
-    with pytest.raises(InputError, match="a model that can go on from a fit"):
+    with pytest.raises(InputError, match="courses are learned from the start"):
         ff.fit(fitted.dataset, model, warm_start=fitted.posterior, progress=False)
 
 

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float64, Shaped
 
-from factorflow.errors import InputError
 from factorflow.likelihoods import Likelihood
 from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.contract import Array, Block, Model, Stage, Step, Sweep, Variable
@@ -29,47 +28,7 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.trees import replace
 
-__all__ = ["SampledGFAModel", "check_sampled"]
-
-
-def check_sampled(settings: Settings) -> None:
-    """Refuse what the sampler does not cover.
-
-    Raises
-    ------
-    InputError
-        Naming the option.
-    """
-    priors = {view.loadings for view in settings.views}
-    wrong = {
-        "with scores 'spike'": (settings.scores_spike, "a sweep draws no spikes of scores"),
-        f"with loadings {', '.join(sorted(priors))}": (
-            priors not in ({"spike_slab"}, {"ard"}),
-            "a sweep draws loadings that all are spike_slab, or all ard",
-        ),
-        "with noise 'sample' or 'both'": (settings.sample_noise, "a sweep draws no noise of samples"),
-        "with grouped_noise": (settings.n_noise_groups > 1, "draws have one noise precision a feature"),
-        "with size_factors": (settings.sized, "a sweep knows no offsets of rates"),
-        "with covariates": (
-            settings.covariates is not None,
-            "a sweep draws no coefficients of covariates",
-        ),
-        "without intercepts": (
-            not all(settings.has_intercepts(view) for view in settings.views),
-            "places of factors are drawn along with intercepts",
-        ),
-    }
-    reasons = {what: why for what, (applies, why) in wrong.items() if applies}
-    if reasons:
-        raise InputError(
-            "n_draws",
-            ", ".join(reasons),
-            "0, or scores without spikes, {noise} "
-            f"without groups, and intercepts ({'; '.join(reasons.values())})",
-            "Leave the options out, or leave {n_draws} out: the variational fit covers them.",
-            noise="feature",
-            n_draws=...,
-        )
+__all__ = ["SampledGFAModel"]
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,20 @@ RESOLVED = {"matern32": 3.4}
 smoother kernels."""
 
 
+Rows = Float64[Array, "B p"]
+"""Numbers that functions are read from."""
+Codes = Int64[Array, " B"]
+"""Groups of the rows."""
+Lengths = Float64[Array, " R"]
+"""Length scales of a course."""
+Sharing = Float64[Array, " G"]
+"""a, how groups share it."""
+Second = Float64[Array, "M M"]
+"""S, the average product of the centred functions."""
+At = tuple[Float64[Array, "B M"], Float64[Array, " B"], Float64[Array, " B"]]
+Covariance = tuple[Float64[Array, "M ..."], list[Float64[Array, "M ..."]]]
+
+
 class Basis:
     """The functions of a run."""
 
@@ -105,38 +119,31 @@ class Basis:
         lengths = int((self.longest > self.shortest).sum())
         return 1 + lengths + (self.n_groups if self.n_groups > 1 else 0)
 
-    def covariance(
-        self, lengths: Float64[Array, " R"], sharing: Float64[Array, " G"]
-    ) -> tuple[Float64[Array, "M ..."], list[Float64[Array, "M ..."]]]:
+    def covariance(self, lengths: Lengths, sharing: Sharing) -> Covariance:
         """Return T before it is scaled, and its slopes: by the logarithm of each length scale, by each a.
 
         Their diagonals alone, where T is diagonal.
         """
         raise NotImplementedError
 
-    def functions(self, places: Float64[Array, "B p"], codes: Int64[Array, " B"]) -> Float64[Array, "B M"]:
+    def functions(self, places: Rows, codes: Codes) -> Float64[Array, "B M"]:
         """Return functions of rows of the fit, not centred."""
         raise NotImplementedError
 
     def at(
-        self,
-        places: Float64[Array, "B p"],
-        codes: Int64[Array, " B"],
-        lengths: Float64[Array, " R"],
-        sharing: Float64[Array, " G"],
-        centre: Float64[Array, " M"],
-    ) -> tuple[Float64[Array, "B M"], Float64[Array, " B"], Float64[Array, " B"]]:
+        self, places: Rows, codes: Codes, lengths: Lengths, sharing: Sharing, centre: Float64[Array, " M"]
+    ) -> At:
         """Return functions at any places, centred, and the variance of the course beside them, T not scaled.
 
         And, apart from these, the variance of parts of which a row does not tell.
         """
         raise NotImplementedError
 
-    def inside(self, places: Float64[Array, "B p"]) -> Any:
+    def inside(self, places: Rows) -> Any:
         """Return which places, (B,), the functions reach."""
         raise NotImplementedError
 
-    def variance(self, lengths: Float64[Array, " R"]) -> float:
+    def variance(self, lengths: Lengths) -> float:
         """Return the variance of a course at a row of which nothing is known, T not scaled."""
         return 1.0
 
@@ -144,21 +151,11 @@ class Basis:
         """Return which courses differ between neighbours as between any rows."""
         return np.zeros(len(lengths), bool)
 
-    def shares(
-        self,
-        lengths: Float64[Array, " R"],
-        sharing: Float64[Array, " G"],
-        second: Float64[Array, "M M"],
-    ) -> Float64[Array, " parts"]:
+    def shares(self, lengths: Lengths, sharing: Sharing, second: Second) -> Float64[Array, " parts"]:
         """Return the share of each part in the variance of a course."""
         return np.ones(1)
 
-    def scaled_covariance(
-        self,
-        lengths: Float64[Array, " R"],
-        sharing: Float64[Array, " G"],
-        second: Float64[Array, "M M"],
-    ) -> tuple[Float64[Array, "M ..."], list[Float64[Array, "M ..."]]]:
+    def scaled_covariance(self, lengths: Lengths, sharing: Sharing, second: Second) -> Covariance:
         """Return T such that tr(S T) = 1, S the average product of the centred functions; and its slopes."""
         covariance, slopes = self.covariance(lengths, sharing)
         second = second if covariance.ndim == 2 else np.diag(second)
@@ -166,12 +163,7 @@ class Basis:
         scaled = covariance / unit
         return scaled, [one / unit - scaled * (float((second * one).sum()) / unit) for one in slopes]
 
-    def unit(
-        self,
-        lengths: Float64[Array, " R"],
-        sharing: Float64[Array, " G"],
-        second: Float64[Array, "M M"],
-    ) -> float:
+    def unit(self, lengths: Lengths, sharing: Sharing, second: Second) -> float:
         """Return tr(S T) before T is scaled."""
         covariance = self.covariance(lengths, sharing)[0]
         return float(((second if covariance.ndim == 2 else np.diag(second)) * covariance).sum())
@@ -272,14 +264,12 @@ class Points(PlacesBasis):
         """Shortest length scale of each covariate."""
         return np.asarray(self.places.nearest)
 
-    def cell(self, places: Float64[Array, "B p"], codes: Int64[Array, " B"]) -> Int64[Array, " B"]:
+    def cell(self, places: Rows, codes: Codes) -> Int64[Array, " B"]:
         """Return the number of the place of each row; -1 where there is none."""
         rows = np.column_stack([codes, places]).tolist()
         return np.array([self._numbers.get(tuple(row), -1) for row in rows], np.int64)
 
-    def covariance(
-        self, lengths: Float64[Array, " R"], sharing: Float64[Array, " G"]
-    ) -> tuple[Float64[Array, "M M"], list[Float64[Array, "M M"]]]:
+    def covariance(self, lengths: Lengths, sharing: Sharing) -> Covariance:
         """Return T before it is scaled, and its slopes."""
         groups = self._cells[:, 0].astype(np.int64)
         value, by_length, between, by_sharing = self._between(self._places, groups, lengths, sharing)
@@ -287,13 +277,8 @@ class Points(PlacesBasis):
         return covariance, [between * one for one in by_length] + [one * value for one in by_sharing]
 
     def at(
-        self,
-        places: Float64[Array, "B p"],
-        codes: Int64[Array, " B"],
-        lengths: Float64[Array, " R"],
-        sharing: Float64[Array, " G"],
-        centre: Float64[Array, " M"],
-    ) -> tuple[Float64[Array, "B M"], Float64[Array, " B"], Float64[Array, " B"]]:
+        self, places: Rows, codes: Codes, lengths: Lengths, sharing: Sharing, centre: Float64[Array, " M"]
+    ) -> At:
         """Return functions at any places, and the variance of the course beside them."""
         value, _, between, _ = self._between(places, codes, lengths, sharing)
         cross = between * value
@@ -301,20 +286,16 @@ class Points(PlacesBasis):
         beside = np.maximum(1.0 - (functions * cross).sum(axis=1), 0.0)
         return functions - centre, beside, np.zeros(len(places))
 
-    def functions(self, places: Float64[Array, "B p"], codes: Int64[Array, " B"]) -> Float64[Array, "B M"]:
+    def functions(self, places: Rows, codes: Codes) -> Float64[Array, "B M"]:
         """Return which place each row has."""
         return (self.cell(places, codes)[:, None] == np.arange(self.size)).astype(np.float64)
 
-    def inside(self, places: Float64[Array, "B p"]) -> Any:
+    def inside(self, places: Rows) -> Any:
         """Return which places the functions reach: all that are known."""
         return np.isfinite(places).all(axis=1)
 
     def _between(
-        self,
-        places: Float64[Array, "B p"],
-        codes: Int64[Array, " B"],
-        lengths: Float64[Array, " R"],
-        sharing: Float64[Array, " G"],
+        self, places: Rows, codes: Codes, lengths: Lengths, sharing: Sharing
     ) -> tuple[Any, Any, Any, list[Any]]:
         """Return correlations of places with the cells, their slopes, and those of their groups."""
         squares = self._squares(places[:, None, :] - self._places[None])
@@ -365,9 +346,7 @@ class Cosines(PlacesBasis):
         of_covariate = [resolved[self.owner == r].max() for r in range(self.places.n_covariates)]
         return np.maximum(of_covariate, self.places.nearest)
 
-    def covariance(
-        self, lengths: Float64[Array, " R"], sharing: Float64[Array, " G"]
-    ) -> tuple[Float64[Array, "M ..."], list[Float64[Array, "M ..."]]]:
+    def covariance(self, lengths: Lengths, sharing: Sharing) -> Covariance:
         """Return T before it is scaled, and its slopes; of one group diagonals."""
         frequencies = np.pi * self._orders / (2.0 * self._half)
         dimensions = np.bincount(self.owner).astype(np.float64)
@@ -381,21 +360,16 @@ class Cosines(PlacesBasis):
         return np.kron(shared, np.diag(density)), blocks
 
     def at(
-        self,
-        places: Float64[Array, "B p"],
-        codes: Int64[Array, " B"],
-        lengths: Float64[Array, " R"],
-        sharing: Float64[Array, " G"],
-        centre: Float64[Array, " M"],
-    ) -> tuple[Float64[Array, "B M"], Float64[Array, " B"], Float64[Array, " B"]]:
+        self, places: Rows, codes: Codes, lengths: Lengths, sharing: Sharing, centre: Float64[Array, " M"]
+    ) -> At:
         """Return functions at any places; they are the whole course."""
         return self.functions(places, codes) - centre, np.zeros(len(places)), np.zeros(len(places))
 
-    def inside(self, places: Float64[Array, "B p"]) -> Any:
+    def inside(self, places: Rows) -> Any:
         """Return which places the functions reach: those in the box."""
         return (np.abs(places - self._centre) <= self._half).all(axis=1)
 
-    def functions(self, places: Float64[Array, "B p"], codes: Int64[Array, " B"]) -> Float64[Array, "B M"]:
+    def functions(self, places: Rows, codes: Codes) -> Float64[Array, "B M"]:
         """Return functions of rows, not centred."""
         scaled = np.pi * (places - self._centre + self._half) / (2.0 * self._half)
         products = np.ones((len(places), 1))

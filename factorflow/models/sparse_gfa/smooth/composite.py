@@ -13,13 +13,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64
 from scipy.linalg import block_diag
 
 from factorflow.covariates import Covariates
 from factorflow.kernels.linalg import unpack
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.smooth.basis import Basis, PlacesBasis
+from factorflow.models.sparse_gfa.smooth.basis import (
+    At,
+    Basis,
+    Codes,
+    Covariance,
+    Lengths,
+    PlacesBasis,
+    Rows,
+    Second,
+    Sharing,
+)
 
 __all__ = ["Linear", "Sum", "linear_part", "smooth_part"]
 
@@ -70,26 +80,19 @@ class Linear(Basis):
         """Largest one."""
         return np.ones(len(self.covariates.terms))
 
-    def covariance(
-        self, lengths: Float64[Array, " R"], sharing: Float64[Array, " G"]
-    ) -> tuple[Float64[Array, " M"], list[Float64[Array, " M"]]]:
+    def covariance(self, lengths: Lengths, sharing: Sharing) -> Covariance:
         """Return the diagonal of T before it is scaled, and its slopes."""
         groups = self.covariates.groups
         each = (lengths**2 / np.bincount(groups))[groups]
         return each, [2.0 * each * (groups == r) for r in range(len(lengths))] + [0.0 * each]
 
-    def functions(self, places: Float64[Array, "B p"], codes: Int64[Array, " B"]) -> Float64[Array, "B M"]:
+    def functions(self, places: Rows, codes: Codes) -> Float64[Array, "B M"]:
         """Return the covariates of rows."""
         return places
 
     def at(
-        self,
-        places: Float64[Array, "B p"],
-        codes: Int64[Array, " B"],
-        lengths: Float64[Array, " R"],
-        sharing: Float64[Array, " G"],
-        centre: Float64[Array, " M"],
-    ) -> tuple[Float64[Array, "B M"], Float64[Array, " B"], Float64[Array, " B"]]:
+        self, places: Rows, codes: Codes, lengths: Lengths, sharing: Sharing, centre: Float64[Array, " M"]
+    ) -> At:
         """Return the covariates of any rows, 0 where one is not known; they are the whole course."""
         is_known = np.isfinite(places)
         unknown = ~is_known @ (self._average_squares * self.covariance(lengths, sharing)[0])
@@ -108,11 +111,11 @@ class Linear(Basis):
                 matrix[np.ix_(own, own)] -= np.asarray(term.means)
         return matrix
 
-    def inside(self, places: Float64[Array, "B p"]) -> Any:
+    def inside(self, places: Rows) -> Any:
         """Return which rows have known covariates."""
         return np.isfinite(places).any(axis=1)
 
-    def variance(self, lengths: Float64[Array, " R"]) -> float:
+    def variance(self, lengths: Lengths) -> float:
         """Return the variance of a course at a row of which nothing is known, T not scaled."""
         return float(self._average_squares @ self.covariance(lengths, np.zeros(1))[0])
 
@@ -181,9 +184,7 @@ class Sum(Basis):
             column, function = column + part.width, function + part.size
         return slices
 
-    def covariance(
-        self, lengths: Float64[Array, " R"], sharing: Float64[Array, " G"]
-    ) -> tuple[Float64[Array, "M M"], list[Float64[Array, "M M"]]]:
+    def covariance(self, lengths: Lengths, sharing: Sharing) -> Covariance:
         """Return T before it is scaled, and its slopes."""
         blocks, by_length, by_sd = [], [], []
         by_sharing = [np.zeros((self.size, self.size)) for _ in range(self.n_groups)]
@@ -197,7 +198,7 @@ class Sum(Basis):
                 by_sharing = [self._whole(one, own) for one in others[len(mine) :]]
         return block_diag(*blocks), [*by_length, *by_sd, *by_sharing]
 
-    def functions(self, places: Float64[Array, "B p"], codes: Int64[Array, " B"]) -> Float64[Array, "B M"]:
+    def functions(self, places: Rows, codes: Codes) -> Float64[Array, "B M"]:
         """Return functions of rows of the fit, not centred."""
         none = np.zeros_like(codes)
         return np.concatenate(
@@ -209,13 +210,8 @@ class Sum(Basis):
         )
 
     def at(
-        self,
-        places: Float64[Array, "B p"],
-        codes: Int64[Array, " B"],
-        lengths: Float64[Array, " R"],
-        sharing: Float64[Array, " G"],
-        centre: Float64[Array, " M"],
-    ) -> tuple[Float64[Array, "B M"], Float64[Array, " B"], Float64[Array, " B"]]:
+        self, places: Rows, codes: Codes, lengths: Lengths, sharing: Sharing, centre: Float64[Array, " M"]
+    ) -> At:
         """Return functions at any places, centred; 0 for parts that are unknown for a row."""
         functions = np.zeros((len(places), self.size))
         beside, unknown = np.zeros(len(places)), np.zeros(len(places))
@@ -230,23 +226,18 @@ class Sum(Basis):
             unknown[~known_rows] += sd**2 * part.variance(mine)
         return functions, beside, unknown
 
-    def inside(self, places: Float64[Array, "B p"]) -> Any:
+    def inside(self, places: Rows) -> Any:
         """Return which rows have a known part."""
         return np.any([part.inside(places[:, columns]) for part, columns, _ in self.part_slices()], axis=0)
 
-    def shares(
-        self,
-        lengths: Float64[Array, " R"],
-        sharing: Float64[Array, " G"],
-        second: Float64[Array, "M M"],
-    ) -> Float64[Array, " parts"]:
+    def shares(self, lengths: Lengths, sharing: Sharing, second: Second) -> Float64[Array, " parts"]:
         """Return the share of each part in the variance of a course."""
         products = second * self.covariance(lengths, sharing)[0]
         each = np.array([products[own, own].sum() for _, _, own in self.part_slices()])
         return each / each.sum()
 
     def _with_parameters(
-        self, lengths: Float64[Array, " R"], sharing: Float64[Array, " G"]
+        self, lengths: Lengths, sharing: Sharing
     ) -> Iterator[tuple[tuple[Basis, slice, slice], Float64[Array, " r"], Float64[Array, " g"], float]]:
         """Yield each part with its columns and functions, length scales, sharing and standard deviation."""
         sds, begin = lengths[len(lengths) - len(self.parts) :], 0

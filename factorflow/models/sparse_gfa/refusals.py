@@ -1,0 +1,123 @@
+"""Options that do not go together, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from factorflow.errors import InputError
+from factorflow.models.sparse_gfa.settings import Settings
+
+__all__ = ["PHRASES", "refuse_options"]
+
+PHRASES = {
+    "n_draws": "draws",
+    "scores": "smooth_covariates, random_intercepts or score_covariates",
+    "warm_start": "a warm start",
+}
+"""What options may not go with, by the option that asks for it."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A row of the table.
+
+    Parameters
+    ----------
+    option, needed : str
+        The option, and how it has to be.
+    applies : callable
+        Whether it is otherwise in some settings.
+    reasons : mapping of str to str
+        What it does not go with, by a key of `PHRASES`, and why.
+    """
+
+    option: str
+    needed: str
+    applies: Callable[[Settings], bool]
+    reasons: Mapping[str, str]
+
+
+def _loadings(settings: Settings) -> set[str]:
+    return {view.loadings for view in settings.views}
+
+
+REFUSALS = (
+    Refusal(
+        "scores_posterior",
+        "'full'",
+        lambda s: not s.full_scores and not s.scores_spike,
+        {"scores": "courses change the covariance of the scores of a sample"},
+    ),
+    Refusal("n_starts", "1", lambda s: s.n_starts > 1, {"scores": "courses are learned from one start"}),
+    Refusal(
+        "grouped_noise",
+        "False",
+        lambda s: s.n_noise_groups > 1,
+        {"scores": "rows of a course have one noise", "n_draws": "draws have one noise precision a feature"},
+    ),
+    Refusal(
+        "noise",
+        "'feature'",
+        lambda s: s.sample_noise,
+        {"scores": "rows of a course have one noise", "n_draws": "a sweep draws no noise of samples"},
+    ),
+    Refusal(
+        "scores", "without spikes", lambda s: s.scores_spike, {"n_draws": "a sweep draws no spikes of scores"}
+    ),
+    Refusal(
+        "loadings",
+        "other than 'ard' in some view",
+        lambda s: s.dense,
+        {"scores": "factors are rotated to the end", "warm_start": "factors are rotated to the end"},
+    ),
+    Refusal(
+        "loadings",
+        "'spike_slab' or 'ard' in all views",
+        lambda s: _loadings(s) not in ({"spike_slab"}, {"ard"}),
+        {"n_draws": "a sweep draws no others"},
+    ),
+    Refusal(
+        "covariates and size_factors",
+        "left out",
+        lambda s: s.sized or s.covariates is not None,
+        {"n_draws": "a sweep draws no coefficients of covariates, and knows no offsets of rates"},
+    ),
+    Refusal(
+        "intercepts",
+        "True",
+        lambda s: not all(s.has_intercepts(view) for view in s.views),
+        {"n_draws": "places of factors are drawn along with intercepts"},
+    ),
+    Refusal(
+        "smooth scores",
+        "left out",
+        lambda s: s.smooth is not None,
+        {"n_draws": "a sweep draws no courses", "warm_start": "courses are learned from the start"},
+    ),
+)
+
+
+def refuse_options(settings: Settings, asked: str) -> None:
+    """Refuse what does not go with draws, smooth scores or a warm start.
+
+    Parameters
+    ----------
+    settings : Settings
+        Of the run.
+    asked : str
+        A key of `PHRASES`.
+
+    Raises
+    ------
+    InputError
+        Naming all options that do not go with it.
+    """
+    rows = [row for row in REFUSALS if asked in row.reasons and row.applies(settings)]
+    if rows:
+        phrase = PHRASES[asked]
+        expected = "; ".join(
+            f"{row.option} {row.needed} with {phrase} ({row.reasons[asked]})" for row in rows
+        )
+        names = ", ".join(row.option for row in rows)
+        raise InputError(asked, f"beside {names}", expected, f"Leave {names} out, or {phrase}.")
