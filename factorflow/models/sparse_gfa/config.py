@@ -75,6 +75,12 @@ class SparseGFA(ModelConfig):
     slab: Literal["exponential", "half_normal"] = Field(
         default="exponential", description="Distribution of positive loadings where they are 'nonnegative'."
     )
+    outcomes: dict[str, Literal["open", "guided"]] | None = Field(
+        default=None,
+        description="Views of one feature that are to be predicted, each 'open' (normal loadings of all "
+        "factors) or 'guided' (of one factor, which is named by the view); left out: all such views are "
+        "'open' whose loadings are not named, beside others of more features (with n_draws: none).",
+    )
     feature_sets: str | dict[str, str | list[str] | dict[str, list[str]]] | None = Field(
         default=None,
         description="Sets of features that factors with loadings 'informed' may be named by: path of a GMT "
@@ -295,9 +301,12 @@ class SparseGFA(ModelConfig):
                 cls(**small, likelihoods={"a": "student_t(nu=5)", "c": "binomial(trials=400)"}),
                 data={"views": {"a": ("gaussian", 9), "c": ("poisson", 6)}, "n_factors": 3},
             ),
-            "survival": Example(
-                cls(**small),
-                data={**dense, "views": {"a": ("gaussian", 12), "death": ("survival", 1)}},
+            "outcomes": Example(
+                cls(**small, outcomes={"y": "guided", "death": "open"}),
+                data={
+                    **dense,
+                    "views": {"a": ("gaussian", 12), "y": ("bernoulli", 1), "death": ("survival", 1)},
+                },
             ),
             "groups": Example(
                 cls(**small, grouped_noise=True, scores="spike"),

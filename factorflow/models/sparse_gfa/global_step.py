@@ -29,6 +29,7 @@ from factorflow.models.sparse_gfa.squarem import (
     next_step_length,
     squarem_step,
 )
+from factorflow.models.sparse_gfa.start.guided import is_guided
 from factorflow.models.sparse_gfa.state import (
     Globals,
     Snapshot,
@@ -96,6 +97,7 @@ def finish_iteration(
     strength = variance_shares(settings, new)
     if sparse and settings.deletes:
         worths, gap = worth(settings, new, moves, sums, stats)
+        worths = np.asarray(np.where(is_guided(settings, new), np.maximum(worths, 0.0), worths))
         new = replace(new, worth=worths, score=objective + gap)
     if new.courses is not None:
         assert stats.courses is not None
@@ -167,7 +169,11 @@ def _number_is_settled(settings: Settings, globals_: Globals) -> bool:
     """Return whether each factor is known to be worth more than nothing, the least by a trial."""
     if globals_.worth is None or (globals_.worth < 0.0).any():
         return False
-    return globals_.trial_failed or globals_.courses is not None or not globals_.n_factors
+    return (
+        globals_.trial_failed
+        or globals_.courses is not None
+        or bool(is_guided(settings, globals_).all())  # or there is none
+    )
 
 
 def _least_gain(settings: Settings, info: Mapping[str, float]) -> float:
@@ -190,7 +196,8 @@ def _start_trial(
     assert new.worth is not None
     if (new.worth < 0.0).any():
         return new
-    fewer = select_factors(new, np.delete(np.arange(new.n_factors), new.worth.argmin()))
+    least = int(np.where(is_guided(settings, new), np.inf, new.worth).argmin())
+    fewer = select_factors(new, np.delete(np.arange(new.n_factors), least))
     return replace(
         fewer, snapshot=Snapshot(replace(new, iterates=(), objective=objective), objective, trial=True)
     )
@@ -207,7 +214,7 @@ def _delete_factor(settings: Settings, before: Globals, new: Globals, count: int
 def without_weak_factors(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals of the factors that explain `Settings.drop` of a view or more; of one at least."""
     largest = globals_.strength.max(axis=0)
-    factors = np.flatnonzero(largest >= settings.drop)
+    factors = np.flatnonzero((largest >= settings.drop) | is_guided(settings, globals_))
     return select_factors(globals_, factors if len(factors) or not len(largest) else largest.argmax()[None])
 
 

@@ -42,6 +42,7 @@ from factorflow.models.sparse_gfa.smooth.warping import common_clock
 from factorflow.models.sparse_gfa.squarem import discard_unverified_step as whole_steps
 from factorflow.models.sparse_gfa.start.components import MomentsSweep, empty_globals, moment_passes
 from factorflow.models.sparse_gfa.start.count import CountSweep, most_passes
+from factorflow.models.sparse_gfa.start.guided import guided_labels
 from factorflow.models.sparse_gfa.start.restarts import SPARE, best_start, next_start
 from factorflow.models.sparse_gfa.start.set_components import SetComponentsSweep, looks_at_sets
 from factorflow.models.sparse_gfa.start.sparse_stage import initialize_sparse
@@ -263,7 +264,9 @@ class SparseGFAModel(Model[Globals, Local]):
         """Return the labels of factors, views and starts."""
         numbered = self.factor_names(globals_.n_factors, globals_.numbers)
         names = {
-            "factor": factor_labels(self.settings, globals_, numbered),
+            "factor": guided_labels(
+                self.settings, globals_, factor_labels(self.settings, globals_, numbered)
+            ),
             "view": [view.name for view in self.settings.views],
         }
         if self.settings.covariates is not None:

@@ -27,7 +27,7 @@ FEW_ENTRIES = 1_000_000
 """Below this, double precision costs next to nothing, and rounding shows in the bound soonest."""
 
 
-def loadings_of(options: Options, view: str) -> str:
+def loadings_of(options: Options, view: str, outcome: str = "") -> str:
     """Return the name of the prior of the loadings of a view, with its parameters.
 
     Parameters
@@ -36,8 +36,16 @@ def loadings_of(options: Options, view: str) -> str:
         The options.
     view : str
         Name of the view.
+    outcome : {"", "open", "guided"}
+        What it is where `SparseGFA.outcomes` does not say.
     """
-    name = options.loadings if isinstance(options.loadings, str) else options.loadings.get(view, "spike_slab")
+    outcome = (options.outcomes or {}).get(view, outcome)
+    if isinstance(options.loadings, Mapping) and view in options.loadings:
+        name = options.loadings[view]
+    elif outcome:
+        name = {"open": "ard", "guided": "guided"}[outcome]
+    else:
+        name = options.loadings if isinstance(options.loadings, str) else "spike_slab"
     return f"{name}(slab={options.slab})" if name == "nonnegative" else name
 
 
@@ -64,11 +72,18 @@ def settings_of(options: Options, meta: Meta) -> Settings:
     likelihoods = likelihoods_of(options, meta)
     _check_views(options, "loadings", options.loadings, meta)
     _check_views(options, "size_factors", options.size_factors, meta)
+    _check_outcomes(options, meta)
+    # Draws of different priors of loadings do not go together (`check_sampled`).
+    beside = any(view.n_features > 1 for view in meta.value_views) and not options.n_draws
+    outcome = "open" if options.outcomes is None and beside else ""
     alpha_priors = {get_likelihood(likelihood).shared_alpha_prior for _, likelihood in likelihoods}
     shared_alpha_prior = alpha_priors.pop() if len(alpha_priors) == 1 else None
     grouped = bool(meta.groups) and (prior != "normal" or options.grouped_noise)
     return Settings(
-        views=tuple(_view(options, view, likelihood, shared_alpha_prior) for view, likelihood in likelihoods),
+        views=tuple(
+            _view(options, view, likelihood, shared_alpha_prior, outcome if view.n_features == 1 else "")
+            for view, likelihood in likelihoods
+        ),
         n_rows=meta.n_rows,
         n_factors=options.n_factors,
         groups=meta.groups if grouped else (),
@@ -166,6 +181,20 @@ def _check_views(options: Options, option: str, views: object, meta: Meta) -> No
         raise InputError(option, unknown[0], f"views among {', '.join(names)}", "Correct the name.")
 
 
+def _check_outcomes(options: Options, meta: Meta) -> None:
+    """Refuse outcomes that are no views of one feature, or whose loadings are named as well."""
+    outcomes = options.outcomes or {}
+    _check_views(options, "outcomes", outcomes, meta)
+    for view in meta.views:
+        if view.name in outcomes and view.n_features > 1:
+            actual = f"view {view.name} of {view.n_features} features"
+            remedy = "Name its loadings instead, or write each outcome as a view of its own."
+            raise InputError("outcomes", actual, "views of one feature", remedy)
+        if view.name in outcomes and isinstance(options.loadings, Mapping) and view.name in options.loadings:
+            expected = "views that loadings do not name"
+            raise InputError("outcomes", view.name, expected, "Leave the view out of one of the two.")
+
+
 def likelihoods_of(options: Options, meta: Meta) -> list[tuple[ViewMeta, str]]:
     """Return each view with the name of its likelihood.
 
@@ -224,10 +253,14 @@ def sparse_views_of(options: Options, meta: Meta) -> tuple[str, ...]:
 
 
 def _view(
-    options: Options, view: ViewMeta, likelihood: str, shared_alpha_prior: tuple[float, float] | None
+    options: Options,
+    view: ViewMeta,
+    likelihood: str,
+    shared_alpha_prior: tuple[float, float] | None,
+    outcome: str,
 ) -> ViewSettings:
     density = get_likelihood(likelihood)
-    loadings = loadings_of(options, view.name)
+    loadings = loadings_of(options, view.name, outcome)
     if get_prior(loadings).takes_sets and options.feature_sets is None:  # or refuses one that there is not
         expected = f"feature sets where loadings are {loadings}"
         remedy = "Name a GMT file, or give members by set."

@@ -92,6 +92,8 @@ class LoadingsPrior(ABC):
     """Whether loadings may be of either sign."""
     takes_sets: ClassVar[bool] = False
     """Whether features in the set of a factor (`Weights.classes`) have shares of their own."""
+    guides: ClassVar[bool] = False
+    """Whether all but one factor (`Weights.classes`) have loadings of 0."""
     options: ClassVar[Mapping[str, Any]] = {}
     """Further options of the model that tests fit it with."""
 

@@ -11,6 +11,11 @@ from factorflow.models.sparse_gfa.global_step import change_basis, select_factor
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.squarem import discard_unverified_step
 from factorflow.models.sparse_gfa.start.components import initial_view
+from factorflow.models.sparse_gfa.start.guided import (
+    guided_views,
+    rotation_with_guides,
+    with_guided_classes,
+)
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
 from factorflow.trees import replace
 
@@ -25,13 +30,14 @@ def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
     arbitrary rotation inside groups of similar factors that the warm-up leaves behind. The scores start
     from their rotated means; the noise is kept; all else starts anew. Of more factors than were asked for
     (`restarts.SPARE`) those that explain most are left. Where loadings may not be negative, factors get the
-    sign that most of them want.
+    sign that most of them want. Of guided factors see `guided`.
     """
     globals_ = discard_unverified_step(globals_)
     reduced = without_weak_factors(settings, globals_)
     transform = _to_simple_structure(settings, reduced) if reduced.n_factors else np.zeros((0, 0))
     inverse = np.linalg.inv(transform).T
-    turned = _best(settings, change_basis(settings, reduced, transform, inverse))
+    turned = with_guided_classes(settings, change_basis(settings, reduced, transform, inverse))
+    turned = _best(settings, turned)
     views = {}
     for view in settings.views:
         weights = turned.weights[view.name]
@@ -90,13 +96,20 @@ def _best(settings: Settings, globals_: Globals) -> Globals:
         gaussian = view.is_gaussian
         net = net + 0.5 * count @ (np.log1p(signal) if gaussian else signal)
     net = net - 0.5 * settings.n_rows * np.log1p(evidence)
+    net[: len(guided_views(settings))] = np.inf
     return select_factors(globals_, np.sort(np.argsort(-net, kind="stable")[: settings.n_factors]))
 
 
 def _to_simple_structure(settings: Settings, globals_: Globals) -> Float64[Array, "K K"]:
     white = whitening(globals_.second)
-    loadings = np.concatenate([_scaled_loadings(settings, globals_, v.name) for v in settings.views])
-    rotation = varimax(loadings @ np.linalg.inv(white))
+    inverse = np.linalg.inv(white)
+    guides = guided_views(settings)[: globals_.n_factors]
+    if guides:
+        loadings = {v.name: _scaled_loadings(settings, globals_, v.name) @ inverse for v in settings.views}
+        rotation = rotation_with_guides(loadings, guides)
+    else:
+        every = np.concatenate([_scaled_loadings(settings, globals_, v.name) for v in settings.views])
+        rotation = varimax(every @ inverse)
     transform = rotation.T @ white
     return np.asarray(_upwards(settings, globals_, transform)[:, None] * transform)
 

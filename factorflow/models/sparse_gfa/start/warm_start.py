@@ -36,7 +36,9 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         name = view.name
         now, before = globals_.fixed[name], fitted.fixed[name]
         moved = before.location - now.location if view.is_scaled else 0.0 * now.scale
-        weights[name] = _in_units(view.density, fitted.weights[name], before.scale, now.scale, moved)
+        old = fitted.weights[name]
+        old = old if view.prior(sparse=True).guides else replace(old, classes=None)
+        weights[name] = _in_units(view.density, old, before.scale, now.scale, moved)
         views[name] = _view(settings, name, fitted.views[name], weights[name], before.scale / now.scale)
     return replace(
         fitted,
@@ -84,7 +86,6 @@ def _in_units(
         coefficients=coefficients,
         coefficients_spread=weights.coefficients_spread * ratio[:, None] ** 2,
         noise_rate=None if rate is None else rate * ratio[:, None] ** 2,
-        classes=None,
         phi=phi,
         scaled_square=None if squared is None else squared * ratio[:, None] ** 2,
     )
