@@ -148,7 +148,8 @@ def _refused_call(
 ) -> InputError:
     """Return the error for unexpected or missing arguments."""
     parameters = [p for p in signature.parameters.values() if p.name not in {"self", "cls"}]
-    unknown = sorted(set(keywords) - {parameter.name for parameter in parameters})
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+    unknown = [] if takes_any else sorted(set(keywords) - {parameter.name for parameter in parameters})
     names = ", ".join(parameter.name for parameter in parameters)
     if unknown:
         return InputError(

@@ -89,6 +89,12 @@ class FactorflowError(Exception):
         super().__init__(self.text)
 
 
+def _short_repr(value: object) -> str:
+    """Return the repr of a value where it is one line of a message, else its type."""
+    text = repr(value)
+    return f"an object of type {type(value).__name__}" if "\n" in text or len(text) > 400 else text
+
+
 class InputError(FactorflowError, ValueError):
     """The input cannot be used as it is (command line: exit code 2).
 
@@ -111,7 +117,7 @@ class InputError(FactorflowError, ValueError):
     def __init__(self, parameter: str, value: object, expected: str, remedy: str, **options: Any) -> None:
         self.parameter, self.value = parameter, value
         self.expected, self.remedy = OptionText(expected, **options), OptionText(remedy, **options)
-        shown = value if isinstance(value, str) else repr(value)
+        shown = value if isinstance(value, str) else _short_repr(value)
         super().__init__(f"{parameter} = {shown}: expected {self.expected}. {self.remedy}")
 
     def __reduce__(self) -> Any:

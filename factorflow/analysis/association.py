@@ -61,7 +61,7 @@ def correlate(scores: NDArray[Any]) -> NDArray[np.float64]:
 
 def associate(
     posterior: StoredPosterior,
-    columns: str | Sequence[str] | None = None,
+    columns: str | Sequence[str] | pd.DataFrame | pd.Series[Any] | None = None,
     metadata: pd.DataFrame | pd.Series[Any] | None = None,
     *,
     adjust: str | Sequence[str] | None = None,
@@ -85,8 +85,9 @@ def associate(
     ----------
     posterior : Posterior
         What was fitted.
-    columns : str or sequence of str, optional
-        Columns to test; all that can be tested when left out, and none beside ``survival``.
+    columns : str, sequence of str, DataFrame or Series, optional
+        Columns to test; all that can be tested when left out (``rna:age`` not beside ``age``), and none
+        beside ``survival``. A DataFrame or Series is taken for ``metadata``, all of whose columns are tested.
     metadata : DataFrame or Series, optional
         By sample name (of samples without names by position); that of the dataset when left out.
     adjust : str or sequence of str, optional
@@ -133,7 +134,7 @@ def associate(
 
 def run_tests(
     posterior: StoredPosterior,
-    columns: str | Sequence[str] | None = None,
+    columns: str | Sequence[str] | pd.DataFrame | pd.Series[Any] | None = None,
     metadata: pd.DataFrame | pd.Series[Any] | None = None,
     *,
     adjust: str | Sequence[str] | None = None,
@@ -145,6 +146,11 @@ def run_tests(
     from scipy.stats import false_discovery_control
 
     scores = posterior.scores().values  # refuses families without
+    if isinstance(columns, pd.DataFrame | pd.Series):
+        if metadata is not None:
+            remedy = "Leave one of them out, or name columns: columns=['age']."
+            raise InputError("columns", "a table beside {metadata}", "one table", remedy, metadata=...)
+        columns, metadata = None, columns
     columns = [columns] if isinstance(columns, str) else columns
     adjust = [adjust] if isinstance(adjust, str) else list(adjust or ())
     table, usable = _tables(posterior, metadata)
@@ -157,7 +163,9 @@ def run_tests(
         raise InputError("survival", survival, "two columns: times, and whether it happened then", remedy)
     others = [*adjust, *([] if blocks is None else [blocks]), *times]
     if columns is None:
-        columns = [] if survival is not None else [name for name in table.columns if name not in others]
+        copies = {f"{view}:{name}" for view in posterior.views for name in table.columns}  # MuData's
+        columns = [name for name in table.columns if name not in {*others, *copies}]
+        columns = [] if survival is not None else columns
         chosen = False
     else:
         chosen = True

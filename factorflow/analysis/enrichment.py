@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.gmt import read_gmt
 from factorflow.errors import InputError, pluralize
+from factorflow.posterior.labels import other_names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +53,8 @@ def enrich(
     sets : mapping of str to sequence of str, DataFrame, or path
         Members by set, a GMT file, or a network as decoupler has it: columns ``source`` (the set), ``target``
         (its feature) and, if they are signed, ``weight``. Loadings of features with a weight below 0 change
-        their sign in that set.
+        their sign in that set. Where no set has enough members among the names of the features, members are
+        looked for in the text columns of their metadata, such as the symbols of genes in files of 10x.
     sign : {"both", "positive", "negative"}
         Which loadings count.
     test : {"rank", "parametric"}
@@ -69,7 +71,8 @@ def enrich(
     -------
     DataFrame
         Sorted by factor and p-value: ``factor``, ``set``, ``size``, ``statistic``, ``p_value``, ``q_value``,
-        with ``correlation_adjusted`` also ``correlation``, the mean of a set.
+        with ``correlation_adjusted`` also ``correlation``, the mean of a set. ``attrs["names"]`` is the
+        column of the feature metadata that has the members of the sets, None where these are the names.
 
     Raises
     ------
@@ -88,15 +91,22 @@ def enrich(
     import pandas as pd
     from scipy.stats import false_discovery_control
 
-    names = posterior.features(view)
-    directions, n_given = _directions(sets, names)
-    inside = {name: row for name, row in directions.items() if min_size <= np.count_nonzero(row) < len(names)}
-    if not inside:
+    members = read_gmt(sets) if isinstance(sets, str | os.PathLike) else sets
+    for column, names in _names_of_features(posterior, view):
+        directions = _directions(members, names)
+        inside = {
+            name: row for name, row in directions.items() if min_size <= np.count_nonzero(row) < len(row)
+        }
+        if inside:
+            named_by = column
+            break
+    else:
         raise InputError(
             "sets",
-            pluralize(n_given, "set"),
+            pluralize(len(directions), "set"),
             f"at least one with {min_size} or more features of view {view}, and not all of them",
-            f"Features are named like {names[0]!r}: name the members in the same way.",
+            f"Features are named like {posterior.features(view)[0]!r}: name the members in the same way, or "
+            "write the dataset with other names of the features beside these (var of AnnData).",
         )
     for name, value, choices in (
         ("sign", sign, ("both", "positive", "negative")),
@@ -133,29 +143,36 @@ def enrich(
     table["factor"] = pd.Categorical(table["factor"], categories=chosen)
     table = table.sort_values(["factor", "p_value"], kind="stable", ignore_index=True)
     table["factor"] = table["factor"].astype(object)
+    table.attrs["names"] = named_by
     return table
 
 
-def _directions(sets: Any, names: NDArray[Any]) -> tuple[dict[str, NDArray[np.int8]], int]:
-    """Return the sign of each feature by set, 0 of those outside; and how many sets there are."""
+def _names_of_features(posterior: StoredPosterior, view: str) -> Iterator[tuple[str | None, NDArray[Any]]]:
+    """Yield the names of the features, and each text column of their metadata under its own name."""
+    yield None, posterior.features(view)
+    yield from other_names(posterior, view).items()
+
+
+def _directions(members: Any, names: NDArray[Any]) -> dict[str, NDArray[np.int8]]:
+    """Return the sign of each feature by set, 0 of those outside."""
     import pandas as pd
 
-    if isinstance(sets, pd.DataFrame):
-        return _of_network(sets, names)
-    members = read_gmt(sets) if isinstance(sets, str | os.PathLike) else sets
+    if isinstance(members, pd.DataFrame):
+        return _of_network(members, names)
     if not isinstance(members, Mapping):
         expected = (
             "a mapping of sets to their features, a GMT file, or a table with columns source and target"
         )
-        raise InputError("sets", type(sets).__name__, expected, "For example {'cell cycle': ['CDK1', ...]}.")
+        raise InputError(
+            "sets", type(members).__name__, expected, "For example {'cell cycle': ['CDK1', ...]}."
+        )
     for name, group in members.items():
         if isinstance(group, str) or not isinstance(group, Iterable):
             raise InputError(f"sets[{name!r}]", group, "the names of its features, a list", "Correct it.")
-    directions = {str(name): np.isin(names, list(group)).astype(np.int8) for name, group in members.items()}
-    return directions, len(members)
+    return {str(name): np.isin(names, list(group)).astype(np.int8) for name, group in members.items()}
 
 
-def _of_network(table: pd.DataFrame, names: NDArray[Any]) -> tuple[dict[str, NDArray[np.int8]], int]:
+def _of_network(table: pd.DataFrame, names: NDArray[Any]) -> dict[str, NDArray[np.int8]]:
     """Return the same of a network; a weight of 0 is none, an edge that comes twice is refused."""
     import pandas as pd
 
@@ -168,13 +185,14 @@ def _of_network(table: pd.DataFrame, names: NDArray[Any]) -> tuple[dict[str, NDA
         expected, remedy = "every pair once", "Drop duplicates: DataFrame.drop_duplicates."
         raise InputError("sets", f"{edge['source']}, {edge['target']} twice", expected, remedy)
     weight = table["weight"].to_numpy(float) if "weight" in table else np.ones(len(table))
-    place = pd.Index(names.astype(str)).get_indexer(table["target"].astype(str))
-    directions: dict[str, NDArray[np.int8]] = {}
-    for name, rows in table.groupby("source", sort=False, observed=True).indices.items():
-        directions[str(name)] = np.zeros(len(names), np.int8)
-        rows = rows[place[rows] >= 0]
-        directions[str(name)][place[rows]] = np.sign(weight[rows])
-    return directions, len(directions)
+    edges = pd.DataFrame(
+        {"set": table["source"].astype(str), "name": table["target"].astype(str), "sign": np.sign(weight)}
+    )
+    features = pd.DataFrame({"name": names.astype(str), "place": np.arange(len(names))})
+    directions = {name: np.zeros(len(names), np.int8) for name in edges["set"].unique()}
+    for name, rows in edges.merge(features, on="name").groupby("set", sort=False):
+        directions[str(name)][rows["place"]] = rows["sign"]
+    return directions
 
 
 def _counted(loadings: NDArray[Any], sign: str) -> NDArray[Any]:

@@ -24,7 +24,7 @@ class AnalysisMethods(StoredPosterior):
 
     def associate(
         self,
-        columns: str | Sequence[str] | None = None,
+        columns: str | Sequence[str] | pd.DataFrame | pd.Series[Any] | None = None,
         metadata: pd.DataFrame | pd.Series[Any] | None = None,
         *,
         adjust: str | Sequence[str] | None = None,

@@ -19,6 +19,7 @@ from factorflow.storage.location import as_location
 
 if TYPE_CHECKING:
     from factorflow.models.configuration import ModelConfig
+    from factorflow.posterior.stored_posterior import StoredPosterior
 
 OWN = {"path", "views", "overwrite", "attributes", "removed"}
 """Parameters of `write_dataset` that `fit` gives itself, or that mean something else there."""
@@ -65,12 +66,15 @@ def split_options(
     of_data: dict[str, Any] = {}
     of_model: dict[str, Any] = {}
     for name, value in options.items():
-        if name in of_datasets and not stored:
+        is_one_name = name == "likelihoods" and isinstance(value, str) and model is None  # for all views
+        if name in of_datasets and not stored and not is_one_name:
             of_data[name] = value
         elif name in modelled and model is None:
             of_model[name] = value
         elif name in modelled:
-            remedy = f"Give it to the model: models.{default.__name__}({name}=...)."
+            family = model.get("model") if isinstance(model, Mapping) else getattr(model, "model", model)
+            own = registered_models().get(str(family), default)
+            remedy = f"Give it to the model: models.{own.__name__}({name}=...)."
             raise InputError(name, value, "left out beside {model}", remedy, model=...)
         elif name in of_datasets:
             expected = "left out: the dataset is written already"
@@ -93,6 +97,14 @@ def is_stored(data: Any) -> bool:
         return str(document["attributes"].get("schema")).startswith("factorflow.")
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return isinstance(place, Path) and not place.exists()
+
+
+def likelihoods_for(data: Any, posterior: StoredPosterior) -> dict[str, Any]:
+    """Return options of `write_dataset` for new samples of a posterior: its likelihoods of their views."""
+    views = getattr(data, "mod", data)
+    names = views if isinstance(views, Mapping) else ()
+    known = {view.name: view.likelihood for view in posterior.meta.value_views if view.name in names}
+    return {"likelihoods": known} if known and not is_stored(data) else {}
 
 
 def as_dataset(data: Any, options: Mapping[str, Any], say: Callable[[str], None]) -> Dataset:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from factorflow import run
+from factorflow.api.inputs import as_dataset, likelihoods_for
 from factorflow.api.prediction import PredictionMethods
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.engine.executors.launch import executor_options
-from factorflow.engine.progress import LOGGER, watching
+from factorflow.engine.progress import LOGGER, say, watching
 from factorflow.errors import InputError
 from factorflow.lazy_imports import on_first_use
 from factorflow.posterior import (
@@ -29,13 +31,15 @@ from factorflow.posterior.labels import sample_metadata
 from factorflow.posterior.open import load_tree, open_tree
 from factorflow.posterior.schema import is_posterior, read_with_checksums
 from factorflow.settings import ProjectOptions, ResumeOptions, document_options, parse_config
-from factorflow.storage.location import as_location
+from factorflow.storage.location import Location, as_location
 from factorflow.storage.publish import current_version, new_directory, new_file, write_file, write_zip
 from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
+    from anndata import AnnData
+    from mudata import MuData
 
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
@@ -44,7 +48,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Posterior", "as_posterior", "log_findings", "open_posterior", "write_card"]
 
-_figures = on_first_use("factorflow.api.posterior", {"Plots": "factorflow.report.accessor"})
+_figures = on_first_use(
+    "factorflow.api.posterior",
+    {"Plots": "factorflow.report.accessor", "write_report": "factorflow.report.html"},
+)
 
 FINDINGS = logging.getLogger("factorflow.findings")
 """Logger of the findings of `fit` and `project`, as warnings."""
@@ -167,10 +174,37 @@ class Posterior(PredictionMethods):
         """
         return _figures("Plots")(self)
 
+    def write_report(
+        self, path: str | os.PathLike[str] | RemotePath, sections: Mapping[str, str] | None = None
+    ) -> Location:
+        """Write a report: one HTML file that needs no network and no other files.
+
+        Parameters
+        ----------
+        path, sections
+            As for `factorflow.report.write_report`.
+
+        Returns
+        -------
+        Path or Remote
+
+        Raises
+        ------
+        InputError
+            If the file cannot be written.
+
+        Examples
+        --------
+        >>> posterior.write_report("report.html").name
+        'report.html'
+        """
+        written: Location = _figures("write_report")(self, path, sections)
+        return written
+
     @document_options(ProjectOptions)
     def project(
         self,
-        dataset: Dataset | str | os.PathLike[str],
+        dataset: Dataset | AnnData | MuData | Mapping[str, Any] | str | os.PathLike[str],
         *,
         covariates: pd.DataFrame | str | os.PathLike[str] | Literal[False] | None = None,
         iterations: int = 20,
@@ -189,8 +223,9 @@ class Posterior(PredictionMethods):
 
         Parameters
         ----------
-        dataset : Dataset or path
-            New samples. Features are matched by name; views, features and entries may be missing.
+        dataset : Dataset, path, AnnData, MuData or mapping
+            New samples: a dataset, or data as `fit` takes them, which are written to one in the cache folder.
+            Features are matched by name; views, features and entries may be missing.
         covariates : DataFrame, path or False, optional
             Columns that the model has as covariates, by sample name; left out: those of the dataset's
             metadata. False, or where there are none: they are not known, and integrated over.
@@ -215,14 +250,17 @@ class Posterior(PredictionMethods):
         >>> new = factorflow.write_dataset("new.zarr", {"rna": rna.iloc[:5]})
         >>> posterior.project(new).scores().shape
         (5, 3)
+        >>> posterior.project({"rna": rna.iloc[:5]}).scores().shape
+        (5, 3)
         """
         place, where = executor_options(executor)
         options = {"workers": workers, "memory_limit": memory_limit} | where
         parse_config(ProjectOptions, {"iterations": iterations, **options})
+        show = say if progress or (progress is None and on_event is None) else partial(LOGGER.info, "%s")
         with watching(progress, on_event, "preparing the projection") as watch:
             projection = run.project(
                 self,
-                dataset,
+                as_dataset(dataset, likelihoods_for(dataset, self), show),
                 iterations,
                 parse_config(ResumeOptions, options),
                 out=out,

@@ -136,14 +136,18 @@ def preparation_text(executor: Place) -> str:
 _OWN = tuple(name for name in inspect.signature(fit).parameters if name != "options")
 
 
-def project(posterior: Posterior, dataset: Dataset | str | os.PathLike[str], **options: Any) -> Posterior:
+def project(
+    posterior: Posterior,
+    dataset: Dataset | AnnData | MuData | Mapping[str, Any] | str | os.PathLike[str],
+    **options: Any,
+) -> Posterior:
     """Return the posterior of new samples under a fitted model.
 
     Parameters
     ----------
     posterior : Posterior
         What was fitted.
-    dataset : Dataset or path
+    dataset : Dataset, path, AnnData, MuData or mapping
         New samples.
     **options
         As for `Posterior.project`.

@@ -130,6 +130,22 @@ def progress_bar(bar: bool | None = None, doing: str = "preparing") -> Iterator[
         progress.close()
 
 
+@contextmanager
+def clock(doing: str) -> Iterator[None]:
+    """Show in a terminal or notebook what is done and for how long, where nothing tells how far it is.
+
+    Parameters
+    ----------
+    doing : str
+        What is done: "writing the report".
+    """
+    if not (_is_terminal() or _is_notebook()):
+        yield
+        return
+    with closing(_Bar(doing)):
+        yield
+
+
 def _is_terminal() -> bool:
     """Whether stderr is a terminal: services have none, and some libraries put an object in its place."""
     try:
@@ -150,8 +166,10 @@ def say(message: str) -> None:
     if LOGGER.hasHandlers():
         LOGGER.info("%s", message)
     elif sys.stderr is not None:
+        from tqdm.auto import tqdm
+
         with suppress(OSError, ValueError):  # its reader is gone, or it is closed: no reason to end a run
-            print(f"{time.strftime('%H:%M:%S')} factorflow: {message}", file=sys.stderr)
+            tqdm.write(f"{time.strftime('%H:%M:%S')} factorflow: {message}", file=sys.stderr)  # above a bar
 
 
 class _Bar:

@@ -84,6 +84,23 @@ def sample_metadata(posterior: StoredPosterior, rows: Any = None, *, typed: bool
     return pd.DataFrame(columns | text, index=pd.Index(names, name="obs"))
 
 
+def other_names(posterior: StoredPosterior, view: str) -> dict[str, NDArray[Any]]:
+    """Return the text columns of the metadata of a view's features, (D,) each: symbols of genes, say.
+
+    None without the dataset.
+    """
+    import pandas as pd
+
+    try:
+        table = posterior.dataset.feature_metadata(view).reindex(posterior.features(view))
+    except InputError:  # the dataset has moved, or is one of other views
+        return {}
+    is_text = [
+        isinstance(kind, pd.CategoricalDtype) or pd.api.types.is_string_dtype(kind) for kind in table.dtypes
+    ]
+    return {str(name): table[name].astype(object).to_numpy() for name in table.columns[is_text]}
+
+
 def group_labels(posterior: StoredPosterior) -> NDArray[Any] | None:
     """Return the sample group of each sample, (N,), whatever its column is called; None: there are none."""
     dataset: Any = None

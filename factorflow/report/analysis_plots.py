@@ -31,7 +31,7 @@ MAX_LOG = 10.0
 
 def plot_association(
     posterior: Posterior,
-    columns: str | Sequence[str] | None = None,
+    columns: str | Sequence[str] | pd.DataFrame | pd.Series[Any] | None = None,
     metadata: pd.DataFrame | pd.Series[Any] | None = None,
     *,
     adjust: str | Sequence[str] | None = None,

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from factorflow.analysis.column_tests import as_numbers
 from factorflow.errors import InputError
-from factorflow.posterior.labels import as_slice, sample_metadata
+from factorflow.posterior.labels import as_slice, other_names, sample_metadata
 from factorflow.report.style import CATEGORIES, INK, MUTED, hide_frame
 
 if TYPE_CHECKING:
@@ -158,23 +158,30 @@ def axis_of(
 def colors_of(posterior: Posterior, color: str, rows: Any) -> Any:
     """Return what samples are coloured by: a column of the metadata, or the data of a feature.
 
-    Features are called by name, or as ``view:feature`` where several views have one of that name.
+    Features are called by name, or as ``view:feature`` where several views have one of that name; where none
+    has it, by a text column of their metadata.
     """
     table = sample_metadata(posterior, rows[:1], typed=False)
     if color in table:
         return column_of(posterior, color, rows)
-    places = []
+    places: list[tuple[str, int]] = []
     for view in posterior.views:
         for name in {color, color.removeprefix(f"{view}:")}:
-            at = np.flatnonzero(posterior.features(view) == name)
-            places += [(view, int(at[0]))] if len(at) else []
+            places += [(view, int(at)) for at in np.flatnonzero(posterior.features(view) == name)]
+    if not places:
+        places = [
+            (view, int(at))
+            for view in posterior.views
+            for names in other_names(posterior, view).values()
+            for at in np.flatnonzero(names == color.removeprefix(f"{view}:"))
+        ]
     if len(places) != 1:
         available = ", ".join(map(str, table.columns)) or "none"
         expected = f"a feature, or a column of the sample metadata: {available}"
         remedy = "Correct the name: posterior.features(view) lists those of a view."
         if places:
-            expected = "a feature of one view"
-            remedy = f"Write {' or '.join(f'{view}:{color}' for view, _ in places)}."
+            expected = "one feature"
+            remedy = f"Write {' or '.join(f'{view}:{posterior.features(view)[at]}' for view, at in places)}."
         raise InputError("color", color, expected, remedy)
     return values_of(posterior, places[0][0], rows, [places[0][1]])[:, 0]
 

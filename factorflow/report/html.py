@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.analysis.anomalies import find_anomalies
+from factorflow.engine.progress import clock
 from factorflow.errors import InputError
 from factorflow.posterior.active_views import active_views
 from factorflow.posterior.summary import accepted_line, comparison_rows, outcome, short_config, start_rows
@@ -96,7 +97,8 @@ def write_report(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    text = environment.get_template("report.html.j2").render(_content(posterior), sections=sections or {})
+    with clock("drawing the report"):
+        text = environment.get_template("report.html.j2").render(_content(posterior), sections=sections or {})
     write_file(path, text)
     return output_location(path, "path")
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
-from factorflow.errors import InputError
+from factorflow.engine.progress import clock
+from factorflow.errors import InputError, pluralize
 from factorflow.extras import require
 from factorflow.posterior.labels import group_labels
 from factorflow.report.drawing import (
@@ -343,7 +344,8 @@ def plot_embedding(
 ) -> Axes:
     """Draw samples in two dimensions that keep neighbours among the factors together.
 
-    At most 4000 samples are embedded, evenly spaced over the dataset.
+    At most 4000 samples are embedded, evenly spaced over the dataset. umap-learn compiles its loops in each
+    process: the first embedding takes some ten seconds longer.
 
     Parameters
     ----------
@@ -373,7 +375,8 @@ def plot_embedding(
     """
     if method != "umap":
         raise InputError("method", method, "umap", "Pass scores() to other methods.")
-    umap = require("umap", "embeds samples (package umap-learn)")
+    with clock("loading umap-learn"):
+        umap = require("umap", "embeds samples (package umap-learn)")
     names = posterior.factors if factors is None else chosen_factors(posterior, factors)
     if not names:
         raise InputError("factors", "none", "at least one factor", "The run ended without factors.")
@@ -383,7 +386,8 @@ def plot_embedding(
     if len(scores) < 4:
         raise InputError("posterior", f"{len(scores)} samples", "at least 4", "Draw plot.scores().")
     options = {"n_neighbors": min(n_neighbors, len(scores) - 1), "min_dist": min_dist}
-    place = umap.UMAP(**options, random_state=seed, n_jobs=1).fit_transform(scores)
+    with clock(f"embedding {pluralize(len(scores), 'sample')} (the first time it compiles)"):
+        place = umap.UMAP(**options, random_state=seed, n_jobs=1).fit_transform(scores)
     ax = new_axes(ax)
     style = {**POINTS, "rasterized": len(rows) > 1500}
     _points(ax, place[:, 0], place[:, 1], values, color, style, key=True)

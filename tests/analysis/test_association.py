@@ -58,6 +58,10 @@ def test_associations_with_ones_own_table(given: Any) -> None:
     table = associate(given.posterior, metadata=weight)
     assert table.iloc[0]["factor"] == "Factor2"
     assert table.iloc[0]["n"] == 60  # ten samples have no weight
+    for alone in (weight, weight["weight"]):  # in the place of the columns, which it then has
+        pd.testing.assert_frame_equal(associate(given.posterior, alone), table)
+    with pytest.raises(InputError, match="one table"):
+        associate(given.posterior, weight, weight)
     assert table.iloc[0]["effect"] == pytest.approx(1.0)
 
 

@@ -60,6 +60,36 @@ def test_an_option_of_both_goes_to_what_is_written_first(frame: pd.DataFrame, tm
     assert ff.fit(stored, likelihoods=likelihoods, **QUICK).run["config"]["likelihoods"] == likelihoods
 
 
+def test_one_likelihood_for_all_views_is_the_models(frame: pd.DataFrame) -> None:
+    """Findings say so: likelihoods='negative_binomial'."""
+    counts = {"a": (np.abs(frame) * 3).round()}
+    found = ff.fit(counts, likelihoods="negative_binomial", **QUICK)
+    assert found.run["config"]["likelihoods"] == "negative_binomial"
+    assert found.dataset.views["a"].likelihood == "poisson"
+
+
+def test_new_samples_as_fit_takes_data(frame: pd.DataFrame, tmp_path: Path) -> None:
+    """Frames, files and objects are projected like a dataset of them; likelihoods are those of the fit."""
+    anndata, mudata = pytest.importorskip("anndata"), pytest.importorskip("mudata")
+    counts = (np.abs(frame) * 3).round()
+    fitted = ff.fit({"a": counts}, **QUICK)
+    first = frame.iloc[:20]
+    new = (first > first.median()).astype(int)  # alone they would be taken for binary
+    dataset = ff.write_dataset(tmp_path / "new.zarr", {"a": new}, {"a": "poisson"})
+    expected = fitted.project(dataset, progress=False)
+    adata = anndata.AnnData(new.astype(np.float32))
+    with mudata.set_options(pull_on_update=False):
+        several = mudata.MuData({"a": adata})
+    for data in ({"a": new}, several):
+        found = fitted.project(data, progress=False)
+        np.testing.assert_array_equal(found.scores().values, expected.scores().values)
+        assert found.obs_names.tolist() == new.index.tolist()
+    counts.iloc[:20].to_csv(tmp_path / "a.csv")
+    assert ff.project(fitted, tmp_path / "a.csv", progress=False).scores().shape == (20, 2)
+    with pytest.raises(InputError, match="fitted views a"):
+        fitted.project({"b": new}, progress=False)
+
+
 def test_anndata_and_mudata(frame: pd.DataFrame) -> None:
     anndata, mudata = pytest.importorskip("anndata"), pytest.importorskip("mudata")
     adata = anndata.AnnData(frame.astype(np.float32), obs=pd.DataFrame({"sex": ["f", "m"] * 20}, frame.index))
@@ -71,7 +101,10 @@ def test_anndata_and_mudata(frame: pd.DataFrame) -> None:
     other.var_names = [f"p{i}" for i in range(4)]
     with mudata.set_options(pull_on_update=False):
         both = mudata.MuData({"rna": adata, "protein": other})
-    assert ff.fit(both, **QUICK).views == ("rna", "protein")
+    fitted = ff.fit(both, **QUICK)
+    assert fitted.views == ("rna", "protein")
+    assert set(fitted.associate()["column"]) == {"sex"}  # not rna:sex and protein:sex beside it
+    assert set(fitted.associate("rna:sex")["column"]) == {"rna:sex"}
 
 
 def test_files_and_stores(frame: pd.DataFrame, tmp_path: Path, cache: Path) -> None:
@@ -97,6 +130,12 @@ def test_refusals(frame: pd.DataFrame, tmp_path: Path, cache: Path) -> None:
         ff.fit(data, n_factors=-1)
     with pytest.raises(InputError, match=r"n_factors = 3: .*SparseGFA\(n_factors"):
         ff.fit(data, ff.models.SparseGFA(), n_factors=3)
+    with pytest.raises(InputError, match=r"n_factors = 3: .*PoissonFactors\(n_factors"):
+        ff.fit(data, {"model": "poisson_factors"}, n_factors=3)
+    with pytest.raises(InputError, match=r"missing a required argument: 'data'"):
+        ff.fit(views=data)  # type: ignore[call-arg]
+    with pytest.raises(InputError, match=r"holdot = an object of type DataFrame: "):
+        ff.fit(data, holdot=frame)
     stored = ff.write_dataset(tmp_path / "d.zarr", data)
     with pytest.raises(InputError, match="groups = .*written already"):
         ff.fit(stored, groups=["a", "b"] * 20)

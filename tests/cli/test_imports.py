@@ -36,7 +36,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "api": {"analysis", *BELOW_API} - {"kernels"},
     "": {"api", "models", "data", "posterior", "analysis", "report", "tracking", "workflow"},  # public names
     "analysis": {"posterior", "data", "models", "kernels"},
-    "report": {"api", "analysis", "posterior", "data", "models", "kernels", "settings"},
+    "report": {"api", "analysis", "engine", "posterior", "data", "models", "kernels", "settings"},
     "tracking": {"api", "engine", "posterior"},
     "workflow": {"api", "analysis", "report", *BELOW_API},
     "prefect_server": set(),

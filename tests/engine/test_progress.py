@@ -82,6 +82,32 @@ def test_the_bar_is_there_before_the_run(
         on_event(EVENTS[-1])
 
 
+def test_lines_stand_above_the_bar(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On lines of their own, with the bar drawn again below."""
+    monkeypatch.setattr(progress.LOGGER, "hasHandlers", lambda: False)
+    with progress_bar(True, "preparing"):
+        progress.say("dataset in d.zarr")
+    lines = re.split(r"[\r\n]+", capsys.readouterr().err)
+    assert any(re.fullmatch(r"\d\d:\d\d:\d\d factorflow: dataset in d\.zarr", line) for line in lines)
+
+
+def test_a_clock_where_nothing_iterates(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a terminal; it leaves nothing behind."""
+    with progress.clock("drawing the report"):
+        pass
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress.clock("drawing the report"):
+        pass
+    shown = capsys.readouterr().err
+    assert "drawing the report [00:00]" in shown
+    assert shown.split("\r")[-1].strip() == ""
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,9 @@ def test_the_first_screen(given: Any) -> None:
     }
 
 
-def test_what_it_says(given: Any, tmp_path: Path) -> None:
+def test_what_it_says(
+    given: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The bound is in the run record; a flow's dataset is called by its folder; figures have texts."""
     given.posterior.run["dataset"] = "/runs/digits/dataset.zarr"
     text = write_report(given.posterior, tmp_path / "r.html").read_text(encoding="utf-8")
@@ -116,7 +119,9 @@ def test_what_it_says(given: Any, tmp_path: Path) -> None:
     assert all('aria-label="' in svg for svg in svgs)
     assert 'aria-label="bound (nats) against iteration"' in text
     given.posterior.run["dataset"] = "/home/me/.cache/factorflow/datasets/rna-0123456789ab.zarr"
-    assert "<h1>rna</h1>" in write_report(given.posterior, tmp_path / "r.html").read_text(encoding="utf-8")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert "<h1>rna</h1>" in given.posterior.write_report(tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "drawing the report" in capsys.readouterr().err
     assert "http" not in re.sub(r"http://www\.w3\.org/[\w/]+|https?://[\w./]*(dublincore|w3)[^\"]*", "", text)
 
 

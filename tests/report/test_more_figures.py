@@ -268,8 +268,11 @@ def test_enrichment(given: Any, ax: Any) -> None:
         assert n == row.size
 
 
-def test_embedding(given: Any, ax: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embedding(
+    given: Any, ax: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of the scores of the factors named; without umap-learn the command that installs it is named."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     seen: dict[str, Any] = {}
 
     class UMAP:
@@ -282,6 +285,7 @@ def test_embedding(given: Any, ax: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setitem(sys.modules, "umap", SimpleNamespace(UMAP=UMAP))  # type: ignore[arg-type]
     given.posterior.plot.embedding(color="age", factors=[3, 1], seed=7, ax=ax)
+    assert "embedding 70 samples" in capsys.readouterr().err
     np.testing.assert_array_equal(seen["scores"], given.rows["scores"][:, [2, 0]])
     assert (seen["random_state"], seen["n_neighbors"]) == (7, 15)
     np.testing.assert_allclose(points(ax), given.rows["scores"][:, [2, 0]] * 2)
