@@ -7,6 +7,7 @@ import flows.prepare  # noqa: F401  before Prefect
 # isort: split
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -24,6 +25,7 @@ from factorflow.cli.output import DisplayedResult, command, serve, without_findi
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.prefect_server import check_prefect
+from factorflow.storage.location import is_remote, source_not_found
 from factorflow.workflow.folder import Folder, Outcome
 from flows import tasks
 from flows.artifacts import Label
@@ -93,6 +95,8 @@ def main(
     overwrite: options.Overwrite = False,
 ) -> DisplayedResult:
     """Ingest if needed, fit, summarise and report, as a Prefect flow."""
+    if not is_remote(str(source)) and not Path(source).exists():  # before a server is started
+        raise source_not_found(source, "source")
     with naming_server():
         result = fit(
             source=str(source),

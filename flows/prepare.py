@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 
+from factorflow.engine.progress import clock
 from factorflow.errors import FactorflowError
 from factorflow.extras import require
 from factorflow.prefect_server import exempt_local_server, read_settings
@@ -38,8 +39,9 @@ for _name in ("prefect.flow_runs", "prefect.task_runs"):
     logging.getLogger(_name).addFilter(_without_traceback)
 
 try:
-    require("prefect", "runs the flows")
-    read_settings()
+    with clock("loading Prefect"):
+        require("prefect", "runs the flows")
+        read_settings()
 except FactorflowError as error:
     command = getattr(sys.modules["__main__"], "__spec__", None)
     if command is None or not command.name.startswith("flows."):

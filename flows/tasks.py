@@ -18,6 +18,7 @@ from prefect.exceptions import TerminationSignal
 from prefect.tasks import Task
 
 from factorflow.api import open_posterior
+from factorflow.api.runs import preparation_text
 from factorflow.data import Dataset
 from factorflow.errors import InputError
 from factorflow.workflow import pipeline
@@ -64,6 +65,7 @@ def fit(
     Cancelling the flow run raises Prefect's ``TerminationSignal`` here; the engine then ends the run in
     order, keeps checkpoint and partial posterior, notes where they are, and lets the signal pass.
     """
+    print(preparation_text(run.executor).capitalize())
     watcher = RunWatcher(label)
     try:
         posterior, fitted = pipeline.fit(

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -65,6 +70,26 @@ def test_bad_input_exits_with_2(option: str, named: str, processes: Any, tmp_pat
     )
     assert done.returncode == 2
     assert json.loads(done.stdout)["error"]["parameter"] == named
+
+
+def test_a_source_is_looked_for_before_a_server_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("prefect")
+    from factorflow.errors import InputError
+    from factorflow.settings import RunOptions, SourceOptions
+    from flows import fit
+
+    monkeypatch.setattr(fit, "naming_server", lambda: pytest.fail("a server"))
+    with pytest.raises(InputError, match=r"absent\.csv: expected a file or folder that exists"):
+        fit.main(Path("absent.csv"), Path("out"), None, RunOptions(), SourceOptions())  # type: ignore[arg-type]
+
+
+def test_a_terminal_says_that_prefect_is_loaded() -> None:
+    """It takes several seconds."""
+    pytest.importorskip("prefect")
+    terminal, stderr = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    subprocess.run([sys.executable, "-c", "import flows.prepare"], cwd=ROOT, stderr=stderr, check=True)
+    assert b"loading Prefect [00:00]" in os.read(terminal, 10_000)
 
 
 def test_a_model_without_its_family_is_the_first_one() -> None:
