@@ -20,7 +20,7 @@ from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_s
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.restarts import other_starts, start_similarity
 from factorflow.models.sparse_gfa.state import Globals, Local, expected_weights
-from factorflow.models.sparse_gfa.summaries import Corrected
+from factorflow.models.sparse_gfa.summaries import Closing, Corrected
 from factorflow.models.sparse_gfa.variance_explained import Squares, explained_squares, squares_of_block
 from factorflow.trees import replace
 
@@ -91,25 +91,27 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         spread = Spread(
             stats.moments, stats.covariance, float(settings.n_rows), globals_.n_factors, settings.n_given
         )
-        corrected_globals = corrected(settings, globals_, spread)
         order = np.arange(share.shape[1]) if self.warm else np.argsort(-share.sum(axis=0), kind="stable")
         ordered = select_factors(replace(globals_, transform=None), order)
         sign = np.ones(len(order)) if self.warm else _signs(settings, ordered)
         turned = change_basis(settings, ordered, np.diag(sign), np.diag(sign))
         turned = replace(turned, step_length=NEW_SAMPLES) if settings.tangent else turned
-        explained = replace(explained, single=single[:, :, order])
+        similarity = None
         if settings.n_starts > 1:
-            alike = start_similarity(globals_, stats.alike)[:, order]
+            similarity = start_similarity(globals_, stats.alike)[:, order]
             starts = tuple(replace(start, globals_=None) for start in globals_.starts)
-            turned = replace(turned, likeness=alike, starts=starts)
-        corrected_globals = {
-            name: Corrected(one.mean[:, order] * sign, one.variance[:, order])
-            for name, one in corrected_globals.items()
-        }
+            turned = replace(turned, starts=starts)
         slopes = _slopes(settings, stats.moments, globals_.n_factors)
-        slopes = None if slopes is None else slopes[:, order] * sign
-        found_globals = replace(turned, explained=explained, corrected=corrected_globals, regression=slopes)
-        return replace(found_globals, regained=False), {}
+        closing = Closing(
+            replace(explained, single=single[:, :, order]),
+            {
+                name: Corrected(one.mean[:, order] * sign, one.variance[:, order])
+                for name, one in corrected(settings, globals_, spread).items()
+            },
+            None if slopes is None else slopes[:, order] * sign,
+            similarity,
+        )
+        return replace(turned, closing=closing, regained=False), {}
 
 
 def _products(

@@ -196,9 +196,9 @@ def corrected_table(name: str, dims: tuple[str, ...]) -> list[Variable]:
     """Return the variables of the loadings of a view with their intervals."""
 
     def corrected_values(g: Globals, values: Callable[[Corrected], Array]) -> Float64[Array, "D K"]:
-        if name not in g.corrected:  # no closing pass
+        if g.closing is None:
             return np.full(g.weights[name].mean.shape, np.nan)
-        return values(g.corrected[name]) * g.fixed[name].scale[:, None]
+        return values(g.closing.corrected[name]) * g.fixed[name].scale[:, None]
 
     mean = "Loading in data units, of inclusion above one half."
     sd = "Its standard deviation, with what scores and loadings of other factors leave open."

@@ -21,6 +21,7 @@ from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.smooth.results import course_variables
 from factorflow.models.sparse_gfa.smooth.rows import courses_of_rows
 from factorflow.models.sparse_gfa.state import Globals, Local, View, Weights, expected_weights
+from factorflow.models.sparse_gfa.summaries import Closing
 from factorflow.models.sparse_gfa.variance_explained import (
     Squares,
     explained_shares,
@@ -144,7 +145,7 @@ def _shared_table(settings: Settings) -> list[Variable]:
 
     def of_samples(which: int) -> Callable[[Globals, Squares], Array]:
         def shares(globals_: Globals, sums: Squares) -> Array:
-            with_shares = replace(globals_, explained=explained_squares(settings, sums))
+            with_shares = replace(globals_, closing=Closing(explained_squares(settings, sums)))
             return by_group(lambda g: explained_shares(settings, g)[which])(with_shares)
 
         return shares
@@ -284,9 +285,9 @@ def _worth(globals_: Globals) -> Array:
 
 
 def _regression(globals_: Globals) -> Array:
-    if globals_.regression is None:  # no closing pass
+    if globals_.closing is None or globals_.closing.regression is None:
         return np.full((globals_.n_given - 1, globals_.n_factors), np.nan)
-    return globals_.regression
+    return globals_.closing.regression
 
 
 def _n_counted(globals_: Globals) -> Array:
@@ -297,7 +298,8 @@ def _starts_table() -> list[Variable]:
     """Return the variables of several starts."""
 
     def by_start(g: Globals) -> Float64[Array, "starts K"]:
-        return np.ones((len(g.starts), g.n_factors)) if g.likeness is None else g.likeness
+        similarity = None if g.closing is None else g.closing.similarity
+        return np.ones((len(g.starts), g.n_factors)) if similarity is None else similarity
 
     def stability(g: Globals) -> Float64[Array, " K"]:
         others = [

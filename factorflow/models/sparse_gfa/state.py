@@ -19,7 +19,7 @@ from jaxtyping import Float64, Int8, Int64
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.smooth.courses import Courses
-from factorflow.models.sparse_gfa.summaries import Corrected, Explained
+from factorflow.models.sparse_gfa.summaries import Closing
 from factorflow.trees import replace
 
 __all__ = [
@@ -253,7 +253,7 @@ class Globals:
         What the next map applies to stored scores first: a rotation, a selection.
     step_length : float
         Share of the way that scores and weights move then: less after every fall.
-    explained : Explained or None
+    closing : Closing or None
         Set by the closing pass.
     numbers : array or None
         Number of each factor, from 0, in the fit that the first of a row of warm starts began with; None:
@@ -274,13 +274,6 @@ class Globals:
         Those that are over, of several; in the end all of them.
     regained : bool
         Whether scores are still those of another start: nothing of them holds.
-    likeness : array or None
-        Set by the closing pass, after several starts: the largest correlation of the scores of each factor
-        with those of any factor of each start, in absolute value.
-    corrected : mapping of view to Corrected
-        Set by the closing pass.
-    regression : array or None
-        Set by the closing pass, with covariates: slopes of the scores on them, by least squares.
     iterates : tuple of Iterate
         What the last passes left, if they can be taken further.
     step_limit : float
@@ -303,7 +296,7 @@ class Globals:
     strength: Float64[np.ndarray, "M K"]
     transform: Float64[np.ndarray, "K before"] | None = None
     step_length: float = 1.0
-    explained: Explained | None = None
+    closing: Closing | None = None
     numbers: Int64[np.ndarray, " K"] | None = None
     worth: Float64[np.ndarray, " K"] | None = None
     score: float = float("nan")
@@ -313,9 +306,6 @@ class Globals:
     objective: float = float("nan")
     starts: tuple[Start, ...] = ()
     regained: bool = False
-    likeness: Float64[np.ndarray, "starts K"] | None = None
-    corrected: Mapping[str, Corrected] = field(default_factory=dict, metadata=wide())
-    regression: Float64[np.ndarray, "J K"] | None = None
     counting: Any = None
     n_counted: int | None = None
     iterates: tuple[Iterate, ...] = ()

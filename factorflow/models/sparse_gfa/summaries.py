@@ -1,13 +1,16 @@
-"""Summaries of the closing passes: variance explained, and intervals of loadings."""
+"""Summaries of the closing pass: variance explained, intervals of loadings, agreement of starts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float64
 
-__all__ = ["Corrected", "Explained"]
+from factorflow.models.contract import wide
+
+__all__ = ["Closing", "Corrected", "Explained"]
 
 
 @dataclass(frozen=True)
@@ -38,3 +41,26 @@ class Corrected:
 
     mean: Float64[np.ndarray, "D K"]
     variance: Float64[np.ndarray, "D K"]
+
+
+@dataclass(frozen=True)
+class Closing:
+    """What the closing pass finds.
+
+    Parameters
+    ----------
+    explained : Explained
+        See there.
+    corrected : mapping of view to Corrected
+        See there.
+    regression : array or None
+        With covariates: slopes of the scores on them, by least squares.
+    similarity : array or None
+        After several starts: the largest correlation of the scores of each factor with those of any factor of
+        each start, in absolute value.
+    """
+
+    explained: Explained
+    corrected: Mapping[str, Corrected] = field(default_factory=dict, metadata=wide())
+    regression: Float64[np.ndarray, "J K"] | None = None
+    similarity: Float64[np.ndarray, "starts K"] | None = None

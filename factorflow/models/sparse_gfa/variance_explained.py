@@ -189,17 +189,17 @@ def explained_shares(
     settings: Settings, globals_: Globals
 ) -> tuple[Float64[Array, "G M K"], Float64[Array, "G M"]]:
     """Return the share of the variance of each view that each factor, and all, explain."""
-    if globals_.explained is None:
+    if globals_.closing is None:
         nothing = np.full((settings.n_groups, len(settings.views), globals_.n_factors), np.nan)
         return nothing, nothing[:, :, 0]
-    explained = globals_.explained
+    explained = globals_.closing.explained
     alone = explained_share(explained.total[:, :, None], explained.single)
     return alone, explained_share(explained.total, explained.residual)
 
 
 def terms_shares(settings: Settings, globals_: Globals) -> Float64[Array, "G M H1"]:
     """Return the share of the variance of each view that each term of covariates, and all, explain."""
-    explained = globals_.explained
-    if explained is None or explained.terms is None:
+    terms = None if globals_.closing is None else globals_.closing.explained.terms
+    if globals_.closing is None or terms is None:
         return np.full((settings.n_groups, len(settings.views), settings.n_terms + 1), np.nan)
-    return explained_share(explained.total[:, :, None], explained.terms)
+    return explained_share(globals_.closing.explained.total[:, :, None], terms)

@@ -48,7 +48,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         basis={},
         transform=None,
         step_length=1.0,
-        explained=None,
+        closing=None,
         worth=None,
         score=float("nan"),
         trial_failed=False,
@@ -57,9 +57,6 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         step_limit=4.0,
         restored=False,
         starts=(),
-        likeness=None,
-        corrected={},
-        regression=None,
         sets=None,
         numbers=np.arange(fitted.n_factors) if fitted.numbers is None else fitted.numbers,
     )
