@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import runpy
@@ -86,6 +87,9 @@ def test_apptainer_builds_what_docker_does() -> None:
     needed |= set(PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
     assert copied == {name: name for name in needed}
     assert set(re.findall(r"factorflow (\w+)", text.partition("%runscript")[2])) == {"doctor"}
+    sections = dict(re.findall(r"^%(\w+)\n(.*?)(?=^%|\Z)", text, re.M | re.S))
+    for name in ("environment", "post", "runscript", "test"):
+        subprocess.run(["sh", "-n", "-c", sections[name]], check=True)
 
 
 @pytest.fixture
@@ -198,6 +202,61 @@ def nextflow_script(**names: str) -> str:
     script = re.sub(r"\$\{([\w.]+)\}", lambda found: known[found[1]], script)
     lines = [line.removeprefix("    ") for line in script.replace("\\$", "$").splitlines()]
     return "\n".join(line.replace("<<-END", "<<END") for line in lines)
+
+
+IN_GROOVY = """
+def show = { path ->
+    new Expando(baseName: new File(path).name.replaceFirst(/\\.[^.]*$/, ''), toString: { -> path })
+}
+def known = new groovy.json.JsonSlurper().parseText(args[1])
+known.sources = known.sources.size() > 1 ? known.sources.collect(show) : show(known.sources[0])
+def module = new GroovyShell(new Binding(known)).parse(new File(args[0]).text.split('stub:')[0] + '}')
+def script = ''
+module.metaClass.methodMissing = { String name, values ->
+    if (name == 'process') script = values[0]
+    values.size() == 1 && values[0] instanceof Closure ? values[0].call() : null
+}
+module.run()
+print(script.stripIndent())
+"""
+"""Evaluates a module of Nextflow, which is Groovy, up to its stub, and prints the script of its process."""
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(not (shutil.which("groovy") and shutil.which("java")), reason="needs Groovy")
+@pytest.mark.parametrize("views", [["digits.npz"], ["rna.csv", "mutations.csv"]])
+def test_groovy_makes_the_same_script_of_the_nextflow_module(views: list[str], tmp_path: Path) -> None:
+    (tmp_path / "evaluate.groovy").write_text(IN_GROOVY)
+    task = {
+        "ext": {"args": "--transpose", "args2": "--set n_factors=3"},
+        "cpus": 1,
+        "process": "FACTORFLOW_FIT",
+    }
+    known = {
+        "meta": {"id": "a"},
+        "sources": views,
+        "task": task,
+        "params": {},
+        "moduleDir": ".",
+        "prefix": "",
+    }
+    known |= dict.fromkeys(("dataset", "posterior", "tables", "versions"), "")  # labels of outputs
+    java = str(Path(shutil.which("java") or "").resolve().parents[1])
+    done = subprocess.run(
+        ["groovy", "evaluate.groovy", str(MODULE / "main.nf"), json.dumps(known)],
+        cwd=tmp_path,
+        env={"JAVA_HOME": java, **os.environ},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    named = " ".join(views if len(views) == 1 else [f"{Path(view).stem}={view}" for view in views])
+    expected = nextflow_script(views=named, args="--transpose", args2="--set n_factors=3", prefix="a")
+    found = done.stdout.replace("<<-END", "<<END").strip()
+    assert [line.strip() for line in found.split("\n")] == [
+        line.strip() for line in expected.strip().split("\n")
+    ]
 
 
 @pytest.mark.thorough
