@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.covariates import Column, Covariates, Term
+from factorflow.data.ingest.checks import join_names, warn
 from factorflow.data.ingest.levels import text_of
 from factorflow.data.store.fingerprint import digest_column, digest_names
 from factorflow.errors import InputError
@@ -31,6 +32,7 @@ __all__ = [
     "numbers_of",
     "projected_covariates",
     "rows_by_sample",
+    "warn_of_levels",
     "with_digests",
 ]
 
@@ -168,10 +170,26 @@ def projected_covariates(
         return CovariateTable(covariates, known=False)
     if source is None:
         has_all = set(names) <= set(dataset.column_names)
+        if has_all:
+            for column in covariates.columns:
+                warn_of_levels(column, dataset.obs_columns([column.name])[column.name])
         return CovariateTable(with_digests(covariates, dataset) if has_all else covariates, known=has_all)
     rows = rows_by_sample(dataset, source, names)
+    for column in covariates.columns:
+        warn_of_levels(column, rows[column.name].array)
     table = {c.name: _as_coded(c, rows[c.name].array) for c in covariates.columns}
     return CovariateTable(covariates, table)
+
+
+def warn_of_levels(column: Column, values: Any) -> None:
+    """Warn of levels of new samples that the fit did not know: a typing error, or a new batch."""
+    if column.levels:
+        unknown = sorted(set(labels_of(values).tolist()) - {"", *column.levels})
+        if unknown:
+            warn(
+                f"{join_names(unknown)} of column {column.name} not among the levels of the fit "
+                f"({join_names(column.levels)}): taken for the average"
+            )
 
 
 def rows_by_sample(dataset: Dataset, source: Any, names: Sequence[str]) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.covariates import Covariates
-from factorflow.data.covariates import labels_of, numbers_of
+from factorflow.data.covariates import labels_of, numbers_of, warn_of_levels
 from factorflow.errors import InputError
 from factorflow.places import Places
 from factorflow.posterior.predictive import interval as ends_of
@@ -100,6 +100,9 @@ def _names_of(one: Places | Covariates) -> list[str]:
 def _coded(covariates: Covariates, frame: pd.DataFrame) -> NDArray[np.float64]:
     """Return covariates as they are coded, NaN of terms of which a column is not there."""
     lacking = {column.name for column in covariates.columns if column.name not in frame}
+    for column in covariates.columns:
+        if column.name not in lacking:
+            warn_of_levels(column, frame[column.name])
     columns = {
         column.name: np.full(len(frame), "" if column.levels else np.nan)
         if column.name in lacking

@@ -199,7 +199,7 @@ def test_terms_of_the_bound_equal_monte_carlo(fitted: dict[str, Any]) -> None:
     )
     view = SimpleNamespace(coefficient_shape=shape, coefficient_rate=rate)
     only = replace(settings, intercepts=False)
-    found = elbo._coefficients_term(only, view, D, sums)  # type: ignore[arg-type]
+    found = elbo._coefficients_term(only, view, SimpleNamespace(n_features=D), sums)  # type: ignore[arg-type]
     lam = rng.gamma(shape, 1.0 / rate, (n, 2))
     of = lam[:, [0, 1, 1, 1]]
     # Given lambda the average over B is exact.
@@ -388,3 +388,22 @@ def test_a_changed_covariate_is_another_run(truth: dict[str, Any], tmp_path: Pat
     assert changed.fingerprint == dataset.fingerprint
     with pytest.raises(InputError, match="does not exist"):
         ff.fit(changed, model, out=out, max_iter=2, resume="auto", progress=False)
+
+
+def test_levels_that_the_fit_did_not_know_are_warned_of(tmp_path: Path) -> None:
+    """Of samples known by metadata alone and of projections, of their own metadata and of a table."""
+    rng = np.random.default_rng(0)
+    obs = pd.DataFrame({"habitat": ["bog", "wood"] * 20}, [f"s{i}" for i in range(40)])
+    y = pd.DataFrame(rng.standard_normal((40, 5)), obs.index, [f"f{i}" for i in range(5)])
+    dataset = ff.write_dataset(tmp_path / "d", {"y": y}, obs=obs)
+    config = {"model": "sparse_gfa", "covariates": ["habitat"], "n_factors": 1, "drop": 0.0}
+    posterior = ff.fit(dataset, config, max_iter=5, progress=False)
+    other = obs.iloc[:6].assign(habitat=["bog", "Bog", "sea"] * 2)
+    with pytest.warns(UserWarning, match=r"'Bog', 'sea' of column habitat .*\('bog', 'wood'\)"):
+        posterior.predict("y", new_obs=other)
+    with pytest.warns(UserWarning, match="'Bog', 'sea' of column habitat"):
+        posterior.project(ff.write_dataset(tmp_path / "new", {"y": y.iloc[:6]}, obs=other), progress=False)
+    known = ff.write_dataset(tmp_path / "known", {"y": y.iloc[:6]}, obs=obs.iloc[:6])
+    posterior.project(known, progress=False)  # without a word
+    with pytest.warns(UserWarning, match="'Bog', 'sea' of column habitat"):
+        posterior.project(known, covariates=other, progress=False)
