@@ -1,11 +1,13 @@
 """Sparse GFA of log-normalised counts: rows by their entries that are not zero, beside dense rows.
 
     python benchmarks/sparse_gfa_entries.py [--samples 100000] [--features 5000] [--factors 20] [--out FILE]
+    python benchmarks/sparse_gfa_entries.py --samples 1000000 --workers 2
 
 Counts are those of `poisson_factors.py`: negative binomial, 7 % of them not zero. Each fit is a process of
 its own, of one thread, with 2 GiB for blocks and what is kept of them. Seconds are those of the processor, so
 that neighbours on the machine count less: a pass is the median of those of the last stage. The first part
-multiplies the rows of one block alone, without reading.
+multiplies the rows of one block alone, without reading. With ``--workers`` one fit by entries runs on so many
+processes of 2 GiB each; seconds are those of the wall then, and memory is that of the largest worker.
 """
 
 from __future__ import annotations
@@ -75,31 +77,44 @@ def products(path: Path, k: int) -> dict[str, float]:
     return out
 
 
-def fit(path: Path, k: int, by_entries: bool) -> dict[str, Any]:
-    """Return seconds and memory of a fit in this process."""
+def fit(path: Path, k: int, by_entries: bool, workers: int = 0) -> dict[str, Any]:
+    """Return seconds and memory of a fit in this process, or on workers."""
+    clock = time.time if workers else time.process_time
     if not by_entries:
         SparseGFA.sparse_views = lambda self, meta: ()  # type: ignore[method-assign]
     at: list[tuple[str, float]] = []
 
     def listen(event: Any) -> None:
         if type(event).__name__ == "IterationDone":
-            at.append((event.stage, time.process_time()))
+            at.append((event.stage, clock()))
 
-    begun = time.process_time()
+    begun = clock()
     model = SparseGFA(views=("log",), n_factors=k)
-    posterior = factorflow.fit(path, model, memory_limit=MEMORY, on_event=listen, progress=False)
-    seconds = time.process_time() - begun
+    place: dict[str, Any] = {"executor": "dask", "workers": workers} if workers else {}
+    posterior = factorflow.fit(path, model, memory_limit=MEMORY, on_event=listen, progress=False, **place)
+    seconds = clock() - begun
     last = at[-1][0]
     passes = [b - a for (_, a), (stage, b) in zip(at, at[1:], strict=False) if stage == last]
     summary = posterior.summary()
+    whose = resource.RUSAGE_CHILDREN if workers else resource.RUSAGE_SELF
     return {
         "seconds": round(seconds, 1),
         "pass": round(float(np.median(passes)), 3),
         "passes": len(at),
         "n_factors": summary["n_factors"],
         "objective": summary["objective"],
-        "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "MiB": resource.getrusage(whose).ru_maxrss // 1024,
     }
+
+
+def save(out: str | None, name: str, report: dict[str, Any]) -> None:
+    """Print a report, and put it into a file."""
+    print(json.dumps({name: report}), flush=True)
+    if out:
+        path = Path(out)
+        whole = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        whole[name] = whole.get(name, {}) | report
+        path.write_text(json.dumps(whole, indent=2) + "\n", encoding="utf-8")
 
 
 def main() -> int:
@@ -109,7 +124,9 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--features", type=int, default=5000)
     parser.add_argument("--factors", type=int, default=20)
-    parser.add_argument("--out", help="JSON file.")
+    parser.add_argument("--parts", default="products,entries,dense")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--out", help="JSON file; what is in it of other sizes stays.")
     parser.add_argument("--only", choices=["products", "entries", "dense"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
@@ -128,19 +145,21 @@ def main() -> int:
     blocks = (data.read(i, ["rna"], sparse=["rna"])[0].data["rna"] for i in range(data.n_blocks))
     report: dict[str, Any] = {
         "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-        "samples": arguments.samples,
-        "features": arguments.features,
         "factors": arguments.factors,
         "nonzero": sum(block.entries.size for block in blocks),
     }
+    name = f"{arguments.samples} x {arguments.features}"
+    if arguments.workers:
+        name += f", {arguments.workers} workers"
+        report["entries"] = fit(path, arguments.factors, True, arguments.workers)
+        save(arguments.out, name, report)
+        return 0
     given = ["--samples", arguments.samples, "--features", arguments.features, "--factors", arguments.factors]
-    for part in ("products", "entries", "dense"):
+    for part in arguments.parts.split(","):
         command = [sys.executable, __file__, *map(str, given), "--only", part]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         report[part] = json.loads(done.stdout.strip().splitlines()[-1])
-        print(json.dumps({part: report[part]}), flush=True)
-        if arguments.out:
-            Path(arguments.out).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        save(arguments.out, name, report)
     return 0
 
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from factorflow.report.selection import plot_selection
     from factorflow.report.sequences import plot_attributes, plot_identities
     from factorflow.report.smooth_plots import plot_group_correlation, plot_smoothness, plot_space
-    from factorflow.report.survival_plots import plot_survival
 
 __all__ = [
     "plot_association",
@@ -50,7 +49,6 @@ __all__ = [
     "plot_selection",
     "plot_smoothness",
     "plot_space",
-    "plot_survival",
     "plot_top_weights",
     "plot_trace",
     "plot_variance_explained",
@@ -68,7 +66,6 @@ _FILES = {
     "selection": ("selection",),
     "sequences": ("attributes", "identities"),
     "smooth_plots": ("group_correlation", "smoothness", "space"),
-    "survival_plots": ("survival",),
 }
 
 __getattr__ = on_first_use(

@@ -32,7 +32,6 @@ NAMES = (
     "scores",
     "smoothness",
     "space",
-    "survival",
     "top_weights",
     "trace",
     "variance_explained",

@@ -177,6 +177,14 @@ class DerivedOptions(Options):
         description="Largest value: for log1p in standard deviations above the mean of a feature, none when "
         "left out; for pearson as it is, the root of the number of samples when left out.",
     )
+    features: list[str] | None = Field(
+        default=None,
+        description="Features that the view has, by name; highly_variable alone: those that the metadata of "
+        "features mark so, else the 2000 that vary most; all when left out. Totals are over all.",
+    )
+    batch: str | None = Field(
+        default=None, description="Column of the metadata with batches, within which features vary."
+    )
 
 
 class TableOptions(FileOptions):

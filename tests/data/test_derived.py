@@ -189,3 +189,54 @@ def test_in_a_shell(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     transform = open_dataset(dataset.path).manifest.views[1].transform
     assert transform == {"name": "log1p", "target_sum": 1000.0, "max_value": 10.0}
+
+
+@pytest.mark.parametrize("transform", ["log1p", "binarize", "pearson"])
+def test_some_of_the_features(dataset: Any, transform: str) -> None:
+    """Values are those of the whole view: totals, and shares of features, are over all."""
+    whole = add_view(dataset, "whole", of="rna", transform=transform)
+    names, before = whole.features("rna")[[3, 4, 11, 29]], whole.fingerprint
+    part = add_view(
+        whole, "part", of="rna", transform=transform, features=[str(name) for name in names[::-1]]
+    )
+    assert part.features("part").tolist() == names.tolist()
+    np.testing.assert_array_equal(part.values("part"), part.values("whole")[:, [3, 4, 11, 29]])
+    np.testing.assert_array_equal(part.values("part", 30, 70), part.values("part")[30:70])
+    for moment, values in part.moments("part").items():
+        np.testing.assert_allclose(values, part.moments("whole")[moment][[3, 4, 11, 29]])
+    entry = part.manifest.views[-1]
+    if entry.block_entries:
+        blocks = [part.read(i, ["part"], sparse=["part"])[0].data["part"] for i in range(part.n_blocks)]
+        assert entry.block_entries >= max(block.entries.size for block in blocks) > 0
+        rows = np.concatenate([block.dense(entry.kind) for block in blocks])
+        np.testing.assert_array_equal(rows, part.values("part"))
+    part.verify()
+    assert open_dataset(part.path).fingerprint == part.fingerprint != before
+
+
+def test_the_most_variable_features(tmp_path: Path) -> None:
+    """Those that metadata mark, with their metadata; else those that vary most, within batches."""
+    import pandas as pd
+
+    values, marked = np.nan_to_num(counts()), np.arange(D) % 3 == 1
+    names = [f"g{i}" for i in range(D)]
+    about = pd.DataFrame({"highly_variable": marked, "symbol": [n.upper() for n in names]}, index=names)
+    anndata = pytest.importorskip("anndata")
+    made = write_dataset(tmp_path / "m", anndata.AnnData(values, var=about))
+    view = next(iter(made.views))
+    grown = add_view(made, "log", of=view, transform="log1p", features="highly_variable")
+    assert grown.features("log").tolist() == np.array(names)[marked].tolist()
+    assert grown.feature_metadata("log")["symbol"].tolist() == about["symbol"][marked].tolist()
+    wide = np.random.default_rng(2).poisson(0.3, (60, 2100)).astype(float)
+    plain = write_dataset(tmp_path / "w", {"rna": wide}, obs=pd.DataFrame({"donor": ["a", "b"] * 30}))
+    table = plain.highly_variable("rna", 2000, batch="donor")
+    grown = add_view(plain, "log", of="rna", transform="log1p", features="highly_variable", batch="donor")
+    assert grown.features("log").tolist() == table.index[table["highly_variable"]].tolist()
+
+
+def test_features_that_there_are_not(dataset: Any) -> None:
+    with pytest.raises(InputError, match=r"features = feature99.*such as feature0"):
+        add_view(dataset, "part", of="rna", transform="log1p", features=["feature1", "feature99"])
+    with pytest.raises(InputError, match="features = variable: expected features of view rna"):
+        add_view(dataset, "part", of="rna", transform="log1p", features="variable")
+    assert list(open_dataset(dataset.path).views) == ["rna", "other"]

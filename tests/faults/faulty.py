@@ -40,6 +40,24 @@ def written(path: Path, seed: int, **options: Any) -> Any:
     return factorflow.write_dataset(path, views, kinds, block_rows=32, layout=layout, **options)
 
 
+def written_sparse(path: Path, seed: int, **options: Any) -> Any:
+    """Write a dataset of a file whose entries are sorted by rows on the way, and a view computed from it."""
+    import anndata
+    import scipy.sparse as sp
+
+    counts = np.random.default_rng(seed).poisson(0.1, (70, 6)).astype(np.float32)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "cells.h5ad"
+        anndata.AnnData(sp.csc_array(counts)).write_h5ad(file)
+        likelihoods, layout = {"cells": "poisson"}, {"cells": "sparse"}
+        factorflow.write_dataset(path, {"cells": file}, likelihoods, block_rows=32, layout=layout, **options)
+    return factorflow.add_view(path, "log", of="cells", transform="log1p")
+
+
+WRITERS = {"ingest": written, "overwrite": written, "sparse": written_sparse}
+
+
 class Faults:
     """Counts the operations on files below a folder; at one of them something happens.
 
@@ -122,7 +140,7 @@ def attempt(work: str, what: str, fault: str, number: int, given: dict[str, Any]
         if given:
             fitted(folder / "p.zarr", what, given)
         else:
-            written(folder / "d.zarr", 2, overwrite=what == "overwrite")
+            WRITERS[what](folder / "d.zarr", 2, overwrite=what == "overwrite")
     except FactorflowError as error:
         print(type(error).__name__, error, *getattr(error, "__notes__", ()))
         return FAULTY
@@ -177,7 +195,7 @@ def main() -> None:
                 if given:
                     fitted(Path(folder) / "p.zarr", "fit", given)
                 else:
-                    written(Path(folder) / "d.zarr", 1)
+                    WRITERS[what](Path(folder) / "d.zarr", 1)
         print(json.dumps(in_a_fork(request)), flush=True)
 
 

@@ -14,22 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.arguments import name_wrong_arguments
+from factorflow.data.chosen_features import HIGHLY_VARIABLE, choose_features
 from factorflow.data.ingest.checks import check_view_names
 from factorflow.data.store.dataset import Dataset, open_dataset
-from factorflow.data.store.derived import COPIES, DerivedView, Transform
+from factorflow.data.store.derived import COLUMNS, COPIES, OF_FEATURES, DerivedView, Transform
 from factorflow.data.store.layout import Manifest, ViewEntry
 from factorflow.data.store.moments import Survey
 from factorflow.data.store.views import write_array
 from factorflow.errors import InputError
 from factorflow.settings import DerivedOptions, document_options, parse_config
 from factorflow.storage.checksums import write_manifest
-from factorflow.storage.local import sync
+from factorflow.storage.local import disk_errors, sync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-OF_FEATURES = "of_features"
-"""Array of the view with what the transform needs of each feature."""
+    from collections.abc import Mapping
 
 
 @name_wrong_arguments
@@ -41,6 +39,8 @@ def add_view(
     transform: str,
     target_sum: float = 1e4,
     max_value: float | None = None,
+    features: str | list[str] | None = None,
+    batch: str | None = None,
 ) -> Dataset:
     """Add a view that is computed from the counts of another, and open the dataset anew.
 
@@ -64,7 +64,9 @@ def add_view(
     Raises
     ------
     InputError
-        When there is a view of that name, or the other one has no counts.
+        When there is a view of that name, the other one has no counts, or the dataset cannot be written to.
+    RunError
+        When the disk is full; the dataset is as it was.
 
     Examples
     --------
@@ -76,7 +78,8 @@ def add_view(
     ...     dataset.views["log"].likelihood
     'gaussian'
     """
-    arguments = {"transform": transform, "target_sum": target_sum, "max_value": max_value}
+    arguments: dict[str, Any] = {"transform": transform, "target_sum": target_sum, "max_value": max_value}
+    arguments |= {"features": [features] if isinstance(features, str) else features, "batch": batch}
     options = parse_config(DerivedOptions, arguments)
     opened = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     if not isinstance(opened.path, Path):
@@ -86,11 +89,25 @@ def add_view(
     transformation = Transform(options.transform, options.target_sum, _limit(options, opened.n_rows))
     if transformation.name == "binarize":
         transformation = Transform(transformation.name)
-    of_features = _of_features(opened, base, transformation)
-    survey = _survey(opened, base, transformation, lambda: of_features)
-    entry = _entry(opened, name, base, transformation, survey)
-    _write(opened.path, opened.manifest, entry, opened.features(base.name), survey, of_features)
+    arrays = {} if options.features is None else _columns(opened, of, options)
+    if (of_features := _of_features(opened, base, transformation, arrays)) is not None:
+        arrays[OF_FEATURES] = of_features
+    survey = _survey(opened, base, transformation, arrays)
+    own_features = opened.features(base.name)[arrays.get(COLUMNS, slice(None))]
+    entry = _entry(opened, name, base, transformation, survey, own_features.size)
+    with disk_errors(opened.path, "dataset"):
+        _write(opened.path, opened.manifest, entry, own_features, survey, arrays)
     return open_dataset(opened.path)
+
+
+def _columns(dataset: Dataset, of: str, options: DerivedOptions) -> dict[str, NDArray[Any]]:
+    """Return the array with the positions of the features; none where they are all."""
+    assert options.features is not None
+    names: str | list[str] = options.features
+    if names == [HIGHLY_VARIABLE]:
+        names = HIGHLY_VARIABLE
+    chosen = choose_features(dataset, {of: names}, options.batch)
+    return {COLUMNS: np.array(chosen[of], np.int32)} if of in chosen else {}
 
 
 def _counts_of(dataset: Dataset, name: str, of: str) -> ViewEntry:
@@ -115,16 +132,17 @@ def _limit(options: DerivedOptions, n_rows: int) -> float | None:
     return options.max_value
 
 
-def _of_features(dataset: Dataset, base: ViewEntry, transformation: Transform) -> NDArray[np.float64] | None:
+def _of_features(
+    dataset: Dataset, base: ViewEntry, transformation: Transform, arrays: Mapping[str, NDArray[Any]]
+) -> NDArray[np.float64] | None:
     """Return what the transform needs of each feature, (D,)."""
     if transformation.name == "pearson":
         moments = dataset.moments(base.name, "n_observed", "mean")
         totals = moments["n_observed"] * moments["mean"]
-        return np.asarray(totals / totals.sum())
+        return np.asarray(totals / totals.sum())[arrays.get(COLUMNS, slice(None))]
     if transformation.name == "log1p" and transformation.max_value is not None:
-        survey = _survey(
-            dataset, base, Transform(transformation.name, transformation.target_sum), lambda: None
-        )
+        without = Transform(transformation.name, transformation.target_sum)
+        survey = _survey(dataset, base, without, arrays)
         return np.asarray(survey.mean + transformation.max_value * np.sqrt(survey.variance))
     return None
 
@@ -133,10 +151,11 @@ def _survey(
     dataset: Dataset,
     base: ViewEntry,
     transformation: Transform,
-    read: Callable[[], NDArray[np.float64] | None],
+    arrays: Mapping[str, NDArray[Any]],
 ) -> Survey:
     """Return statistics of the values."""
-    view, survey = DerivedView(dataset.opened_view(base.name), transformation, read), Survey(base.n_features)
+    view = DerivedView(dataset.opened_view(base.name), transformation, arrays.get)
+    survey = Survey(base.n_features if view.columns is None else view.columns.size)
     for number in range(dataset.n_blocks):
         values = view.block(number)
         survey.update(np.where(transformation.kind.observed(values), values, np.nan).astype(np.float32))
@@ -144,13 +163,14 @@ def _survey(
 
 
 def _entry(
-    dataset: Dataset, name: str, base: ViewEntry, transformation: Transform, survey: Survey
+    dataset: Dataset, name: str, base: ViewEntry, transformation: Transform, survey: Survey, n_features: int
 ) -> ViewEntry:
     """Return the view as the manifest has it."""
     block = dataset.block_rows * base.kind.row_bytes(base.n_features)
     return replace(
         base,
         name=name,
+        n_features=n_features,
         likelihood=transformation.kind.name,  # type: ignore[arg-type]
         default_likelihood="",
         likelihood_from="given",
@@ -166,7 +186,7 @@ def _entry(
         layout="derived",
         of=base.name,
         transform=asdict(transformation),
-        block_entries=base.block_entries if transformation.keeps_zeros else 0,
+        block_entries=survey.most_nonzero if base.block_entries and transformation.keeps_zeros else 0,
         n_patterns=0,
         derived_bytes=base.reading_bytes + COPIES * block,
     )
@@ -178,7 +198,7 @@ def _write(
     entry: ViewEntry,
     features: NDArray[np.str_],
     survey: Survey,
-    of_features: NDArray[np.float64] | None,
+    arrays: Mapping[str, NDArray[Any]],
 ) -> None:
     """Write what lies beside the values, and then the manifest: it decides whether the view is there."""
     import zarr
@@ -186,14 +206,17 @@ def _write(
     shutil.rmtree(path / entry.name, ignore_errors=True)  # what a killed attempt left
     group = zarr.open_group(str(path), mode="r+", zarr_format=3).create_group(entry.name)
     write_array(group, "feature", features, ("feature",))
-    for array, values in survey.finish().items():
+    for array, values in {**survey.finish(), **arrays}.items():
         write_array(group, array, values, ("feature",))
-    if of_features is not None:
-        write_array(group, OF_FEATURES, of_features, ("feature",))
     group.attrs.update({"likelihood": entry.likelihood, "of": entry.of, "transform": entry.transform})
     sync(path / entry.name)
-    about: dict[str, Any] = {"name": entry.name, "of": entry.of, "transform": entry.transform}
-    fingerprint_text = json.dumps([manifest.fingerprint, about], sort_keys=True).encode()
+    about: list[Any] = [
+        manifest.fingerprint,
+        {"name": entry.name, "of": entry.of, "transform": entry.transform},
+    ]
+    if COLUMNS in arrays:
+        about.append(arrays[COLUMNS].tolist())
+    fingerprint_text = json.dumps(about, sort_keys=True).encode()
     fingerprint = hashlib.sha256(fingerprint_text).hexdigest()
     grown = replace(manifest, views=(*manifest.views, entry), fingerprint=fingerprint)
     write_manifest(path, attributes=grown.attributes())

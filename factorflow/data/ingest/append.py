@@ -119,7 +119,9 @@ class AppendedView:
 def _layouts(old: Dataset) -> dict[str, str]:
     """Return the layouts of the views; counts that are stored sparse may no longer be, with the new rows."""
     return {
-        entry.name: "auto" if entry.layout == "sparse" and entry.kind.by_size else entry.layout
+        entry.name: "auto"
+        if entry.layout == "sparse" and (entry.kind.by_size or entry.kind.rounded)
+        else entry.layout
         for entry in old.manifest.views
     }
 

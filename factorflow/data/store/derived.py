@@ -34,6 +34,12 @@ DISPERSION = 100.0
 LIKELIHOODS = {"log1p": "gaussian", "binarize": "bernoulli", "pearson": "gaussian"}
 """Likelihood of the view, by transform."""
 
+OF_FEATURES = "of_features"
+"""Array of the view with what the transform needs of each feature."""
+
+COLUMNS = "columns"
+"""Array of the view with the positions of its features in the other view."""
+
 COPIES = 3
 """Blocks of counts, and of what is computed of them, that a transform needs at once."""
 
@@ -66,9 +72,10 @@ class Transform:
         """Whether a count of 0 has the value 0: rows can then be computed by their other entries."""
         return self.name == "log1p"
 
-    def apply_by_entries(self, counts: SparseRows, of_features: NDArray[np.float64] | None) -> SparseRows:
+    def apply_by_entries(
+        self, counts: SparseRows, totals: NDArray[np.float64], of_features: NDArray[np.float64] | None
+    ) -> SparseRows:
         """Return the values of some rows by their entries, where zeros are kept: as `apply`."""
-        totals = counts.sums()
         scale = np.divide(self.target_sum, totals, out=np.zeros_like(totals), where=totals > 0)
         values = counts.entries.astype(np.float32)
         values *= np.repeat(scale.astype(np.float32), counts.counts)
@@ -77,13 +84,20 @@ class Transform:
             np.minimum(values, of_features.astype(np.float32)[counts.columns], out=values)
         return replace(counts, entries=values)
 
-    def apply(self, counts: NDArray[np.float32], of_features: NDArray[np.float64] | None) -> NDArray[Any]:
+    def apply(
+        self,
+        counts: NDArray[np.float32],
+        totals: NDArray[np.float64],
+        of_features: NDArray[np.float64] | None,
+    ) -> NDArray[Any]:
         """Return the values of some rows.
 
         Parameters
         ----------
         counts : (B, D) float32 array
             As a block of counts has them; is changed.
+        totals : (B,) array
+            Of the rows, over all features of the view of counts.
         of_features : (D,) array or None
             Of pearson the share of each feature in all counts, of log1p the largest value, if there is one.
         """
@@ -91,7 +105,6 @@ class Transform:
             values = (counts > 0).astype(np.int8)
             values[np.isnan(counts)] = self.kind.missing
             return values
-        totals = np.asarray(np.nansum(counts, axis=1, dtype=np.float64))
         if self.name == "log1p":
             scale = np.divide(self.target_sum, totals, out=np.zeros_like(totals), where=totals > 0)
             counts *= scale.astype(np.float32)[:, None]
@@ -119,26 +132,38 @@ class DerivedView:
     transform : Transform
         What is computed of it.
     read : callable
-        Returns what the transform needs of each feature, (D,), or None.
+        Returns an array of the view by its name, or None: `OF_FEATURES`, what the transform needs of each
+        feature, (D,), and `COLUMNS`, which features of the other view are its own, (D,), ascending.
     """
 
     counts: DenseView | SparseView | DerivedView
     transform: Transform
-    read: Callable[[], NDArray[np.float64] | None]
+    read: Callable[[str], NDArray[Any] | None]
 
     @cached_property
     def _of_features(self) -> NDArray[np.float64] | None:
-        return self.read()
+        return self.read(OF_FEATURES)
+
+    @cached_property
+    def columns(self) -> NDArray[np.int32] | None:
+        """Which features of the other view are its own; None: all."""
+        return self.read(COLUMNS)
 
     def rows(self, number: int) -> SparseRows:
         """Return the rows of block ``number`` by their entries; the counts are stored so, and zeros kept."""
-        counts = cast("SparseView", self.counts)
-        return self.transform.apply_by_entries(counts.rows(number), self._of_features)
+        rows = cast("SparseView", self.counts).rows(number)
+        own = rows if self.columns is None else rows.select(self.columns)
+        return self.transform.apply_by_entries(own, rows.sums(), self._of_features)
 
     def block(self, number: int) -> NDArray[Any]:
         """Return block ``number`` as `Block` holds it, (B, D), still writeable."""
-        return self.transform.apply(self.counts.block(number), self._of_features)
+        return self._apply(self.counts.block(number))
 
     def part(self, first: int, last: int) -> NDArray[Any]:
         """Return rows ``first`` to ``last``, (B, D)."""
-        return self.transform.apply(self.counts.part(first, last), self._of_features)
+        return self._apply(self.counts.part(first, last))
+
+    def _apply(self, counts: NDArray[Any]) -> NDArray[Any]:
+        totals = np.asarray(np.nansum(counts, axis=1, dtype=np.float64))
+        own = counts if self.columns is None else np.ascontiguousarray(counts[:, self.columns])
+        return self.transform.apply(own, totals, self._of_features)

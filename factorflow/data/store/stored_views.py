@@ -98,6 +98,9 @@ class StoredViews(StoredSamples):
             name: decode(self.read_array(f"{folder}/{array}"), entry.var_types.get(name))
             for name, array in entry.var_columns.items()
         }
+        opened = self.opened_view(view)
+        if isinstance(opened, DerivedView) and opened.columns is not None:
+            columns = {name: values[opened.columns] for name, values in columns.items()}
         return pd.DataFrame(columns, index=pd.Index(self.features(view), name="feature"))
 
     def moments(self, view: str, *names: str) -> dict[str, NDArray[Any]]:
@@ -215,11 +218,12 @@ class StoredViews(StoredSamples):
 
     def _open_view(self, entry: ViewEntry) -> DenseView | SparseView | DerivedView:
         if entry.layout == "derived":
-            counts, name = self.opened_view(entry.of), f"{entry.name}/of_features"
-            transform = Transform(**entry.transform)
-            return DerivedView(
-                counts, transform, lambda: self.read_array(name) if name in self.checksums.contents else None
-            )
+
+            def read(name: str) -> NDArray[Any] | None:
+                node = f"{entry.name}/{name}"
+                return self.read_array(node) if node in self.checksums.contents else None
+
+            return DerivedView(self.opened_view(entry.of), Transform(**entry.transform), read)
         opener = SparseView.open if entry.layout == "sparse" else open_dense
         return opener(str(self.path), self.manifest, entry)
 

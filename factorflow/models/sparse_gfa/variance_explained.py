@@ -10,11 +10,11 @@ from jaxtyping import Float64, Shaped
 from factorflow.kernels import device
 from factorflow.kernels.explained import explained_share, total_squares
 from factorflow.kernels.sparse_rows import SparseRows
-from factorflow.kinds import KINDS
 from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.entries import aux_of, values_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.kernels.entry_rows import centred
 from factorflow.models.sparse_gfa.kernels.gaps import lowest
 from factorflow.models.sparse_gfa.pseudo_data import TILE
 from factorflow.models.sparse_gfa.settings import Settings
@@ -127,17 +127,18 @@ def _residuals(
     coefficients = weights.coefficients * fixed.scale[:, None]
     coefficients[:, 0] += view.level(fixed.reference)
     phi, rows_at_once = weights.phi.T, max(1, TILE // view.n_features)
+    if isinstance(values, SparseRows):
+        rows_at_once = max(1, len(values))
     size = log_size_factors(view, fixed, values)
     terms = [np.concatenate([[True], settings.term_of_column == t]) for t in range(settings.n_terms)]
     out = np.zeros(len(terms) + 2 + globals_.n_factors)
     for begin in range(0, len(values), rows_at_once):
         rows = slice(begin, begin + rows_at_once)
         y, z, a = values[rows], scores[rows], design[rows]
-        if isinstance(y, SparseRows):
-            y = y.dense(KINDS[view.kind])
         if view.is_gaussian:
-            alone = [_gaussian_residuals(y, z[:, :0], loadings[:, :0], a * t, coefficients)[0] for t in terms]
-            residuals = _gaussian_residuals(y, z, loadings, a, coefficients)
+            squares = _entry_residuals if isinstance(y, SparseRows) else _gaussian_residuals
+            alone = [squares(y, z[:, :0], loadings[:, :0], a * t, coefficients)[0] for t in terms]
+            residuals = squares(y, z, loadings, a, coefficients)
         else:
             arguments = view.density, y, phi, settings.dtype, None if aux is None else aux[rows]
             none, own = (z[:, :0], loadings[:, :0]), 0.0 if size is None else size[rows, None]
@@ -183,6 +184,22 @@ def _gaussian_residuals(
     moved = (loadings**2 * (observed.T @ scores**2) - 2.0 * loadings * (residual.T @ scores)).sum(axis=0)
     left = residual - observed * (scores @ loadings.T)
     return np.concatenate([[none, np.vdot(left, left)], none + moved])
+
+
+def _entry_residuals(
+    values: SparseRows,
+    scores: Float64[Array, "B K"],
+    loadings: Float64[Array, "D K"],
+    design: Float64[Array, "B C"],
+    coefficients: Float64[Array, "D C"],
+) -> Float64[Array, " K+2"]:
+    """Return what `_gaussian_residuals` does, of rows by their entries."""
+    rows = centred(values, coefficients[:, 0], np.ones(len(coefficients)), np.float64)
+    present = rows.present
+    rows = rows.subtract(design[:, 1:] * present, coefficients[:, 1:])
+    none, left = rows.squares(), rows.subtract(scores * present, loadings).squares()
+    moved = loadings**2 * (present.T @ scores**2) - 2.0 * loadings * (rows.T @ scores)
+    return np.concatenate([[none, left], none + moved.sum(axis=0)])
 
 
 def explained_shares(

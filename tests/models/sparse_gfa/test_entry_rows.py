@@ -95,10 +95,9 @@ def test_single_precision(dataset: Any) -> None:
 
 
 def test_blocks_hold_entries(dataset: Any) -> None:
-    """The fit is not a dense one in disguise, but for the residuals of variance explained, tile by tile."""
+    """The fit is not a dense one in disguise."""
     with patch.object(SparseRows, "dense", side_effect=AssertionError("dense")):
-        with patch("factorflow.models.sparse_gfa.variance_explained._residuals", return_value=np.ones(5)):
-            ff.fit(dataset, SparseGFA(views=("rna",), n_factors=3, drop=0, max_iter=2, scores="normal"))
+        ff.fit(dataset, SparseGFA(views=("rna",), n_factors=3, max_iter=2, scores="normal"))
 
 
 def test_what_needs_dense_rows_gets_them(dataset: Any) -> None:

@@ -92,6 +92,12 @@ class EntryRows(HostRows):
         beside = np.concatenate([self.left, left], axis=1), np.concatenate([self.right, right], axis=1)
         return replace(self, left=beside[0], right=beside[1])
 
+    def squares(self) -> float:
+        """Return the sum of squares of all entries, in double precision."""
+        entries, turn = self.entries.astype(np.float64), self.left.T @ self.left
+        cross = np.vdot(self.right, self.sparse.T @ self.left)
+        return float(entries @ entries - 2.0 * cross + np.vdot(turn, self.right.T @ self.right))
+
     def columns(self, features: Integer[np.ndarray, " J"]) -> Float64[np.ndarray, "B J"]:
         """Return some columns, dense."""
         of_entries = self.sparse.tocsc()[:, features].toarray().astype(np.float64)
@@ -100,7 +106,7 @@ class EntryRows(HostRows):
     def dense(self, rows: slice = slice(None)) -> Float[np.ndarray, "b D"]:
         """Return some rows, dense."""
         own = self.sparse[rows].toarray()
-        own -= (self.left[rows] @ self.right.T).astype(own.dtype)
+        own -= self.left[rows].astype(own.dtype) @ self.right.T.astype(own.dtype)
         return np.asarray(own)
 
 

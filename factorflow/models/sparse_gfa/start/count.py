@@ -26,10 +26,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Float64, UInt8
+from jaxtyping import Float, Float64, Int64, UInt8
 from numpy.typing import DTypeLike
 
 from factorflow.errors import InputError
@@ -49,12 +49,12 @@ from factorflow.models.sparse_gfa.start.sketches import (
     inverse_root,
 )
 from factorflow.models.sparse_gfa.state import Globals
-from factorflow.trees import replace
+from factorflow.trees import add, replace
 
 __all__ = ["CountSweep", "first_number", "most_passes"]
 
-Signs = Callable[[str, int, Float[Array, "B D"], slice], Float[Array, "b D"]]
-"""Multiplies the entries of some rows of a view with the signs of a draw."""
+Signs = Callable[[str, int, Float[Array, "B D"], slice], Float[Array, "B D"]]
+"""Multiplies the entries of a view with the signs of a draw; which rows they are of."""
 
 SITE_SKETCH, SITE_SIGNS = MODELS[0], MODELS[24]
 FLIPS = 2
@@ -134,33 +134,39 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         step: Step,
     ) -> SketchStats:
         """Multiply the sketches of a spectrum with the rows of a block, and with their transpose."""
-        dtype, width, flips = self.settings.dtype, self._width(spectrum), self._n_flips(spectrum)
-        data = {name: filled[name] for name in spectrum.views}
-        left = _left_over(data, spectrum, dtype) if flips else data
-        views: dict[str, list[Array]] = {name: [] for name in data}
-        grams = []
-        for s in range(1 + flips):
-            products, gram = dict.fromkeys(data, np.zeros(0)), np.zeros(0)
-            for at, tile in enumerate(_tiles(left) if s else [slice(None)]):
-                rows = data
-                if s:
-                    assert signs is not None
-                    rows = {name: signs(name, s - 1, x, tile) for name, x in left.items()}
-                if spectrum.has_sketch:
-                    scores = multiply_views(
-                        rows, {name: v.sketch[:, s] for name, v in spectrum.views.items()}, dtype
-                    )
-                else:
-                    draw = replace(step, iteration=(1 + FLIPS) * step.iteration + s)
-                    scores = _as_signs(draw.bits(SITE_SKETCH, block.rows[tile], width), width, np.float64)
-                padded = pad_columns(scores, dtype)
-                new = {name: device.product(x.T, padded, width) for name, x in rows.items()}
-                products = {name: products[name] + new[name] if at else new[name] for name in new}
-                gram = gram + scores.T @ scores if at else scores.T @ scores
-            for name in data:
-                views[name].append(products[name])
-            grams.append(gram)
-        return SketchStats({name: np.stack(v, axis=1) for name, v in views.items()}, np.stack(grams))
+        flips, data = self._n_flips(spectrum), {name: filled[name] for name in spectrum.views}
+        products = [self._products(block.rows, data, spectrum, 0, step)]
+        if signs is not None and flips:
+            total: tuple[Any, ...] = ()
+            left = _left_over(data, spectrum, self.settings.dtype)
+            for tile in _tiles(left):
+                rows = {name: _dense(x, tile) for name, x in left.items()}
+                draws = [{name: signs(name, s, x, tile) for name, x in rows.items()} for s in range(flips)]
+                parts = (
+                    self._products(block.rows[tile], d, spectrum, 1 + s, step) for s, d in enumerate(draws)
+                )
+                total = add(total or None, tuple(parts), into="left" if total else "right")
+            products += total
+        views = {name: np.stack([mine[name] for mine, _ in products], axis=1) for name in data}
+        return SketchStats(views, np.stack([gram for _, gram in products]))
+
+    def _products(
+        self,
+        numbers: Int64[Array, " B"],
+        rows: Mapping[str, Float[Array, "B _"]],
+        spectrum: Spectrum,
+        s: int,
+        step: Step,
+    ) -> tuple[dict[str, Float64[Array, "_ L"]], Float64[Array, "L L"]]:
+        """Return X'A of each view and A'A of some rows, for the data (0) or a draw of signs."""
+        dtype, width = self.settings.dtype, self._width(spectrum)
+        if spectrum.has_sketch:
+            scores = multiply_views(rows, {name: v.sketch[:, s] for name, v in spectrum.views.items()}, dtype)
+        else:
+            draw = replace(step, iteration=(1 + FLIPS) * step.iteration + s)
+            scores = _as_signs(draw.bits(SITE_SKETCH, numbers, width), width, np.float64)
+        padded = pad_columns(scores, dtype)
+        return {name: device.product(x.T, padded, width) for name, x in rows.items()}, scores.T @ scores
 
     def update(self, globals_: Globals, stats: CountStats, step: Step) -> tuple[Globals, Info]:
         """Make the sketches orthonormal, or begin another round; in the end begin with the components."""
@@ -355,6 +361,11 @@ def _without(
     return x - device.move_beside(scores, x) @ device.move_beside(fitted.T, x)
 
 
+def _dense(x: Float[Array, "B D"], tile: slice) -> Float[Array, "b D"]:
+    """Return some rows of a view as an array."""
+    return x.dense(tile) if isinstance(x, EntryRows) else x[tile]
+
+
 def _tiles(rows: Mapping[str, Float[Array, "B _"]]) -> list[slice]:
     """Return rows that are flipped together: few where they have to be made dense for that."""
     by_entries = [x.shape for x in rows.values() if isinstance(x, EntryRows)]
@@ -378,9 +389,8 @@ def _entry_signs(
 
         packed[name] = block.once(("signs", name), (step.seed,), make)
 
-    def flip(name: str, draw: int, x: Float[Array, "B D"], tile: slice) -> Float[Array, "b D"]:
-        mine = x.dense(tile) if isinstance(x, EntryRows) else x[tile]
-        return mine * device.move_beside(_as_signs(packed[name][draw][tile], x.shape[1], x.dtype), mine)
+    def flip(name: str, draw: int, x: Float[Array, "B D"], tile: slice) -> Float[Array, "B D"]:
+        return x * device.move_beside(_as_signs(packed[name][draw][tile], x.shape[1], x.dtype), x)
 
     return flip
 
