@@ -1,4 +1,4 @@
-"""Programs that several fits of the same features agree on."""
+"""Programs, or factors, that several fits of the same features agree on."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def consensus(posteriors: Sequence[StoredPosterior], threshold: float = THRESHOLD) -> xr.Dataset:
-    """Return the programs that several fits agree on: with other seeds, or other parts of the cells.
+    """Return the programs or factors that several fits agree on: with other seeds, or parts of the samples.
 
     Parameters
     ----------
     posteriors : sequence of Posterior
-        Fits of the same features and number of programs, with loadings >= 0.
+        Fits of the same features; of programs (loadings >= 0) the same number.
     threshold : float
         Mean distance to the nearest programs of other fits, above which a program is left out.
 
@@ -35,31 +35,30 @@ def consensus(posteriors: Sequence[StoredPosterior], threshold: float = THRESHOL
     Raises
     ------
     InputError
-        When there are fewer than two, features or numbers of programs differ, or loadings are negative.
+        When there are fewer than two, or features or numbers of programs differ.
     """
     if len(posteriors) < 2:
         raise InputError("posteriors", len(posteriors), "at least two fits", "Fit with other seeds.")
     first = posteriors[0]
-    views, k = first.loaded_views, len(first.factors)
+    views, most = first.loaded_views, max(len(posterior.factors) for posterior in posteriors)
     parts = []
     for number, posterior in enumerate(posteriors):
         same = posterior.loaded_views == views and all(
             np.array_equal(posterior.features(view), first.features(view)) for view in views
         )
-        if not same or len(posterior.factors) != k or not views:
-            difference = (
-                f"fit {number + 1} of {len(posterior.factors)} programs of {', '.join(views) or 'no view'}"
-            )
-            expected = f"{k} programs of the same features as fit 1"
-            raise InputError(
-                "posteriors", difference, expected, "Leave it out, or set {drop} to 0.", drop=0.0
-            )
+        if not same or not views:
+            difference = f"fit {number + 1} of {', '.join(views) or 'no view'}"
+            raise InputError("posteriors", difference, "the features of fit 1", "Leave it out.")
         loadings = {view: posterior.loadings(view).values for view in views}
-        if min(values.min() for values in loadings.values()) < 0.0:
-            expected = "loadings >= 0: a consensus is of programs"
-            raise InputError("posteriors", f"fit {number + 1}", expected, "Use match_factors.")
-        total = np.sum([values.sum(axis=0) for values in loadings.values()], axis=0)
-        parts.append({view: (values / total).T for view, values in loadings.items()})
+        if not any((values < 0.0).any() for values in loadings.values()):
+            if len(posterior.factors) != most:
+                actual = f"fit {number + 1} of {len(posterior.factors)} programs"
+                remedy = "Leave it out, or set {drop} to 0."
+                raise InputError("posteriors", actual, f"{most} programs, as of others", remedy, drop=0.0)
+            total = np.sum([values.sum(axis=0) for values in loadings.values()], axis=0)
+            loadings = {view: values / total for view, values in loadings.items()}
+        lacking = (0, most - len(posterior.factors)), (0, 0)
+        parts.append({view: np.pad(w.T, lacking, constant_values=np.nan) for view, w in loadings.items()})
     stacked = {view: np.stack([part[view] for part in parts]) for view in views}
     starts = [f"fit{i + 1}" for i in range(len(posteriors))]
     return consensus_dataset(stacked, {view: first.features(view) for view in views}, starts, threshold)

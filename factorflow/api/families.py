@@ -112,7 +112,7 @@ class FamilyMethods(AnalysisMethods):
         return self.variable("size_factors").sel(view=name, drop=True)
 
     def consensus(self, threshold: float = 0.5) -> xr.Dataset:
-        """Return the programs that the starts of a fit agree on (`models.PoissonFactors`, ``n_starts``).
+        """Return the programs or factors that the starts of a fit agree on (``n_starts``).
 
         Parameters
         ----------
@@ -123,7 +123,8 @@ class FamilyMethods(AnalysisMethods):
         Returns
         -------
         Dataset
-            ``loadings_<view>`` (consensus_factor, feature_<view>), medians that sum to 1; ``stability``
+            ``loadings_<view>`` (consensus_factor, feature_<view>), medians: of programs (`PoissonFactors`)
+            scaled to sum to 1, of factors (`SparseGFA`) in data units, the largest positive; ``stability``
             (consensus_factor), mean silhouettes; ``label`` (start, factor), the number of the consensus
             program from 1 on, 0 of those left out; ``distance`` (start, factor). Attribute ``share_kept``.
 

@@ -129,7 +129,7 @@ def consensus(
     table["n"] = [int((result["label"] == k + 1).sum()) for k in range(len(names))]
     for name in [str(n) for n in result.data_vars if str(n).startswith("loadings_")]:
         view = name.removeprefix("loadings_")
-        order = result[name].values.argsort(axis=1)[:, ::-1][:, :5]
+        order = abs(result[name].values).argsort(axis=1)[:, ::-1][:, :5]
         labels = result[f"feature_{view}"].values
         table[view] = [", ".join(labels[row].astype(str)) for row in order]
     written_table = _write_table(table.reset_index(), out, overwrite)

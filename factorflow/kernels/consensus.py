@@ -1,10 +1,13 @@
-"""Programs that several starts agree on: nearest neighbours, clusters, medians.
+"""Programs, or factors, that several starts agree on: nearest neighbours, clusters, medians.
 
 The steps are those of cNMF: programs of all starts are distributions over the features, taken as vectors of
 length 1. The distance of a program is its mean distance to its nearest neighbours, 0.3 of the number of
 starts; those above a threshold are left out. K-means puts the others into groups, whose medians are the
 consensus. The stability of a group is its mean silhouette: 1 where starts find the same program, about 0
 where it lies between two.
+
+Factors have no sign: their distance is that of the nearer of v and -v, k-means is that of v v', whose
+products are squares of those of v, and in a group each has the sign in which it is like the others.
 
 References
 ----------
@@ -37,13 +40,13 @@ class Consensus:
     Parameters
     ----------
     programs : array
-        Medians of the groups, which sum to 1, (C, D).
+        Medians of the groups, of programs scaled to sum to 1, (C, D).
     stability : array
         Mean silhouette of each group, (C,).
     labels : array
         Group of each program, -1 where it is left out, (S, K).
     distance : array
-        Mean distance to the nearest neighbours, (S, K).
+        Mean distance to the nearest neighbours, (S, K); NaN where a start has fewer.
     """
 
     programs: Float64[np.ndarray, "C D"]
@@ -53,47 +56,81 @@ class Consensus:
 
 
 def find_consensus(
-    programs: Float[np.ndarray, "S K D"], n_groups: int, threshold: float = THRESHOLD
+    programs: Float[np.ndarray, "S K D"],
+    n_groups: int,
+    threshold: float = THRESHOLD,
+    *,
+    signed: bool = False,
 ) -> Consensus:
     """Return the programs that starts agree on, those that most agree on first.
 
     Parameters
     ----------
     programs : array
-        Of each start, distributions over the features.
+        Of each start, distributions over the features; or loadings of either sign, NaN where a start has
+        fewer factors.
     n_groups : int
         Groups wanted; fewer where fewer programs are left.
     threshold : float
         Distance above which a program is left out.
+    signed : bool
+        Whether they are factors, of either sign.
     """
     n_starts, n_programs, n_features = programs.shape
-    flat = np.asarray(programs, np.float64).reshape(n_starts * n_programs, n_features)
+    every = np.asarray(programs, np.float64).reshape(n_starts * n_programs, n_features)
+    available = np.flatnonzero(np.isfinite(every).all(axis=1) & every.any(axis=1))
+    flat = every[available]
     unit = flat / np.linalg.norm(flat, axis=1, keepdims=True)
-    between = np.sqrt(np.maximum(2.0 - 2.0 * unit @ unit.T, 0.0))
+    cosines = unit @ unit.T
+    between = np.sqrt(np.maximum(2.0 - 2.0 * (np.abs(cosines) if signed else cosines), 0.0))
     np.fill_diagonal(between, 0.0)
     n_nearest = max(1, min(int(NEAREST * n_starts), len(flat) - 1))
-    distance = np.sort(between, axis=1)[:, 1 : n_nearest + 1].mean(axis=1)
-    chosen = np.flatnonzero(distance <= threshold)
-    labels = np.full(len(flat), -1)
+    nearest = (
+        np.sort(between, axis=1)[:, 1 : n_nearest + 1].mean(axis=1) if len(flat) > 1 else np.zeros(len(flat))
+    )
+    chosen = np.flatnonzero(nearest <= threshold)
+    labels, distance = np.full(len(every), -1), np.full(len(every), np.nan)
+    distance[available] = nearest
     consensus, stability = np.zeros((0, n_features)), np.zeros(0)
     if chosen.size:
-        groups = _cluster(unit[chosen], min(n_groups, chosen.size))
+        products = unit[chosen] @ unit[chosen].T
+        groups = _cluster(products**2 if signed else products, min(n_groups, chosen.size))
         order = np.argsort(-np.bincount(groups), kind="stable")
         groups = np.argsort(order)[groups]
-        labels[chosen] = groups
-        medians = np.stack([np.median(flat[chosen[groups == g]], axis=0) for g in range(len(order))])
-        consensus = medians / np.maximum(medians.sum(axis=1, keepdims=True), 1e-300)
+        labels[available[chosen]] = groups
+        signs = _signs(products, groups) if signed else np.ones(chosen.size)
+        members = flat[chosen] * signs[:, None]
+        medians = np.stack([np.median(members[groups == g], axis=0) for g in range(len(order))])
+        if signed:
+            largest = np.take_along_axis(medians, np.abs(medians).argmax(axis=1)[:, None], axis=1)
+            consensus = np.where(largest < 0.0, -medians, medians)
+        else:
+            consensus = medians / np.maximum(medians.sum(axis=1, keepdims=True), 1e-300)
         stability = _silhouettes(between[np.ix_(chosen, chosen)], groups)
     shape = n_starts, n_programs
     return Consensus(consensus, stability, labels.reshape(shape), distance.reshape(shape))
 
 
-def _cluster(points: Float64[np.ndarray, "N D"], n_groups: int) -> Int64[np.ndarray, " N"]:
-    """Return the group of each point by k-means, of which none is empty."""
+def _signs(
+    products: Float64[np.ndarray, "N N"], groups: Int64[np.ndarray, " N"]
+) -> Float64[np.ndarray, " N"]:
+    """Return the sign of each factor in which it is like that of its group that is most like the others."""
+    signs = np.ones(len(groups))
+    for group in range(int(groups.max()) + 1):
+        mine = np.flatnonzero(groups == group)
+        own = products[np.ix_(mine, mine)]
+        signs[mine] = np.where(own[np.abs(own).sum(axis=1).argmax()] < 0.0, -1.0, 1.0)
+    return signs
+
+
+def _cluster(products: Float64[np.ndarray, "N N"], n_groups: int) -> Int64[np.ndarray, " N"]:
+    """Return the group of each point by k-means, of which none is empty, given the products of the points.
+
+    Centres are means of points: nothing else is needed of these.
+    """
     generator = np.random.default_rng(0)
-    products = points @ points.T  # centres are means of points: nothing else is needed of these
     squares = np.diagonal(products)
-    best, least = np.zeros(len(points), np.int64), np.inf
+    best, least = np.zeros(len(products), np.int64), np.inf
     for _ in range(RESTARTS):
         labels = _first_groups(products, squares, n_groups, generator)
         for _ in range(ITERATIONS):

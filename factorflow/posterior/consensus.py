@@ -24,7 +24,7 @@ def consensus_of_starts(posterior: StoredPosterior, threshold: float) -> xr.Data
         expected = "a fit of several starts that stores them"
         raise InputError("model", posterior.run["config"].get("model"), expected, remedy, n_starts=20)
     stored = {view: posterior.variable(f"start_loadings_{view}").values for view in views}
-    if np.isnan(stored[views[0]]).any():
+    if np.isnan(stored[views[0]]).all():  # or there are none
         raise InputError("run", "one that ended before its starts did", "one that went on", "Resume it.")
     starts = [str(name) for name in posterior.coordinate("start")]
     return consensus_dataset(stored, {view: posterior.features(view) for view in views}, starts, threshold)
@@ -38,7 +38,8 @@ def consensus_dataset(
     Parameters
     ----------
     programs : mapping of str to array
-        By view, (S, K, D): together they sum to 1 over the features.
+        By view, (S, K, D): together they sum to 1 over the features; or loadings of either sign, NaN where a
+        start has fewer factors. Of these each view counts as its size says, whatever its units.
     features : mapping of str to array of str
         Names of the features.
     starts : sequence of str
@@ -50,12 +51,21 @@ def consensus_dataset(
 
     if not 0.0 < threshold <= 2.0:
         raise InputError("threshold", threshold, "a distance above 0 and up to 2", "For example 0.5.")
-    joined = np.concatenate([programs[view] for view in programs], axis=2)
-    agreement = find_consensus(joined, joined.shape[1], threshold)
+    signed = any(bool((array < 0.0).any()) for array in programs.values())
+    scales = {
+        view: float(np.sqrt(np.nanmean(array**2))) if signed else 1.0 for view, array in programs.items()
+    }
+    scales = {view: scale if scale > 0.0 else 1.0 for view, scale in scales.items()}
+    joined = np.concatenate([array / scales[view] for view, array in programs.items()], axis=2)
+    n_factors = int(np.median((~np.isnan(joined[:, :, 0])).sum(axis=1)))
+    agreement = find_consensus(joined, n_factors, threshold, signed=signed)
     edges = np.cumsum([0, *(array.shape[2] for array in programs.values())])
     names = [f"Factor{k + 1}" for k in range(joined.shape[1])]
     result: dict[str, Any] = {
-        f"loadings_{view}": (("consensus_factor", f"feature_{view}"), agreement.programs[:, a:b])
+        f"loadings_{view}": (
+            ("consensus_factor", f"feature_{view}"),
+            agreement.programs[:, a:b] * scales[view],
+        )
         for view, a, b in zip(programs, edges, edges[1:], strict=False)
     }
     result["stability"] = (("consensus_factor",), agreement.stability)
@@ -67,5 +77,8 @@ def consensus_dataset(
         "factor": names,
         **{f"feature_{view}": np.asarray(features[view]) for view in programs},
     }
-    shares = {"share_kept": float((agreement.labels >= 0).mean()), "threshold": float(threshold)}
+    shares = {
+        "share_kept": float((agreement.labels >= 0).sum() / max(1, (~np.isnan(agreement.distance)).sum())),
+        "threshold": float(threshold),
+    }
     return xr.Dataset(result, coords, shares)

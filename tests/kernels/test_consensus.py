@@ -62,3 +62,36 @@ def test_nothing_is_left() -> None:
     found = find_consensus(np.eye(D)[:8].reshape(2, 4, D), 4)
     assert found.programs.shape == (0, D)
     assert (found.labels == -1).all()
+
+
+def test_factors_of_either_sign_and_starts_that_lack_some() -> None:
+    """Groups, signs and medians of factors that starts find in other orders, signs and numbers."""
+    rng = np.random.default_rng(5)
+    truth = rng.standard_normal((3, 40))
+    starts = np.full((6, 4, 40), np.nan)
+    places = []
+    for start in starts:
+        order, flip = rng.permutation(3), rng.choice([-1.0, 1.0], 3)
+        start[:3] = flip[:, None] * truth[order] + 0.05 * rng.standard_normal((3, 40))
+        places.append(order)
+    starts[0, 3] = rng.standard_normal(40)  # nobody else finds it
+    starts[5, 2] = np.nan
+    found = find_consensus(starts, 3, signed=True)
+    assert (found.labels[:, 3] == -1).all()
+    assert found.distance[0, 3] > 0.5
+    assert np.isnan(found.distance[1:, 3]).all()
+    assert (found.labels[:5, :3] >= 0).all()
+    cosines = found.programs @ truth.T / np.linalg.norm(found.programs, axis=1)[:, None]
+    cosines = np.abs(cosines / np.linalg.norm(truth, axis=1))
+    match = cosines.argmax(axis=1)
+    assert sorted(match) == [0, 1, 2]
+    assert cosines.max(axis=1).min() > 0.99
+    np.testing.assert_allclose(
+        np.linalg.norm(found.programs, axis=1), np.linalg.norm(truth[match], axis=1), rtol=0.05
+    )
+    assert (np.take_along_axis(found.programs, np.abs(found.programs).argmax(axis=1)[:, None], 1) > 0.0).all()
+    for start, order in enumerate(places[:5]):
+        np.testing.assert_array_equal(match[found.labels[start, :3]], order)
+    assert (found.stability > 0.9).all()
+    plain = find_consensus(starts[:, :3], 3, signed=False)
+    assert plain.programs.shape[0] < 3 or plain.stability.min() < 0.9  # signs set them apart

@@ -19,7 +19,7 @@ from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.restarts import other_starts, start_similarity
-from factorflow.models.sparse_gfa.state import Globals, Local, expected_weights
+from factorflow.models.sparse_gfa.state import Globals, Local, Start, expected_weights
 from factorflow.models.sparse_gfa.summaries import Closing, Corrected
 from factorflow.models.sparse_gfa.variance_explained import Squares, explained_squares, squares_of_block
 from factorflow.trees import replace
@@ -99,7 +99,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         similarity = None
         if settings.n_starts > 1:
             similarity = start_similarity(globals_, stats.alike)[:, order]
-            starts = tuple(replace(start, globals_=None) for start in globals_.starts)
+            starts = tuple(_without_globals(globals_, start) for start in globals_.starts)
             turned = replace(turned, starts=starts)
         slopes = _slopes(settings, stats.moments, globals_.n_factors)
         closing = Closing(
@@ -112,6 +112,17 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             similarity,
         )
         return replace(turned, closing=closing, regained=False), {}
+
+
+def _without_globals(globals_: Globals, start: Start) -> Start:
+    """Return a start of which its loadings are left, in data units."""
+    if start.globals_ is None:
+        return start
+    loadings = {
+        name: expected_weights(weights)[0] * globals_.fixed[name].scale[:, None]
+        for name, weights in start.globals_.weights.items()
+    }
+    return replace(start, globals_=None, loadings=loadings)
 
 
 def _products(

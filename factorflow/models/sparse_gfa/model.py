@@ -282,6 +282,7 @@ class SparseGFAModel(Model[Globals, Local]):
             names |= course_labels(self.settings.smooth)
         if self.settings.n_starts > 1:
             names["start"] = [f"start{i + 1}" for i in range(len(globals_.starts))]
+            names["start_factor"] = [str(i + 1) for i in range(self.settings.n_factors)]
         return names
 
     def prepare(self, globals_: Globals) -> PreparedGlobals:

@@ -269,7 +269,7 @@ def _view(
         raise InputError(
             "bound",
             True,
-            f"False where a view is {likelihood} (view {view.name}): it has no such bound",
+            f"False where a view is {density.label} (view {view.name}): it has no such bound",
             "Leave it out, or choose another likelihood for the view.",
         )
     bounded = options.bound or not density.concave

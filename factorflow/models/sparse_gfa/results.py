@@ -220,7 +220,7 @@ def _shared_table(settings: Settings) -> list[Variable]:
         doc = "Nats by which the bound is higher with each factor than without it; NaN: not known."
         table.append(Variable("worth", ("factor",), doc, _worth))
     if settings.n_starts > 1:
-        table += _starts_table()
+        table += _starts_table(settings)
     if any(view.spikes for view in settings.views):
 
         def theta(g: Globals) -> Float64[Array, "M K"]:
@@ -294,7 +294,18 @@ def _n_counted(globals_: Globals) -> Array:
     return np.array(-1 if globals_.n_counted is None else globals_.n_counted)
 
 
-def _starts_table() -> list[Variable]:
+def _start_loadings(settings: Settings, name: str, globals_: Globals) -> Float64[Array, "starts L D"]:
+    """Return the loadings of every start in data units; NaN: it has fewer factors than were asked for."""
+    out = np.full((len(globals_.starts), settings.n_factors, settings.view(name).n_features), np.nan)
+    own = expected_weights(globals_.weights[name])[0] * globals_.fixed[name].scale[:, None]
+    for number, start in enumerate(globals_.starts):
+        loadings = own if start.kept else None if start.loadings is None else start.loadings[name]
+        if loadings is not None:
+            out[number, : loadings.shape[1]] = loadings.T
+    return out
+
+
+def _starts_table(settings: Settings) -> list[Variable]:
     """Return the variables of several starts."""
 
     def by_start(g: Globals) -> Float64[Array, "starts K"]:
@@ -307,7 +318,18 @@ def _starts_table() -> list[Variable]:
         ]
         return np.mean(others, axis=0) if others else np.full(g.n_factors, np.nan)
 
+    loadings = [
+        Variable(
+            f"start_loadings_{view.name}",
+            ("start", "start_factor", f"feature_{view.name}"),
+            "Loadings of each start; NaN: it has fewer factors.",
+            partial(_start_loadings, settings, view.name),
+            dtype="float32",
+        )
+        for view in settings.views
+    ]
     return [
+        *loadings,
         Variable(
             "start_objective",
             ("start",),

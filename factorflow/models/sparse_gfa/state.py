@@ -177,11 +177,14 @@ class Start:
         What it learned, as far as it is still needed, without ``fixed``, which starts share.
     kept : bool
         Whether it is the one that the run went on with.
+    loadings : mapping of view to array, or None
+        Set by the closing pass: E[w] in data units, of those that are not kept.
     """
 
     objective: float
     globals_: Globals | None
     kept: bool = False
+    loadings: Mapping[str, Float64[np.ndarray, "D L"]] | None = None
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import factorflow
 import factorflow.posterior.findings
 from factorflow.api import Posterior
+from factorflow.cli import app
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.start import restarts
 from factorflow.models.sparse_gfa.start.components import empty_globals
@@ -172,3 +176,46 @@ def test_of_starts_that_rounding_sets_apart_the_first_is_kept() -> None:
     assert best(-863.0, -862.0, -862.0 + 1e-10) == 1
     assert best(np.nan, -862.0) == 1
     assert best(np.nan, np.nan) == 0
+
+
+def test_consensus_of_starts_and_of_fits(tmp_path: Path) -> None:
+    """Factors that starts agree on, in data units; and those of fits to parts of the samples."""
+    rng = np.random.default_rng(8)
+    z, w = rng.standard_normal((160, 3)), rng.standard_normal((30, 3)) * (rng.random((30, 3)) < 0.6)
+    y = 100.0 * (z @ w.T + 0.7 * rng.standard_normal((160, 30)))
+    counts = rng.poisson(np.exp(0.5 * z @ rng.standard_normal((3, 12)))).astype(float)
+    views = {"y": y, "counts": counts}
+    data = factorflow.write_dataset(tmp_path / "d", views, block_rows=64)
+    posterior = factorflow.fit(data, SparseGFA(n_factors=5, n_starts=4), progress=False, out=tmp_path / "p")
+    stored = posterior.variable("start_loadings_y")
+    assert stored.sizes == {"start": 4, "start_factor": 5, "feature_y": 30}
+    kept = int(posterior.variable("start_stability").mean("factor").values.argmax())
+    k = len(posterior.factors)
+    np.testing.assert_allclose(
+        stored[kept, :k], posterior.loadings("y").transpose("factor", "feature_y"), rtol=1e-5
+    )
+    found = posterior.consensus()
+    assert found.sizes["consensus_factor"] == k == 3
+    assert (found["stability"] > 0.8).all()
+    assert found.attrs["share_kept"] > 0.7
+
+    def like(loadings: Any) -> float:
+        values = loadings.transpose("consensus_factor", "feature_y").to_numpy()
+        return float(np.abs(np.corrcoef(values, w.T)[:3, 3:]).max(axis=0).min())
+
+    assert like(found["loadings_y"]) > 0.97
+    size = np.sqrt((found["loadings_y"] ** 2).sum("feature_y")).to_numpy()
+    own = np.sqrt((posterior.loadings("y") ** 2).sum("feature_y")).to_numpy()
+    np.testing.assert_allclose(np.sort(size), np.sort(own), rtol=0.1)
+    fits = []
+    for i in range(4):
+        rows = np.random.default_rng(i).permutation(160)[:120]
+        part = {name: values[rows] for name, values in views.items()}
+        some = factorflow.write_dataset(tmp_path / f"part{i}", part, block_rows=64)
+        options = {"drop": 0.0} if i == 0 else {}
+        fits.append(factorflow.fit(some, SparseGFA(n_factors=4, **options), progress=False))
+    agreed = factorflow.analysis.consensus(fits)
+    assert len({len(fit.factors) for fit in fits}) > 1
+    assert like(agreed["loadings_y"].isel(consensus_factor=slice(0, 3))) > 0.95
+    shown = CliRunner().invoke(app, ["consensus", str(tmp_path / "p")])
+    assert shown.exit_code == 0, shown.output
