@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from factorflow.report.selection import plot_selection
     from factorflow.report.sequences import plot_attributes, plot_identities
     from factorflow.report.smooth_plots import plot_group_correlation, plot_smoothness, plot_space
+    from factorflow.report.survival_plots import plot_survival
 
 __all__ = [
     "plot_association",
@@ -49,6 +50,7 @@ __all__ = [
     "plot_selection",
     "plot_smoothness",
     "plot_space",
+    "plot_survival",
     "plot_top_weights",
     "plot_trace",
     "plot_variance_explained",
@@ -66,6 +68,7 @@ _FILES = {
     "selection": ("selection",),
     "sequences": ("attributes", "identities"),
     "smooth_plots": ("group_correlation", "smoothness", "space"),
+    "survival_plots": ("survival",),
 }
 
 __getattr__ = on_first_use(

@@ -32,6 +32,7 @@ NAMES = (
     "scores",
     "smoothness",
     "space",
+    "survival",
     "top_weights",
     "trace",
     "variance_explained",
