@@ -121,6 +121,8 @@ def test_a_wide_screen_is_used(page: Any) -> None:
         page.set_viewport_size({"width": width, "height": 900})
         widths.append(page.locator("#explorer canvas").first.bounding_box()["width"])
     assert widths[1] > 1.3 * widths[0]
+    tops = {item.bounding_box()["y"] for item in page.locator(".answers section").all()}
+    assert len(tops) == 1
 
 
 def place_of(page: Any, given: Any, sample: int) -> tuple[float, float]:
