@@ -9,10 +9,12 @@ go; without any handler they go to stderr.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from contextvars import copy_context
@@ -166,10 +168,17 @@ def say(message: str) -> None:
     if LOGGER.hasHandlers():
         LOGGER.info("%s", message)
     elif sys.stderr is not None:
-        from tqdm.auto import tqdm
-
+        tqdm = _tqdm()
         with suppress(OSError, ValueError):  # its reader is gone, or it is closed: no reason to end a run
             tqdm.write(f"{time.strftime('%H:%M:%S')} factorflow: {message}", file=sys.stderr)  # above a bar
+
+
+def _tqdm() -> Any:
+    """Return the bar of a terminal or notebook; of one without ipywidgets it is text, without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tqdm.auto import tqdm
+    return tqdm
 
 
 class _Bar:
@@ -211,15 +220,12 @@ class _Bar:
                 self._bar.disable = True
 
     def _wait(self, doing: str) -> None:
-        from tqdm.auto import tqdm
-
-        self._bar = tqdm(desc=doing, bar_format="{desc} [{elapsed}]", leave=False, file=sys.stderr)
+        self._bar = _tqdm()(desc=doing, bar_format="{desc} [{elapsed}]", leave=False, file=sys.stderr)
 
     def _draw(self, event: Event) -> None:
         match event:
             case RunStarted():
-                from tqdm.auto import tqdm
-
+                tqdm = _tqdm()
                 if event.dashboard:
                     tqdm.write(f"Dask dashboard: {event.dashboard}", file=sys.stderr)
                 done = event.resumed_from or 0
@@ -242,9 +248,7 @@ class _Bar:
                 self._bar.set_postfix_str(_format_bound(event), refresh=False)
                 self._bar.update(event.iteration - self._bar.n)
             case GroupsChanged():
-                from tqdm.auto import tqdm
-
-                tqdm.write(ONE_GROUP if event.n_groups == 1 else SEVERAL_GROUPS, file=sys.stderr)
+                _tqdm().write(ONE_GROUP if event.n_groups == 1 else SEVERAL_GROUPS, file=sys.stderr)
             case RunFinished():
                 if event.reason == "converged":  # notebooks colour a bar that ends early as a failure
                     self._bar.total = self._bar.n
@@ -331,9 +335,9 @@ class _Lines:
                 pass
 
     def _line(self, event: IterationDone) -> str:
-        done = (
-            f"{event.stage}: iteration {event.iteration} of at most {self._max_iter}, {_format_bound(event)}"
-        )
+        bound = _format_bound(event)
+        done = f"{event.stage}: iteration {event.iteration} of at most {self._max_iter}"
+        done += f", {bound}" if bound else ""
         seconds, iteration = self._first or (0.0, 0)
         each = (event.seconds - seconds) / max(1, event.iteration - iteration)
         left = _minutes(each * (self._max_iter - event.iteration))
@@ -341,6 +345,8 @@ class _Lines:
 
 
 def _format_bound(event: IterationDone) -> str:
+    if math.isnan(event.objective):  # of a projection
+        return ""
     gain = "" if event.gain is None else f", gain {event.gain:.1e}"
     return f"bound {event.objective:.6g}{gain}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -80,6 +81,37 @@ def test_the_bar_is_there_before_the_run(
         assert re.search(r"finding factors: .*1/20 \[.*at most .* left, bound -5\]", shown)
         assert "compiling" not in shown.split("finding factors: ")[-1]
         on_event(EVENTS[-1])
+
+
+def test_a_projection_has_no_bound(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress.LOGGER, "hasHandlers", lambda: False)
+    for bar in (True, False):
+        with progress_bar(bar) as on_event:
+            on_event(EVENTS[0])
+            for seconds in (0.0, 100.0):
+                on_event(IterationDone("projection", 1, float("nan"), None, seconds))
+    shown = capsys.readouterr().err
+    assert "iteration 1 of at most 20, " in shown
+    assert "nan" not in shown
+    assert ", ," not in shown
+
+
+def test_a_notebook_without_widgets_has_a_bar_of_text() -> None:
+    """Without a warning of tqdm."""
+    script = """
+import sys, types
+shell = types.SimpleNamespace(kernel=None, config={"IPKernelApp": 1})
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
+sys.modules["ipywidgets"] = None
+from factorflow.engine.progress import progress_bar
+with progress_bar():
+    pass
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "preparing [00:00]" in done.stderr
+    assert "Warning" not in done.stderr
 
 
 def test_lines_stand_above_the_bar(
