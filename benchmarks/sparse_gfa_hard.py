@@ -168,7 +168,7 @@ def main() -> None:
     """Run the sets and write the table."""
     import factorflow
     from factorflow.models import SparseGFA
-    from factorflow.models.sparse_gfa.start import count
+    from factorflow.models.sparse_gfa.start import count, signs
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
@@ -179,7 +179,8 @@ def main() -> None:
     parser.add_argument("--count", action="store_true")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
-    count.FLIPS, count.PRODUCTS = options.draws, options.products
+    signs.FLIPS = count.FLIPS = options.draws
+    count.PRODUCTS = options.products
     table = json.loads(options.out.read_text()) if options.out.exists() else {}
     table["machine"] = {"machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()}
     rows, n_right, n_counted, n_below, surplus = {}, 0, 0, 0, 0

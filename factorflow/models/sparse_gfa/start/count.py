@@ -24,22 +24,29 @@ Dobriban and Owen (2019), Journal of the Royal Statistical Society B 81, 163-183
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64, UInt8
-from numpy.typing import DTypeLike
+from jaxtyping import Float, Float64, Int64
 
 from factorflow.errors import InputError
 from factorflow.kernels import device
 from factorflow.kernels.linalg import orthonormal, pad_columns
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
-from factorflow.models.sparse_gfa.kernels.entry_rows import EntryRows
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import filled_views, initial_globals, multiply_views
+from factorflow.models.sparse_gfa.start.signs import (
+    FLIPS,
+    Signs,
+    as_signs,
+    dense_rows,
+    entry_signs,
+    left_over,
+    tiles,
+)
 from factorflow.models.sparse_gfa.start.sketches import (
     Counting,
     CountStats,
@@ -53,20 +60,13 @@ from factorflow.trees import add, replace
 
 __all__ = ["CountSweep", "first_number", "most_passes"]
 
-Signs = Callable[[str, int, Float[Array, "B D"], slice], Float[Array, "B D"]]
-"""Multiplies the entries of a view with the signs of a draw; which rows they are of."""
 
-SITE_SKETCH, SITE_SIGNS = MODELS[0], MODELS[24]
-FLIPS = 2
-"""Draws of signs: a component passes the mean + 2 sd of their largest singular values (squared). Four draws
-count no better, at twice the cost."""
+SITE_SKETCH = MODELS[0]
 PRODUCTS = 1
 """Products of a sketch with the data and its transpose, after one with the transpose alone. Four count no
 better."""
 MARGIN = 8
 """Columns of a sketch besides one for each factor that may be kept, at least."""
-DENSE_ENTRIES = 1 << 20
-"""Entries of a view by its entries that are dense at once, to have their signs flipped: 4 MiB."""
 SPARE = 2
 """Components to begin with besides those counted, since signs may miss weak ones: of few binary entries above
 all."""
@@ -116,7 +116,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
             parts = [multiply_views(filled, spectrum.scores, settings.dtype) for spectrum in counting.spectra]
             scores = np.concatenate(parts, axis=1)
             return None, CountStats((), scores.T @ scores)
-        signs = _entry_signs(settings, block, filled, step) if self.counts else None
+        signs = entry_signs(settings, block, filled, step) if self.counts else None
         sketches = [
             None
             if spectrum.values is not None
@@ -138,9 +138,9 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         products = [self._products(block.rows, data, spectrum, 0, step)]
         if signs is not None and flips:
             total: tuple[Any, ...] = ()
-            left = _left_over(data, spectrum, self.settings.dtype)
-            for tile in _tiles(left):
-                rows = {name: _dense(x, tile) for name, x in left.items()}
+            left = left_over(data, spectrum, self.settings.dtype)
+            for tile in tiles(left):
+                rows = {name: dense_rows(x, tile) for name, x in left.items()}
                 draws = [{name: signs(name, s, x, tile) for name, x in rows.items()} for s in range(flips)]
                 parts = (
                     self._products(block.rows[tile], d, spectrum, 1 + s, step) for s, d in enumerate(draws)
@@ -164,7 +164,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
             scores = multiply_views(rows, {name: v.sketch[:, s] for name, v in spectrum.views.items()}, dtype)
         else:
             draw = replace(step, iteration=(1 + FLIPS) * step.iteration + s)
-            scores = _as_signs(draw.bits(SITE_SKETCH, numbers, width), width, np.float64)
+            scores = as_signs(draw.bits(SITE_SKETCH, numbers, width), width, np.float64)
         padded = pad_columns(scores, dtype)
         return {name: device.product(x.T, padded, width) for name, x in rows.items()}, scores.T @ scores
 
@@ -340,64 +340,3 @@ def _orthonormal(spectrum: Spectrum, stats: SketchStats) -> Spectrum:
         parts = [units[name][:, min(s, 1), None] * basis[i] for s, basis in enumerate(bases)]
         views[name] = replace(spectrum.views[name], sketch=np.stack(parts, axis=1))
     return replace(spectrum, views=views)
-
-
-def _left_over(
-    data: Mapping[str, Float[Array, "B _"]], spectrum: Spectrum, dtype: DTypeLike
-) -> dict[str, Float[Array, "B _"]]:
-    """Return what the components leave of the rows of a block."""
-    if not spectrum.n_components:
-        return dict(data)
-    scores = multiply_views(data, spectrum.scores, dtype).astype(dtype)
-    return {name: _without(x, scores, spectrum.views[name].fitted.astype(dtype)) for name, x in data.items()}
-
-
-def _without(
-    x: Float[Array, "B D"], scores: Float[Array, "B K"], fitted: Float[Array, "D K"]
-) -> Float[Array, "B D"]:
-    """Return rows of a view less what components make of them."""
-    if isinstance(x, EntryRows):
-        return x.subtract(scores, fitted)
-    return x - device.move_beside(scores, x) @ device.move_beside(fitted.T, x)
-
-
-def _dense(x: Float[Array, "B D"], tile: slice) -> Float[Array, "b D"]:
-    """Return some rows of a view as an array."""
-    return x.dense(tile) if isinstance(x, EntryRows) else x[tile]
-
-
-def _tiles(rows: Mapping[str, Float[Array, "B _"]]) -> list[slice]:
-    """Return rows that are flipped together: few where they have to be made dense for that."""
-    by_entries = [x.shape for x in rows.values() if isinstance(x, EntryRows)]
-    if not by_entries:
-        return [slice(None)]
-    size = max(1, DENSE_ENTRIES // max(n_features for _, n_features in by_entries))
-    return [slice(start, start + size) for start in range(0, by_entries[0][0], size)]
-
-
-def _entry_signs(
-    settings: Settings, block: Block, filled: Mapping[str, Float[Array, "B _"]], step: Step
-) -> Signs:
-    """Return what multiplies entries of a view with the signs of a draw: the same in every pass."""
-    packed = {}
-    for number, name in enumerate(filled):
-        n_features = settings.view(name).n_features
-
-        def make(number: int = number, n_features: int = n_features) -> UInt8[Array, "flips B bytes"]:
-            draws = [replace(step, chain=number, iteration=draw) for draw in range(FLIPS)]
-            return np.stack([draw.bits(SITE_SIGNS, block.rows, n_features) for draw in draws])
-
-        packed[name] = block.once(("signs", name), (step.seed,), make)
-
-    def flip(name: str, draw: int, x: Float[Array, "B D"], tile: slice) -> Float[Array, "B D"]:
-        return x * device.move_beside(_as_signs(packed[name][draw][tile], x.shape[1], x.dtype), x)
-
-    return flip
-
-
-def _as_signs(packed: UInt8[Array, "B bytes"], count: int, dtype: DTypeLike) -> Float[Array, "B {count}"]:
-    """Return random bits, eight a byte, as numbers of 1 and -1."""
-    table = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(dtype)
-    signs = np.empty((*packed.shape, 8), dtype)
-    np.take(table, packed, axis=0, out=signs, mode="clip")
-    return signs.reshape(len(packed), -1)[:, :count]
