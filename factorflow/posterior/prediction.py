@@ -99,10 +99,17 @@ class Predictor:
     def tails(
         self, rows: NDArray[np.intp], y: NDArray[Any]
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Return P(Y < y), P(Y > y) and P(Y = y) of new observations, (B, D) each, of the given rows."""
+        """Return P(Y < y), P(Y > y) and P(Y = y) of new observations, (B, D) each, of the given rows.
+
+        All that lies beyond the limit of a censored entry counts as equal to it.
+        """
         predictive = self.predictive(rows)
         if predictive is None:
             return tails(self.posterior.model.likelihood(self.view), y, *self(rows))
+        if predictive.likelihood.aux == "censored" and predictive.aux is not None:
+            (low, high), side = predictive.tails(y), predictive.aux
+            at = np.where(side < 0, low, np.where(side > 0, high, 0.0 * low))
+            return np.where(side < 0, 0.0, low), np.where(side > 0, 0.0, high), at
         at = np.exp(predictive.log_density(y)) if predictive.likelihood.discrete else np.where(y == y, 0.0, y)
         return *predictive.tails(y), at
 

@@ -154,3 +154,23 @@ def test_covariates_shift_the_hazard(tmp_path: Path) -> None:
     found = posterior.coefficients("death")["mean"]
     sd = age.std()
     assert float(found.squeeze()) / sd == pytest.approx(0.8, abs=0.25)
+
+
+def test_a_censored_time_is_improbable_where_so_long_a_time_is(fitted: tuple[Any, ...]) -> None:
+    """Not where it is short; and the probabilities of what was seen, censored ones at random, are even."""
+    from factorflow.posterior.prediction import Predictor
+
+    _, _, _, times, posterior = fitted
+    shown, rows = times[:SHOWN].to_numpy(), np.arange(SHOWN)
+    low, high, at = (part[:, 0] for part in Predictor(posterior, "death").tails(rows, shown[:, :1]))
+    np.testing.assert_allclose(low + high + at, 1.0, atol=1e-6)
+    censored = shown[:, 1] == 0
+    assert not high[censored].any()
+    assert not at[~censored].any()
+    found = factorflow.analysis.find_anomalies(posterior, "death", SHOWN).set_index("obs")["p_value"]
+    expected = np.minimum(1.0, at[censored])
+    names = np.array(posterior.obs_names[:SHOWN])[censored]
+    np.testing.assert_allclose(found[names], expected, atol=1e-6)
+    probability = low + np.random.default_rng(0).random(SHOWN) * at
+    assert abs(probability.mean() - 0.5) < 0.06
+    assert np.quantile(probability, 0.9) == pytest.approx(0.9, abs=0.06)
