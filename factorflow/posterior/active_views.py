@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from jaxtyping import Bool
 
 if TYPE_CHECKING:
     from factorflow.posterior.stored_posterior import StoredPosterior
@@ -17,13 +18,33 @@ LEAST_INCLUSION = 0.5
 
 
 def active_views(posterior: StoredPosterior, factor: str) -> list[str]:
-    """Return the views in which a factor is active, in order.
+    """Return the views in which a factor is active, in order; see `active_factors`."""
+    k = posterior.factors.index(factor)
+    return [view for view in posterior.loaded_views if active_factors(posterior, view)[k]]
 
-    It explains a thousandth of the view's variance, in one sample group at least, where that was recorded;
+
+def active_factors(posterior: StoredPosterior, view: str) -> Bool[np.ndarray, " K"]:
+    """Return which factors are active in a view.
+
+    One explains a thousandth of the view's variance, in one sample group at least, where that was recorded;
     and a loading differs from 0 more likely than not, where the model has such probabilities. Of a model that
-    knows neither, a view of which a loading is not 0.
+    knows neither, a loading is not 0.
     """
-    return [view for view in posterior.loaded_views if _touches(posterior, factor, view)]
+    active = np.ones(len(posterior.factors), bool)
+    if posterior.has("variance_explained"):
+        share = posterior.variable("variance_explained")
+        if {"view", "factor"} <= set(share.dims) and view in share["view"].values:
+            of_view = share.sel(view=view)
+            largest = of_view.max([name for name in of_view.dims if name != "factor"])
+            active &= ~(largest.values < LEAST_SHARE)  # NaN: nothing was measured by which to tell
+    name = f"inclusion_{view}"
+    if posterior.has(name) and "factor" in posterior.array(name).dims:
+        inclusion = posterior.variable(name).transpose(..., "factor").values
+        return active & (inclusion >= LEAST_INCLUSION).reshape(-1, len(active)).any(axis=0)
+    loadings = posterior.loadings(view)
+    if "factor" in loadings.dims:
+        active &= (loadings.transpose(..., "factor").values != 0.0).reshape(-1, len(active)).any(axis=0)
+    return active
 
 
 def n_active_features(posterior: StoredPosterior, factor: str, view: str) -> int | None:
@@ -32,19 +53,3 @@ def n_active_features(posterior: StoredPosterior, factor: str, view: str) -> int
     if not posterior.has(name) or "factor" not in posterior.array(name).dims:
         return None
     return int((posterior.variable(name).sel(factor=factor).values >= LEAST_INCLUSION).sum())
-
-
-def _touches(posterior: StoredPosterior, factor: str, view: str) -> bool:
-    if posterior.has("variance_explained"):
-        share = posterior.variable("variance_explained")
-        if {"view", "factor"} <= set(share.dims) and view in share["view"].values:
-            largest = float(share.sel(view=view, factor=factor).max())
-            if largest < LEAST_SHARE:  # NaN: nothing was measured by which to tell
-                return False
-    n_reached = n_active_features(posterior, factor, view)
-    if n_reached is not None:
-        return n_reached > 0
-    loadings = posterior.loadings(view)
-    if "factor" not in loadings.dims:
-        return True
-    return bool(np.any(loadings.sel(factor=factor).values != 0.0))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.errors import InputError, OptionText, pluralize
-from factorflow.posterior.active_views import active_views
+from factorflow.posterior.active_views import active_factors
 from factorflow.posterior.confounders import batch, depth
 from factorflow.posterior.data_findings import LEAST_MANY, absent_features, dispersion, not_described
 from factorflow.posterior.finding import Finding, naming_option
@@ -283,12 +283,11 @@ def _lone_features(posterior: StoredPosterior) -> Iterator[Finding]:
     if not views or len(views) < len(posterior.loaded_views):
         return
     by_view = {view: _largest_loadings(posterior, view) for view in views}
+    if all((shares <= MOST_ALONE).all() for shares, _ in by_view.values()):
+        return
+    active = {view: active_factors(posterior, view) for view in views}
     for k, label in enumerate(posterior.factors):
-        if all(
-            share[k] <= MOST_ALONE for share, _ in by_view.values()
-        ):  # which views it touches takes longer
-            continue
-        mine = active_views(posterior, label)
+        mine = [view for view in views if active[view][k]]
         if len(mine) != 1 or len(posterior.features(mine[0])) < LEAST_MANY:
             continue
         shares, largest = by_view[mine[0]]

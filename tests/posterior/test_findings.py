@@ -405,7 +405,11 @@ def test_a_view_is_touched_from_a_thousandth_of_its_variance_on(
         ),
     }
     posterior: Any = SimpleNamespace(
-        loaded_views=["a"], has=known.__contains__, array=known.__getitem__, variable=known.__getitem__
+        factors=["f", "g"],
+        loaded_views=["a"],
+        has=known.__contains__,
+        array=known.__getitem__,
+        variable=known.__getitem__,
     )
     assert active_views(posterior, "f") == ["a"] * there
     assert active_views(posterior, "g") == []

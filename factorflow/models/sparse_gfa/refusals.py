@@ -75,7 +75,7 @@ REFUSALS = (
         "loadings",
         "'spike_slab' or 'ard' in all views",
         lambda s: _loadings(s) not in ({"spike_slab"}, {"ard"}),
-        {"n_draws": "a sweep draws no others"},
+        {"n_draws": "a sweep draws loadings that all are spike_slab, or all ard"},
     ),
     Refusal(
         "covariates and size_factors",

@@ -298,7 +298,7 @@ def test_members_are_matched_with_features(dataset: Any, world: dict[str, Any]) 
         factorflow.fit(dataset, model(None), progress=False)
     with pytest.warns(UnusedWarning, match="the loadings of no view are 'informed'"):
         factorflow.fit(dataset, model(few, loadings="ard", max_iter=2), progress=False)
-    with pytest.raises(InputError, match="loadings informed"):
+    with pytest.raises(InputError, match="beside loadings: expected loadings 'spike_slab' or 'ard'"):
         factorflow.fit(dataset, model(world["sets"], n_draws=2), progress=False)
 
 

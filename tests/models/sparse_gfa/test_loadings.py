@@ -261,7 +261,7 @@ def test_slabs_of_parts_are_checked(truth: dict[str, Any], tmp_path: Path) -> No
         factorflow.fit(data, SparseGFA(n_factors=2, slab="half_normal", max_iter=2), progress=False)
     with pytest.raises(InputError, match="slab = normal: expected one of exponential, half_normal"):
         get_prior("nonnegative(slab=normal)")
-    with pytest.raises(InputError, match="loadings nonnegative"):
+    with pytest.raises(InputError, match="loadings that all are spike_slab"):
         factorflow.fit(data, SparseGFA(n_factors=2, loadings="nonnegative", n_draws=2), progress=False)
 
 
