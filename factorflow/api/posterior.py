@@ -125,7 +125,11 @@ class Posterior(PredictionMethods):
         return sample_metadata(self)
 
     def top_features(
-        self, view: str | None = None, factor: str | SupportsIndex = 1, n: int = 10
+        self,
+        view: str | None = None,
+        factor: str | SupportsIndex = 1,
+        n: int = 10,
+        interval: float | None = None,
     ) -> pd.DataFrame:
         """Return the features with the largest loadings of a factor.
 
@@ -137,17 +141,20 @@ class Posterior(PredictionMethods):
             Label, or number from 1.
         n : int
             Features at most, of each view.
+        interval : float, optional
+            Share of the posterior that central intervals of loadings are to hold, such as 0.95: quantiles of
+            draws; else normal ones, of sparse GFA with what the fit leaves open.
 
         Returns
         -------
         DataFrame
-            By feature: ``loading`` and, where the model has them, ``sd`` and ``inclusion``; of all views
-            with a column ``view`` in front.
+            By feature: ``loading`` and, where the model has them, ``sd`` and ``inclusion``; with an interval
+            also ``lower`` and ``upper``; of all views with a column ``view`` in front.
 
         Raises
         ------
         InputError
-            When there is no such view or factor, or the view has no loadings.
+            When there is no such view or factor, the view has no loadings, or no standard deviations of them.
 
         Examples
         --------
@@ -157,7 +164,7 @@ class Posterior(PredictionMethods):
         >>> posterior.top_features(factor=1, n=2)["view"].tolist()
         ['rna', 'rna', 'mutations', 'mutations']
         """
-        return summary.top_features(self, view, self.factor(factor), n)
+        return summary.top_features(self, view, self.factor(factor), n, interval)
 
     @cached_property
     def plot(self) -> Any:

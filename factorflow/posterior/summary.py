@@ -42,14 +42,18 @@ SHOWN = (
 )
 
 
-def top_features(posterior: StoredPosterior, view: str | None, factor: str, n: int) -> pd.DataFrame:
+def top_features(
+    posterior: StoredPosterior, view: str | None, factor: str, n: int, interval: float | None = None
+) -> pd.DataFrame:
     """Return the features with the largest loadings of a factor (`Posterior.top_features`)."""
     import pandas as pd
 
     if n < 0:
         raise InputError("n", n, "a number of features, 0 or more", "For example 10.")
+    if interval is not None and not 0.0 < interval < 1.0:
+        raise InputError("interval", interval, "a share between 0 and 1", "For example 0.95.")
     if view is None:
-        parts = [top_features(posterior, name, factor, n) for name in posterior.loaded_views]
+        parts = [top_features(posterior, name, factor, n, interval) for name in posterior.loaded_views]
         if not parts:
             raise InputError("view", view, "a family whose views have loadings", "Use variable(name).")
         for name, part in zip(posterior.loaded_views, parts, strict=True):
@@ -64,9 +68,35 @@ def top_features(posterior: StoredPosterior, view: str | None, factor: str, n: i
     if posterior.kind == "monte carlo":
         draws = posterior.draws(f"loadings_{view}").sel(factor=factor)
         table["sd"] = draws.std([dim for dim in ("chain", "draw") if dim in draws.dims]).values
+    if interval is not None:
+        table["lower"], table["upper"] = _ends(posterior, str(view), factor, interval, table)
     order = np.argsort(-np.abs(loadings.values), kind="stable")[:n]
     frame = pd.DataFrame(table, index=pd.Index(posterior.features(view), name="feature"))
     return frame.iloc[order]
+
+
+def _ends(
+    posterior: StoredPosterior, view: str, factor: str, share: float, table: Mapping[str, Any]
+) -> tuple[Any, Any]:
+    """Return the ends of central intervals: quantiles of draws, or normal with what a fit leaves open."""
+    from scipy.stats import norm
+
+    tail = 0.5 - 0.5 * share
+    if posterior.kind == "monte carlo":
+        draws = posterior.draws(f"loadings_{view}").sel(factor=factor)
+        dims = [dim for dim in ("chain", "draw") if dim in draws.dims]
+        return tuple(draws.quantile([tail, 1.0 - tail], dims).values)
+    mean, sd = table["loading"], table.get("sd")
+    if posterior.has(f"corrected_loadings_{view}"):
+        mean, sd = (
+            posterior.variable(f"corrected_{kind}_{view}").sel(factor=factor).values
+            for kind in ("loadings", "loadings_sd")
+        )
+    if sd is None:
+        expected = f"a family with standard deviations of the loadings of {view}"
+        raise InputError("interval", share, expected, "Leave it out.")
+    reach = -norm.ppf(tail) * sd
+    return mean - reach, mean + reach
 
 
 def likelihood_of(posterior: StoredPosterior, view: ViewMeta) -> str:

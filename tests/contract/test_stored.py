@@ -157,9 +157,15 @@ def test_top_features_come_with_what_is_known_of_them(run: Any) -> None:
             if posterior.kind == "monte carlo":
                 drawn = posterior.draws(f"loadings_{view}").values[:, :, where, k]
                 np.testing.assert_allclose(table["sd"], drawn.std((0, 1)))
+                ends = posterior.top_features(view, factor, 3, interval=0.8)[["lower", "upper"]]
+                np.testing.assert_allclose(ends, np.quantile(drawn, [0.1, 0.9], (0, 1)).T)
             elif posterior.has(f"loadings_variance_{view}"):
                 spread = posterior.variable(f"loadings_variance_{view}").values[where, k]
                 np.testing.assert_allclose(table["sd"], np.sqrt(spread))
+                if posterior.has(f"corrected_loadings_{view}"):
+                    ends = posterior.top_features(view, factor, 3, interval=0.8)
+                    mean = posterior.variable(f"corrected_loadings_{view}").values[where, k]
+                    np.testing.assert_allclose((ends["lower"] + ends["upper"]) / 2, mean, atol=1e-9)
 
 
 @pytest.mark.thorough

@@ -185,6 +185,15 @@ def test_top_features(given: Any) -> None:
     assert given.posterior.top_features("rna", 1, 3).equals(table)
 
 
+def test_intervals_of_top_features(given: Any) -> None:
+    """Normal, of this sd; where a fit says what it leaves open, of that."""
+    table = given.posterior.top_features("rna", 1, 3, interval=0.9)
+    np.testing.assert_allclose(table["upper"] - table["loading"], 1.6449 * 0.2, rtol=1e-4)
+    np.testing.assert_allclose(table["loading"] - table["lower"], 1.6449 * 0.2, rtol=1e-4)
+    with pytest.raises(InputError, match="interval = 95: expected a share between 0 and 1"):
+        given.posterior.top_features("rna", 1, interval=95)
+
+
 def test_summary_is_plain(given: Any) -> None:
     facts = given.posterior.summary()
     assert json.loads(json.dumps(facts)) == facts
