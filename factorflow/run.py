@@ -21,7 +21,7 @@ from factorflow.engine.executors.environment import check_device, environment
 from factorflow.engine.executors.launch import open_executor
 from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed_globals import FixedGlobals
-from factorflow.engine.loop import Budget, Loop
+from factorflow.engine.loop import Loop
 from factorflow.engine.memory import fit_into_memory, fits_one_group, measure
 from factorflow.engine.memory_limits import (
     kept_bytes,
@@ -34,6 +34,7 @@ from factorflow.engine.publish import publish
 from factorflow.engine.resume_hints import note_outcome, with_resume_command
 from factorflow.engine.run_directory import Output, RunDirectory
 from factorflow.engine.source import Source
+from factorflow.engine.submissions import Budget
 from factorflow.engine.warm_start import Warm, warm_start
 from factorflow.errors import InputError, OptionText, UnusedWarning
 from factorflow.models import configure

@@ -7,7 +7,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from factorflow.engine.executors.local import Executor, Handle, StalledError
 from factorflow.engine.group_trial import GroupTrial, overlapping, regroup
 from factorflow.engine.plan import Plan, Record, State
 from factorflow.engine.rounds import Rounds
+from factorflow.engine.submissions import Budget, Round
 from factorflow.engine.trace import Trace
 from factorflow.errors import InputError, RunError, thread_limit_errors
 from factorflow.posterior.draw_store import note_draws
@@ -33,47 +33,6 @@ What scheduler and client do for a graph and for a result they do once then, in 
 themselves. Rounds that take longer do not: an iteration is reported when it is done, and what is computed
 ahead of its record takes memory.
 """
-
-
-@dataclass(frozen=True)
-class Budget:
-    """When to stop and when to write.
-
-    Parameters
-    ----------
-    max_minutes : float or None
-        Wall-clock time; the iteration in hand is completed.
-    checkpoint_every : int
-        Counted iterations between two checkpoints.
-    checkpoint_minutes : float
-        Minutes between two checkpoints, whichever comes first.
-    """
-
-    max_minutes: float | None = None
-    checkpoint_every: int = 50
-    checkpoint_minutes: float = 10.0
-
-
-@dataclass(eq=False)
-class Round:
-    """A round that was submitted, and is not yet read.
-
-    Parameters
-    ----------
-    submission : int
-        Number of the submission: rounds that share it are read together.
-    state : Handle, or None
-        The state after it, which draws are taken from; of a run without any it is not held back.
-    record : Handle
-        The record of that.
-    result : (Record or None, float), or None
-        What the record says, and when it was done; None until it was asked for.
-    """
-
-    submission: int
-    state: Handle
-    record: Handle
-    result: tuple[Record | None, float] | None = None
 
 
 class Loop:

@@ -7,10 +7,11 @@ from typing import Any
 
 from factorflow.data.sample_tables import SampleTables, model_meta
 from factorflow.engine.executors.local import LocalExecutor
-from factorflow.engine.loop import Budget, Loop
+from factorflow.engine.loop import Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
 from factorflow.engine.spill import load_spilled
+from factorflow.engine.submissions import Budget
 from factorflow.flatten import flatten
 from factorflow.trees import arrays as leaves
 

@@ -15,10 +15,11 @@ from contract_tools import Cut, leaves
 
 import factorflow
 from factorflow.engine.executors.local import cut_evenly
-from factorflow.engine.loop import Budget, Loop
+from factorflow.engine.loop import Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
 from factorflow.engine.spill import delete_unreferenced
+from factorflow.engine.submissions import Budget
 from factorflow.flatten import allow_package
 from factorflow.models.contract import Gather, Model, Stage, Sweep
 
