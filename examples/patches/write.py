@@ -22,7 +22,7 @@ from factorflow.data.simulation.noise import check_count
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.rows import Columns, RowNames
-from factorflow.data.store.views import ViewSource
+from factorflow.data.store.view_source import ViewSource
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS

@@ -139,7 +139,7 @@ def sparse(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The dataset of a case without missing entries, its views of values stored sparse."""
     from factorflow.data.store import views, writer
 
-    def prepare(view: views.ViewSource, *given: Any) -> Any:
+    def prepare(view: Any, *given: Any) -> Any:
         is_values = view.kind is None or view.kind.is_values
         can_be = is_values and view.split is None
         return views.prepare(replace(view, layout="sparse") if can_be else view, *given)

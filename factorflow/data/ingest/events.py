@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.store.rows import RowNames
-from factorflow.data.store.views import ViewSource
+from factorflow.data.store.view_source import ViewSource
 from factorflow.errors import InputError
 from factorflow.likelihoods.survival import Survival, baseline_hazard, event_intervals
 

@@ -30,7 +30,7 @@ from factorflow.data.ingest.sticks import as_sticks
 from factorflow.data.ingest.view_sources import entry_arrays, lookup, named_kinds, view_sources, with_defaults
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
-from factorflow.data.store.views import is_long_table
+from factorflow.data.store.view_source import is_long_table
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError, OptionError, removed_option
 from factorflow.settings import MatrixOptions, document_options, parse_config

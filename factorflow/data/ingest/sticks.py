@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.store.views import ReadBlock, ViewSource
+from factorflow.data.store.view_source import ReadBlock, ViewSource
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS
 

@@ -17,7 +17,7 @@ from factorflow.data.ingest.missing import MissingCodes
 from factorflow.data.ingest.reading import Reading
 from factorflow.data.ingest.sources import KindOf, Source, labels
 from factorflow.data.store.rows import RowNames
-from factorflow.data.store.views import ViewSource
+from factorflow.data.store.view_source import ViewSource
 from factorflow.errors import InputError
 from factorflow.kinds import INPUTS, KINDS, Kind, kind_of
 from factorflow.likelihoods import get_likelihood, likelihood_names

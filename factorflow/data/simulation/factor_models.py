@@ -13,7 +13,7 @@ from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import number_names
 from factorflow.data.ingest.events import as_times
 from factorflow.data.simulation.noise import TILE_ROWS, Noise, Simulation, check_count, share_of
-from factorflow.data.store.views import ViewSource
+from factorflow.data.store.view_source import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS

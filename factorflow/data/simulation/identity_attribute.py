@@ -20,7 +20,7 @@ from factorflow.data.simulation.sequence import (
     windows_before,
 )
 from factorflow.data.store.rows import ReadCodes
-from factorflow.data.store.views import ViewSource
+from factorflow.data.store.view_source import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS

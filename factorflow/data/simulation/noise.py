@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.store.rows import ReadCodes
-from factorflow.data.store.views import ViewSource
+from factorflow.data.store.view_source import ViewSource
 from factorflow.data.store.writer import Truth
 from factorflow.errors import InputError
 

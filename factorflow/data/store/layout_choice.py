@@ -12,7 +12,7 @@ from factorflow.kernels.sparse_rows import column_type
 from factorflow.shape import SPARSE_BELOW
 
 if TYPE_CHECKING:
-    from factorflow.data.store.views import ViewSource
+    from factorflow.data.store.view_source import ViewSource
 
 __all__ = ["choose_layout", "may_be_sparse"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +20,8 @@ from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.data.store.names import node_names
 from factorflow.data.store.rows import LABEL_CHUNK, RowNames
 from factorflow.data.store.view_arrays import DenseArrays, SparseArrays
+from factorflow.data.store.view_source import ViewSource
 from factorflow.errors import FactorflowError, InputError, pluralize
-from factorflow.kinds import KINDS, Kind
 from factorflow.kinds import guess as guess_kind
 from factorflow.storage.checksums import ChecksumManifest
 from factorflow.storage.location import Location
@@ -34,60 +34,6 @@ COMPRESSED_BELOW = 0.1
 
 MOST_NAMED = 20
 """Outliers of a view that the manifest names."""
-
-StrArray = NDArray[np.str_]
-ReadBlock = Callable[[int, int], NDArray[Any]]
-
-
-@dataclass(frozen=True)
-class ViewSource:
-    """A view on its way into the store.
-
-    Parameters
-    ----------
-    name : str
-        Name of the view.
-    features : (D,) str array
-        RowNames of its features, or of the levels of a categorical variable.
-    read : callable
-        (start, stop) -> rows (stop - start, D), or codes (stop - start,), raw: see `Kind.raw`.
-    kind : Kind or None
-        None: to be guessed from the values.
-    likelihood_from : str
-        "given", "file" or "guessed".
-    read_as : str
-        What was decided of the file it comes from, in words.
-    default_likelihood : str
-        As in `ViewMeta`.
-    split : Limits, Trials or Events, optional
-        Makes rows as they are stored, and what lies beside them, of raw rows.
-    layout : {"auto", "dense", "sparse"}
-        Whether all entries are stored, or those that are not zero.
-    about : DataFrame, optional
-        Metadata of the features, a row for each in order.
-    """
-
-    name: str
-    features: StrArray
-    read: ReadBlock
-    kind: Kind | None = None
-    likelihood_from: str = "given"
-    read_as: str = ""
-    default_likelihood: str = ""
-    split: Any = None
-    layout: str = "auto"
-    about: pd.DataFrame | None = None
-
-    @property
-    def work_bytes(self) -> int:
-        """Bytes per row that determine the size of blocks; the same for all kinds of values."""
-        return (self.kind or KINDS["gaussian"]).work_bytes(self.features.size)
-
-
-def is_long_table(views: Sequence[ViewSource]) -> bool:
-    """Whether views are those of a long table: one response a row, beside categorical variables."""
-    values = [view.features.size for view in views if view.kind is None or view.kind.is_values]
-    return sum(values) == 1 and any(view.kind is not None and view.kind.coded for view in views)
 
 
 def prepare(

@@ -16,7 +16,8 @@ from factorflow.data.store.fingerprint import combine, digest_names
 from factorflow.data.store.layout import ATTRIBUTES, METADATA, Manifest
 from factorflow.data.store.names import free_name
 from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write_codes
-from factorflow.data.store.views import ViewSource, ViewWriter, prepare, write_array, write_columns
+from factorflow.data.store.view_source import ViewSource
+from factorflow.data.store.views import ViewWriter, prepare, write_array, write_columns
 from factorflow.design import TableDesign
 from factorflow.errors import InputError, pluralize
 from factorflow.storage.checksums import write_manifest

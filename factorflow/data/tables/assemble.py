@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import join_names
-from factorflow.data.store.views import ReadBlock, ViewSource
+from factorflow.data.store.view_source import ReadBlock, ViewSource
 from factorflow.data.tables.columns import FileColumn, append
 from factorflow.data.tables.formula import Linear, Offset, Terms
 from factorflow.data.tables.labels import Levels

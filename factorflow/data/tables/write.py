@@ -18,7 +18,7 @@ from factorflow.data.ingest.missing import MissingCodes
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_manifest
 from factorflow.data.store.rows import Columns, RowNames
-from factorflow.data.store.views import is_long_table
+from factorflow.data.store.view_source import is_long_table
 from factorflow.data.store.writer import write_store
 from factorflow.data.tables.assemble import Table, TableViews
 from factorflow.data.tables.columns import FileColumn
