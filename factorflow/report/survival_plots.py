@@ -53,7 +53,7 @@ def plot_survival(posterior: Posterior, view: str, groups: int = 3, ax: Axes | N
         posterior.plot.survival("death", groups=2)
     """
     rows = some_rows(posterior.data)
-    risk = outcomes.risk(posterior, view, rows).to_numpy()
+    risk = outcomes.risk(posterior, posterior.check_explained(view), rows).to_numpy()
     key = posterior.data.views[view].aux_key
     time = values_of_rows(posterior.data, view, rows)[:, 0].astype(float)
     event = values_of_rows(posterior.data, view, rows, key)[:, 0] == 0

@@ -45,6 +45,8 @@ def test_groups_of_risk_and_curves_of_the_model(tmp_path: Path) -> None:
         "risk 1 of 2 (n = 60)",
         "risk 2 of 2 (n = 60)",
     ]
+    with pytest.raises(InputError, match="view = deaths: expected one of"):
+        posterior.plot.survival("deaths", ax=ax)
     with pytest.raises(InputError, match="groups"):
         posterior.plot.survival("death", groups=0, ax=ax)
     with pytest.raises(InputError, match="fitted under the likelihood survival"):
