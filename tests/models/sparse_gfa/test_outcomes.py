@@ -110,6 +110,8 @@ def test_an_axis_of_each_guide_and_simple_structure_across_them() -> None:
     np.testing.assert_allclose(y[0], [np.linalg.norm(loadings["y"]), 0, 0, 0, 0], atol=1e-12)
     np.testing.assert_allclose(t[0, 2:], 0.0, atol=1e-12)
     assert t[0, 1] > 0.0
+    near = {name: one * (1.0 + 1e-13 * rng.standard_normal(one.shape)) for name, one in loadings.items()}
+    np.testing.assert_allclose(rotation_with_guides(near, ["y", "t"]), rotation, atol=1e-9)
     alone = rotation_with_guides({"y": np.array([[-2.0]])}, ["y"])
     np.testing.assert_allclose(alone, [[-1.0]])
 

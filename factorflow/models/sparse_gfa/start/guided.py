@@ -44,10 +44,23 @@ def rotation_with_guides(
         axis = np.linalg.svd(left)[2][0]
         axis = axis if (left @ axis).sum() >= 0.0 else -axis  # a larger score: more of the outcome
         axes.append(across @ axis)
-        across = across @ np.linalg.svd(axis[None])[2][1:].T
-    everything = np.concatenate(list(loadings.values()))
-    rest = across @ varimax(everything @ across) if across.shape[1] else across
+        across = across @ complement(axis)
+    # Of guiding views nothing lies across but rounding errors, which varimax would take for loadings.
+    others = [one @ across for name, one in loadings.items() if name not in guides]
+    rest = across @ varimax(np.concatenate(others)) if others and across.shape[1] else across
     return np.concatenate([*(axis[:, None] for axis in axes), rest], axis=1)
+
+
+def complement(axis: Float64[Array, " K"]) -> Float64[Array, "K less"]:
+    """Return an orthonormal basis across an axis of length 1, by the reflection of that on a coordinate.
+
+    Bases of a decomposition may turn with the version of a library, and the order of factors with them.
+    """
+    k = int(np.abs(axis).argmax())
+    normal = axis.copy()
+    normal[k] += np.copysign(1.0, axis[k])
+    reflection = np.eye(axis.size) - 2.0 * np.outer(normal, normal) / (normal @ normal)
+    return np.delete(reflection, k, axis=1)
 
 
 def with_guided_classes(settings: Settings, globals_: Globals) -> Globals:
