@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+import sysconfig
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,8 @@ def write_python(channel: Path, staged: Path) -> None:
     for name in ("python", "python3", f"python{major_minor}"):
         (staged / "bin" / name).symlink_to(interpreter)
     (staged / "pyvenv.cfg").write_text(f"home = {os.path.dirname(interpreter)}\n")
-    folders = [path for path in sys.path if Path(path).is_dir() and not Path(path).is_relative_to(ROOT)]
-    (packages / "modules.pth").write_text("\n".join(folders))
+    installed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (packages / "modules.pth").write_text("\n".join(sorted(installed)))
     number = ".".join(map(str, sys.version_info[:3]))
     rattler_build.assemble_package("python", number, "linux-64", "0_cpython", channel, files_dir=staged)
 
