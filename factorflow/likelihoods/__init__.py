@@ -6,6 +6,7 @@ quadrature, unless a file has a closed form (`factorflow.likelihoods.base`). A f
 file here, or a class that an entry point of the group ``factorflow.likelihoods`` names.
 """
 
-from factorflow.likelihoods.base import Likelihood, Message, get_likelihood, likelihood_names, quadrature
+from factorflow.likelihoods.base import Likelihood, Message, quadrature
+from factorflow.likelihoods.registry import get_likelihood, likelihood_names
 
 __all__ = ["Likelihood", "Message", "get_likelihood", "likelihood_names", "quadrature"]

@@ -1,4 +1,4 @@
-"""The interface of a likelihood, its messages by quadrature, and the registry.
+"""The interface of a likelihood, and its messages by quadrature.
 
 Message of an entry at q(x) = N(m, v)::
 
@@ -26,7 +26,6 @@ in double precision.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields
@@ -45,11 +44,10 @@ from factorflow.shape import Array
 
 __all__ = [
     "LARGEST",
+    "REGISTRY",
     "Likelihood",
     "Message",
     "expected_softplus",
-    "get_likelihood",
-    "likelihood_names",
     "nodes",
     "quadrature",
 ]
@@ -337,7 +335,7 @@ class Likelihood(ABC):
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
         if "name" in cls.__dict__:
-            _REGISTRY[cls.name] = cls
+            REGISTRY[cls.name] = cls
 
 
 def quadrature(
@@ -387,60 +385,5 @@ def nodes(n: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(t.tolist()), tuple((weights / weights.sum()).tolist())
 
 
-_REGISTRY: dict[str, type[Likelihood]] = {}
-
-
-@cache
-def _scan() -> None:
-    """Import the files of this package and what entry points name, once."""
-    from importlib import import_module, metadata
-    from pathlib import Path
-    from pkgutil import iter_modules
-
-    for module in iter_modules([str(Path(__file__).parent)]):
-        import_module(f"factorflow.likelihoods.{module.name}")
-    for entry in metadata.entry_points(group="factorflow.likelihoods"):
-        entry.load()
-
-
-def likelihood_names() -> tuple[str, ...]:
-    """Return the names of all likelihoods."""
-    _scan()
-    return tuple(sorted(_REGISTRY))
-
-
-@cache
-def get_likelihood(text: str) -> Likelihood:
-    """Return a likelihood by name.
-
-    Parameters
-    ----------
-    text : str
-        A name, with parameters in brackets where the likelihood has some.
-
-    Raises
-    ------
-    InputError
-        When there is none of that name, or a parameter is not of it.
-
-    Examples
-    --------
-    >>> get_likelihood("binomial(trials=2)")
-    Binomial(trials=2)
-    """
-    _scan()
-    match = re.fullmatch(r"\s*(\w+)\s*(?:\((.*)\))?\s*", text)
-    kind = _REGISTRY.get(match[1]) if match else None
-    if match is None or kind is None:
-        raise InputError("likelihood", text, f"one of {', '.join(likelihood_names())}", "Choose one of them.")
-    defaults: dict[str, Any] = {field.name: field.default for field in fields(kind) if field.init}  # type: ignore[arg-type]
-    parameters = {}
-    for part in (match[2] or "").split(",") if (match[2] or "").strip() else ():
-        name, _, value = (piece.strip() for piece in part.partition("="))
-        try:
-            parameters[name] = type(defaults[name])(value)
-        except (KeyError, ValueError):
-            usage = ", ".join(f"{name}={value}" for name, value in defaults.items())
-            expected = f"{kind.name}({usage})" if defaults else f"{kind.name}, which has no parameters"
-            raise InputError("likelihood", text, expected, "Correct what is in brackets.") from None
-    return kind(**parameters)
+REGISTRY: dict[str, type[Likelihood]] = {}
+"""Classes by name."""

@@ -270,61 +270,6 @@ class Model(VariableTable[G, L]):
         """
         raise self._cannot("generate")
 
-    def interpolate(
-        self, record: Mapping[str, Array], places: Array, codes: Array
-    ) -> tuple[Array, Array, Array]:
-        """Return scores as functions of places, at any of these.
-
-        Parameters
-        ----------
-        record : mapping of str to array
-            The stored variables, whole.
-        places : (n, p) array
-            As in `Meta.places`.
-        codes : (n,) array
-            Number of the group of each.
-
-        Returns
-        -------
-        (n, K) array, (n, K) array, (K,) array
-            Mean and variance of the functions, and the variance of a score about its function.
-
-        Raises
-        ------
-        InputError
-            When the family cannot.
-        """
-        raise self._cannot("interpolate")
-
-    def warped(self, record: Mapping[str, Array], places: Array, codes: Array) -> Array:
-        """Return own times of groups on the common clock.
-
-        Parameters
-        ----------
-        record, places, codes
-            As for `interpolate`, of one column.
-
-        Returns
-        -------
-        (n,) array
-
-        Raises
-        ------
-        InputError
-            When clocks are the same.
-        """
-        raise self._cannot("warped")
-
-    def shortest_lengths(self) -> tuple[Array, int] | None:
-        """Return the shortest length scales that functions resolve, and how many these are a column.
-
-        Returns
-        -------
-        (R,) array and int, or None
-            None where there is no such limit.
-        """
-        return None
-
     def scorer(self, n_draws: int, n_repeats: int) -> Model[G, Any]:
         """Return a model whose projection is the log likelihood of rows, the local state integrated out.
 

@@ -13,6 +13,7 @@ from factorflow.covariates import Covariates
 from factorflow.data.covariates import labels_of, numbers_of, warn_of_levels
 from factorflow.errors import InputError
 from factorflow.places import Places
+from factorflow.posterior.course_model import course_model
 from factorflow.posterior.predictive import interval as ends_of
 from factorflow.shape import Block
 
@@ -142,9 +143,8 @@ def _scores_of(
         else:
             parts.append(np.column_stack([numbers_of(name, frame[name]) for name in one.columns]))
     record = {v.name: posterior.variable(v.name).values for v in posterior.model.table if not v.rows}
-    mean, variance, noise = posterior.model.interpolate(
-        record, np.hstack(parts), _group_codes(posterior, frame)
-    )
+    courses, codes = course_model(posterior.model), _group_codes(posterior, frame)
+    mean, variance, noise = courses.interpolate(record, np.hstack(parts), codes)
     return mean, variance + noise
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from factorflow.data.covariates import numbers_of
 from factorflow.errors import InputError
 from factorflow.places import Places
+from factorflow.posterior.course_model import CourseModel, course_model
 from factorflow.posterior.finding import Finding, naming_option
 from factorflow.posterior.new_samples import predict_from_scores
 
@@ -97,7 +98,8 @@ def smoothness(posterior: StoredPosterior) -> pd.DataFrame:
 
 def unresolved(posterior: StoredPosterior) -> Iterator[Finding]:
     """Find courses that change as fast as their functions can."""
-    limits = posterior.model.shortest_lengths()
+    model = posterior.model
+    limits = model.shortest_lengths() if isinstance(model, CourseModel) else None
     if limits is None or not posterior.has("length_scale"):
         return
     shortest, number = limits
@@ -128,7 +130,7 @@ def warped(posterior: StoredPosterior, covariate: str | None) -> xr.DataArray:
     data = getattr(data, "dataset", data)  # of a projection, whose features are aligned
     times = read_places(data, places.columns)
     codes = data.codes("group").astype(np.int64) if places.groups else np.zeros(len(times), np.int64)
-    values = posterior.model.warped(record, times, codes)
+    values = course_model(posterior.model).warped(record, times, codes)
     obs = posterior.array("scores")["obs"]
     name = places.columns[0]
     return xr.DataArray(values, dims=("obs",), coords={"obs": obs}, name=name)
@@ -171,7 +173,7 @@ def interpolate(
     numbers, codes = _points(places, at, groups)
     _warn_of_distance(posterior, places, numbers)
     record = {v.name: posterior.variable(v.name).values for v in posterior.model.table if not v.rows}
-    mean, variance, noise = posterior.model.interpolate(record, numbers, codes)
+    mean, variance, noise = course_model(posterior.model).interpolate(record, numbers, codes)
     coords: dict[str, Any] = {
         name: ("point", column) for name, column in zip(places.columns, numbers.T, strict=True)
     }

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 MOST_USED = set(
     """
     write_dataset write_table simulate open_dataset Dataset Dataset.describe Dataset.values configure fit
-    resume project open_posterior load Posterior Posterior.project Posterior.save Posterior.findings
+    resume project open_posterior load Posterior Posterior.project StorageMethods.save StorageMethods.findings
     Posterior.summary Posterior.top_features VarianceMethods.variance_explained PredictionMethods.predict
     PredictionMethods.impute Posterior.sample PredictionMethods.to_arviz StoredPosterior.features
     StoredVariables.variable StoredVariables.draws StoredPosterior.scores StoredPosterior.loadings

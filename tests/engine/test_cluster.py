@@ -15,8 +15,9 @@ import pytest
 from distributed import Client
 
 import factorflow
-from factorflow.engine.executors.dask import DaskExecutor, _dashboard_of
+from factorflow.engine.executors.dask import DaskExecutor
 from factorflow.engine.executors.local_cluster import local_cluster
+from factorflow.engine.executors.timeouts import dashboard_of
 from factorflow.errors import InputError
 
 KILL_ONE = """
@@ -154,7 +155,7 @@ def test_a_template_of_dashboards_with_an_unknown_name_ends_no_run() -> None:
     with Client(
         processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0"
     ) as client:
-        assert (_dashboard_of(client) or "").startswith("http://")
+        assert (dashboard_of(client) or "").startswith("http://")
         for template in ("https://hub/{NO_SUCH_NAME}/{port}", "https://hub/{", "https://hub/{0}"):
             with dask.config.set({"distributed.dashboard.link": template}):
                 assert DaskExecutor(client).dashboard is None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import logging
 import sys
 import time
 import warnings
@@ -31,7 +29,14 @@ from factorflow.engine.executors.assignment import assign_groups, cut_aligned
 from factorflow.engine.executors.environment import Environment, compare_environments
 from factorflow.engine.executors.liveness import LOOK_SECONDS, Watch
 from factorflow.engine.executors.local import Handle, StalledError, available_memory
-from factorflow.engine.executors.timeouts import ANSWER_SECONDS, address_of, scheduler_lost_error, within
+from factorflow.engine.executors.timeouts import (
+    ANSWER_SECONDS,
+    address_of,
+    close_client,
+    dashboard_of,
+    scheduler_lost_error,
+    within,
+)
 from factorflow.engine.executors.worker_info import (
     WorkerInfo,
     job_lines,
@@ -105,7 +110,7 @@ class DaskExecutor:
     ) -> None:
         self._client, self._owned = client, owned
         self.address = address_of(client)
-        self.dashboard = _dashboard_of(client)
+        self.dashboard = dashboard_of(client)
         self.n_feature_tasks = feature_tasks
         self._turn = next(_turns) % share / share
         self._run = uuid4().hex[:8]
@@ -312,7 +317,7 @@ class DaskExecutor:
         with ExitStack() as stack:
             stack.push(self._leaving)
             for part in reversed(self._owned):
-                stack.callback(_close_client if isinstance(part, Client) else type(part).close, part)
+                stack.callback(close_client if isinstance(part, Client) else type(part).close, part)
 
     @contextmanager
     def performance(self, path: Path) -> Iterator[None]:
@@ -380,25 +385,3 @@ class DaskExecutor:
         slots = [address for address in sorted(info) for _ in range(info[address]["nthreads"])]
         first = int(self._turn * len(slots))
         return slots[first:] + slots[:first]
-
-
-def _is_no_cancellation(record: logging.LogRecord) -> bool:
-    error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, asyncio.CancelledError)
-
-
-def _close_client(client: Client) -> None:
-    """Close a client, without waiting for a scheduler that does not answer."""
-    if client.status != "running":  # it tries to reconnect, and would log the end of that with a traceback
-        logging.getLogger("distributed.client").addFilter(_is_no_cancellation)
-    with suppress(OSError, TimeoutError):
-        client.close()
-
-
-def _dashboard_of(client: Client) -> str | None:
-    """Return the address of the dashboard; None where there is none, or its template has unknown names."""
-    try:
-        link: str | None = client.dashboard_link
-    except (KeyError, IndexError, ValueError, AttributeError):  # of str.format with Dask's `dashboard.link`
-        return None
-    return link

@@ -1,10 +1,13 @@
-"""Scheduler calls with timeouts: most calls of a Dask client wait forever for a frozen machine."""
+"""A Dask client whose scheduler may be frozen or gone: calls with timeouts, its end, its address."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 from factorflow.errors import RunError
@@ -47,3 +50,25 @@ def scheduler_lost_error(address: str, what: str) -> RunError:
     """Return the error of a run whose scheduler is gone, or silent."""
     remedy = "Start a scheduler and workers anew, at that address or another"
     return RunError(f"the Dask scheduler at {address} {what}. {remedy}")
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError)
+
+
+def close_client(client: Client) -> None:
+    """Close a client, without waiting for a scheduler that does not answer."""
+    if client.status != "running":  # it tries to reconnect, and would log the end of that with a traceback
+        logging.getLogger("distributed.client").addFilter(_is_no_cancellation)
+    with suppress(OSError, TimeoutError):
+        client.close()
+
+
+def dashboard_of(client: Client) -> str | None:
+    """Return the address of the dashboard; None where there is none, or its template has unknown names."""
+    try:
+        link: str | None = client.dashboard_link
+    except (KeyError, IndexError, ValueError, AttributeError):  # of str.format with Dask's `dashboard.link`
+        return None
+    return link

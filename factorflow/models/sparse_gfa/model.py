@@ -33,8 +33,9 @@ from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, strip_for_workers
 from factorflow.models.sparse_gfa.refusals import refuse_options
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
-from factorflow.models.sparse_gfa.smooth.basis import Cosines, Points
 from factorflow.models.sparse_gfa.smooth.composite import smooth_part
+from factorflow.models.sparse_gfa.smooth.cosines import Cosines
+from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.results import course_labels, courses_from_record
 from factorflow.models.sparse_gfa.smooth.rows import courses_at
 from factorflow.models.sparse_gfa.smooth.sweeps import CourseSweep, PlacesSweep, close_courses

@@ -12,8 +12,10 @@ from factorflow.models.sparse_gfa.loadings import get_prior
 from factorflow.models.sparse_gfa.refusals import PHRASES
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import METHODS
-from factorflow.models.sparse_gfa.smooth.basis import Basis, Cosines, Points, choose_basis
+from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.composite import Linear, Sum
+from factorflow.models.sparse_gfa.smooth.cosines import Cosines, choose_basis
+from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.processes import LEVELS
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.places import MOST_CELLS

@@ -13,8 +13,8 @@ import pytest
 from scipy import special, stats
 
 import factorflow
-from factorflow.likelihoods import Likelihood
-from factorflow.likelihoods.base import _REGISTRY, get_likelihood
+from factorflow.likelihoods import Likelihood, get_likelihood
+from factorflow.likelihoods.base import REGISTRY
 from factorflow.models import SparseGFA
 
 
@@ -52,7 +52,7 @@ class Gamma(Likelihood):
         return np.log(total / n)
 
 
-del _REGISTRY["test_gamma"]  # tests of all likelihoods do not know it
+del REGISTRY["test_gamma"]  # tests of all likelihoods do not know it
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def truth() -> tuple[Any, Any]:
 def test_a_class_is_all_that_it_takes(
     truth: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(_REGISTRY, "test_gamma", Gamma)
+    monkeypatch.setitem(REGISTRY, "test_gamma", Gamma)
     z, y = truth
     data = factorflow.write_dataset(tmp_path / "d", {"y": y}, {"y": "gaussian"}, block_rows=64)
     model = SparseGFA(n_factors=5, likelihoods="test_gamma")
@@ -95,12 +95,12 @@ def test_the_likelihood_of_the_guide(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """The class that the page writes, word for word: a bound of heavy-tailed noise."""
     page = (Path(factorflow.__file__).parents[1] / "docs" / "add-a-likelihood.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {"__name__": "guide"}
-    before = dict(_REGISTRY)
+    before = dict(REGISTRY)
     monkeypatch.setitem(sys.modules, "guide", ModuleType("guide"))
     exec(page.split("```python\n")[1].split("```")[0], names)
-    laplace = _REGISTRY.pop("laplace")
-    assert _REGISTRY == before
-    monkeypatch.setitem(_REGISTRY, "laplace", laplace)
+    laplace = REGISTRY.pop("laplace")
+    assert REGISTRY == before
+    monkeypatch.setitem(REGISTRY, "laplace", laplace)
     rng = np.random.default_rng(3)
     z, w = rng.standard_normal((200, 2)), rng.standard_normal((30, 2)) * (rng.random((30, 2)) < 0.5)
     y = 2.0 + 5.0 * (z @ w.T + 0.6 * rng.laplace(size=(200, 30)))

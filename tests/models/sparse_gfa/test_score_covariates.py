@@ -16,8 +16,9 @@ from factorflow.data.sample_tables import SampleTables, model_meta
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import pack
 from factorflow.models import SparseGFA
-from factorflow.models.sparse_gfa.smooth.basis import Cosines, Points
 from factorflow.models.sparse_gfa.smooth.composite import LEAST_SD, Linear, Sum, linear_part, smooth_part
+from factorflow.models.sparse_gfa.smooth.cosines import Cosines
+from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.processes import LEVELS
 from factorflow.places import Places
 

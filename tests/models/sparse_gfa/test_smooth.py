@@ -18,7 +18,7 @@ from factorflow.data.places import code_places
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa.smooth import evidence as evidence_module
 from factorflow.models.sparse_gfa.smooth import sweeps as sweeps_module
-from factorflow.models.sparse_gfa.smooth.basis import Cosines, Points, choose_basis
+from factorflow.models.sparse_gfa.smooth.cosines import Cosines, choose_basis
 from factorflow.models.sparse_gfa.smooth.courses import (
     Courses,
     NoiseSums,
@@ -27,6 +27,7 @@ from factorflow.models.sparse_gfa.smooth.courses import (
     update_noise,
 )
 from factorflow.models.sparse_gfa.smooth.evidence import Forms, evidence, update_courses
+from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.processes import (
     KERNELS,
     correlation,
@@ -40,9 +41,9 @@ from factorflow.models.sparse_gfa.smooth.rows import (
     course_prior,
     courses_at,
     noise_sums,
-    site_sums,
     spread_scores,
 )
+from factorflow.models.sparse_gfa.smooth.site_sums import site_sums
 from factorflow.models.sparse_gfa.smooth.sweeps import shows_courses
 from factorflow.models.sparse_gfa.smooth.warping import KNOTS, common_clock
 from factorflow.models.sparse_gfa.state import Weights
@@ -249,7 +250,7 @@ def test_one_factor_is_exact() -> None:
         prior = CoursePrior(f, d, np.full((1, 1), 1.0 / noise), np.ones(n, bool), cells)
         return Conditional(prior, spread), spread * (precision * y[:, None] + f / noise)
 
-    from factorflow.models.sparse_gfa.smooth.rows import forms_of
+    from factorflow.models.sparse_gfa.smooth.site_sums import forms_of
 
     for _ in range(2):
         given, mean = rows(courses)

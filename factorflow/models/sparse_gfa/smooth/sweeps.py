@@ -21,7 +21,7 @@ from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.e_step import rotated_scores, scores_before, scores_or_blank, update_rows
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores, strip_for_workers
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.smooth.basis import Basis, Points
+from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.courses import (
     Courses,
     close_rough,
@@ -29,13 +29,9 @@ from factorflow.models.sparse_gfa.smooth.courses import (
     without_courses,
 )
 from factorflow.models.sparse_gfa.smooth.evidence import STARTS, root_of, turned_root, update_courses
-from factorflow.models.sparse_gfa.smooth.rows import (
-    SiteSums,
-    forms_of,
-    member_rows,
-    place_functions,
-    site_sums,
-)
+from factorflow.models.sparse_gfa.smooth.points import Points
+from factorflow.models.sparse_gfa.smooth.rows import place_functions
+from factorflow.models.sparse_gfa.smooth.site_sums import SiteSums, forms_of, member_rows, site_sums
 from factorflow.models.sparse_gfa.smooth.warping import KNOTS, WARP_ROUNDS, learn_warp, moved_basis
 from factorflow.models.sparse_gfa.smooth.weak import WeakSums, add_weak_factors, weak_sums
 from factorflow.models.sparse_gfa.start.added_factor import with_fresh_pairs

@@ -16,9 +16,10 @@ import numpy as np
 from jaxtyping import Float64, Int64
 
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.smooth.basis import Basis, Points
+from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.evidence import EVALUATIONS, Forms, slope_by_covariance
+from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.places import Places
 from factorflow.trees import replace
 

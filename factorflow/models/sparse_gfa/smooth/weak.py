@@ -26,8 +26,9 @@ from factorflow.models.sparse_gfa.entries import values_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.pseudo_data import gaussian_data, low_noise
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.smooth.basis import Cosines, PlacesBasis
+from factorflow.models.sparse_gfa.smooth.basis import PlacesBasis
 from factorflow.models.sparse_gfa.smooth.composite import smooth_part
+from factorflow.models.sparse_gfa.smooth.cosines import Cosines
 from factorflow.models.sparse_gfa.smooth.rows import place_values
 from factorflow.models.sparse_gfa.start.added_factor import with_added_factor, with_fresh_pairs
 from factorflow.models.sparse_gfa.state import Globals, expected_weights

@@ -1,0 +1,160 @@
+"""Cosines on a box that is wider than the data: cos(pi j (x - centre + half) / (2 half)).
+
+A set for each group, products of them for several columns; T holds the spectral density of the kernel at
+their frequencies. Cosines and not sines: these vanish at the walls, and cannot follow a trend.
+
+References
+----------
+Solin and Sarkka (2020), Statistics and Computing 30, 419-446. Riutort-Mayol et al. (2023), Statistics and
+Computing 33, 17 (width of the box, number of functions).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float64, Int64
+
+from factorflow.errors import InputError
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.smooth.basis import (
+    At,
+    Codes,
+    Covariance,
+    Lengths,
+    PlacesBasis,
+    Rows,
+    Sharing,
+)
+from factorflow.models.sparse_gfa.smooth.points import Points
+from factorflow.models.sparse_gfa.smooth.processes import group_correlation, log_spectral_density
+from factorflow.places import Places
+
+__all__ = ["Cosines", "choose_basis"]
+
+MOST_FUNCTIONS = 400
+"""Cosines at most, of all columns and groups together."""
+MOST_ASKED = 1600
+"""Cosines at most that may be asked for, of all columns and groups: the root takes their number cubed."""
+PER_COLUMN = 40
+"""Cosines of a column at most: they resolve a twentieth of its range."""
+LEAST_DENSITY = 1e-12
+"""Least variance of the coefficient of a cosine."""
+BOX = {1: 1.5}
+"""Half the width of the box in half ranges, by number of columns; 1.3 for several."""
+RESOLVED = {"matern32": 3.4}
+"""Half the width of the box over m times this is the shortest length scale that m cosines resolve; 2.65 for
+smoother kernels."""
+
+
+@dataclass(frozen=True)
+class Cosines(PlacesBasis):
+    """Products of cosines on a box about the data, a set for each group.
+
+    Parameters
+    ----------
+    per_column : tuple of int
+        Cosines of each column, the constant one among them (m).
+    box : float
+        Half the width of the box in half ranges.
+    """
+
+    per_column: tuple[int, ...] = ()
+    box: float = 1.5
+
+    @cached_property
+    def _centre(self) -> Float64[Array, " p"]:
+        return 0.5 * np.add(self.places.low, self.places.high)
+
+    @cached_property
+    def _half(self) -> Float64[Array, " p"]:
+        return 0.5 * self.box * np.subtract(self.places.high, self.places.low)
+
+    @cached_property
+    def _orders(self) -> Int64[Array, "m p"]:
+        each = [np.arange(m) for m in self.per_column]
+        return np.stack(np.meshgrid(*each, indexing="ij"), axis=-1).reshape(-1, len(self.places))
+
+    @property
+    def size(self) -> int:
+        """Number of functions (M)."""
+        return self.n_groups * len(self._orders)
+
+    @property
+    def shortest(self) -> Float64[Array, " R"]:
+        """Shortest length scale of each covariate."""
+        resolved = RESOLVED.get(self.kernel, 2.65) * self._half / np.array(self.per_column)
+        of_covariate = [resolved[self.owner == r].max() for r in range(self.places.n_covariates)]
+        return np.maximum(of_covariate, self.places.nearest)
+
+    def covariance(self, lengths: Lengths, sharing: Sharing) -> Covariance:
+        """Return T before it is scaled, and its slopes; of one group diagonals."""
+        frequencies = np.pi * self._orders / (2.0 * self._half)
+        dimensions = np.bincount(self.owner).astype(np.float64)
+        logs, slopes = log_spectral_density(self.kernel, self._squares(frequencies), lengths, dimensions)
+        density = np.maximum(np.exp(logs), LEAST_DENSITY)
+        if self.n_groups == 1:
+            return density, [density * slope for slope in slopes] + [0.0 * density]
+        shared, by_sharing = group_correlation(sharing)
+        blocks = [np.kron(shared, np.diag(density * slope)) for slope in slopes]
+        blocks += [np.kron(one, np.diag(density)) for one in by_sharing]
+        return np.kron(shared, np.diag(density)), blocks
+
+    def at(
+        self, places: Rows, codes: Codes, lengths: Lengths, sharing: Sharing, centre: Float64[Array, " M"]
+    ) -> At:
+        """Return functions at any places; they are the whole course."""
+        return self.functions(places, codes) - centre, np.zeros(len(places)), np.zeros(len(places))
+
+    def inside(self, places: Rows) -> Any:
+        """Return which places the functions reach: those in the box."""
+        return (np.abs(places - self._centre) <= self._half).all(axis=1)
+
+    def functions(self, places: Rows, codes: Codes) -> Float64[Array, "B M"]:
+        """Return functions of rows, not centred."""
+        scaled = np.pi * (places - self._centre + self._half) / (2.0 * self._half)
+        products = np.ones((len(places), 1))
+        for column in range(scaled.shape[1]):
+            orders = np.arange(self.per_column[column])
+            values = np.cos(scaled[:, column, None] * orders) / np.sqrt(self._half[column])
+            values[:, 0] /= np.sqrt(2.0)
+            products = (products[:, :, None] * values[:, None, :]).reshape(len(places), -1)
+        if self.n_groups == 1:
+            return products
+        member = codes[:, None] == np.arange(self.n_groups)
+        return np.asarray((member[:, :, None] * products[:, None, :]).reshape(len(places), -1))
+
+
+def choose_basis(places: Places, kernel: str, n_functions: int | None) -> PlacesBasis:
+    """Return the functions for places: of each one where they are few, else cosines.
+
+    Parameters
+    ----------
+    places : Places
+        Where the samples lie.
+    kernel : str
+        One of `processes.KERNELS`.
+    n_functions : int or None
+        Cosines of a column; None: as many as are not too many in all.
+
+    Raises
+    ------
+    InputError
+        For more than the root can take.
+    """
+    if places.cells and n_functions is None:
+        return Points(places, kernel)
+    n_groups, columns = max(1, len(places.groups)), len(places)
+    most = int((MOST_FUNCTIONS / n_groups) ** (1.0 / columns) + 1e-9)
+    if n_functions is not None and n_groups * n_functions**columns > MOST_ASKED:
+        possible = int((MOST_ASKED / n_groups) ** (1.0 / columns) + 1e-9)
+        expected = (
+            f"at most {possible} for {columns} columns and {n_groups} groups: {MOST_ASKED} functions in all"
+        )
+        raise InputError("n_functions", n_functions, expected, "Use fewer, or {smooth_groups}.",
+                         smooth_groups=False)  # fmt: skip
+    chosen = n_functions or max(4, min(PER_COLUMN, most))
+    return Cosines(places, kernel, (chosen,) * columns, BOX.get(columns, 1.3))
