@@ -150,6 +150,20 @@ def test_urgent_tasks_come_first() -> None:
         thing.close()
 
 
+def test_regular_looks_of_a_client_hide_no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have none, and may come between the question of a caller and its answer."""
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+        refresh = Client._update_scheduler_info
+
+        async def refresh_twice(self: Client, n_workers: int = 0) -> None:
+            await refresh(self, n_workers)
+            await refresh(self)
+
+        monkeypatch.setattr(Client, "_update_scheduler_info", refresh_twice)
+        assert not client.scheduler_info()["workers"]
+        assert DaskExecutor(client).result(DaskExecutor(client).submit("one", abs, -1, group=0)) == 1
+
+
 def test_a_template_of_dashboards_with_an_unknown_name_ends_no_run() -> None:
     """Nor one without a dashboard: the address is for reading only."""
     with Client(

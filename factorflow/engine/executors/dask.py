@@ -36,6 +36,7 @@ from factorflow.engine.executors.timeouts import (
     dashboard_of,
     scheduler_lost_error,
     within,
+    workers_of,
 )
 from factorflow.engine.executors.worker_info import (
     WorkerInfo,
@@ -353,9 +354,8 @@ class DaskExecutor:
             f"{job_lines(self._client.cluster)}",
         )
 
-    def _workers(self) -> dict[str, Any]:
-        """Return the scheduler's record of each worker, by address."""
-        return dict(self._client.scheduler_info(n_workers=-1).get("workers", {}))
+    def _workers(self) -> dict[str, dict[str, Any]]:
+        return workers_of(self._client)
 
     def _follow(self) -> None:
         """Reassign groups if workers have left or joined.

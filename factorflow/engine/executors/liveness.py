@@ -23,7 +23,7 @@ import dask
 from distributed import CancelledError, wait
 
 from factorflow.engine.executors.local import Handle, StalledError
-from factorflow.engine.executors.timeouts import within
+from factorflow.engine.executors.timeouts import within, workers_of
 from factorflow.engine.executors.worker_info import job_lines
 from factorflow.engine.memory_limits import REMEDY
 from factorflow.errors import RunError
@@ -159,13 +159,13 @@ class Watch:
     def _look(self, run: str) -> tuple[bool, str, bool]:
         """Return whether a worker has a task of the run, else why not, and whether one could have."""
         try:
-            info, processing = within(
-                LOOK_SECONDS, lambda: (self._client.scheduler_info(n_workers=-1), self._client.processing())
+            records, processing = within(
+                LOOK_SECONDS, lambda: (workers_of(self._client), self._client.processing())
             )
         except (OSError, TimeoutError):
             return False, f"the Dask scheduler at {self._address} does not answer", False
-        self.know(info["workers"])
-        workers = info["workers"].values()
+        self.know(records)
+        workers = records.values()
         running = sum(worker["status"] == "running" for worker in workers)
         if any(run in str(key) for keys in processing.values() for key in keys):
             return bool(running), f"all {len(workers)} workers are paused, or about to close", False

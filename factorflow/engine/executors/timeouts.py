@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from factorflow.errors import RunError
 
@@ -44,6 +44,23 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 def address_of(client: Client) -> str:
     """Return the address of a client's scheduler."""
     return str(client.scheduler.address) if client.scheduler is not None else repr(client)
+
+
+def workers_of(client: Client) -> dict[str, dict[str, Any]]:
+    """Return the scheduler's record of each worker, by address.
+
+    Asked of the scheduler: what `Client.scheduler_info` returns may be the client's regular look at it, which
+    comes in between and has no workers.
+
+    Raises
+    ------
+    OSError
+        When the scheduler does not answer, or the client is closed.
+    """
+    if client.scheduler is None:
+        raise OSError("the client is closed")
+    identity: dict[str, Any] = client.sync(client.scheduler.identity, n_workers=-1)
+    return dict(identity["workers"])
 
 
 def scheduler_lost_error(address: str, what: str) -> RunError:
