@@ -15,6 +15,7 @@ from factorflow.models.sparse_gfa.e_step import rotated_scores
 from factorflow.models.sparse_gfa.global_step import change_basis, select_factors
 from factorflow.models.sparse_gfa.intervals import Spread, corrected
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.learned_sizes import log_sizes_of
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
@@ -77,8 +78,8 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             ]
             together = np.column_stack([scores, *other_scores, np.ones(len(scores))])
             alike = together.T @ together
-        design = settings.design(block)
-        squares = squares_of_block(settings, block, scores, design, globals_)
+        design, levels = settings.design(block), log_sizes_of(settings, block, new, globals_)
+        squares = squares_of_block(settings, block, scores, design, globals_, levels)
         stats = ClosingStats(squares, *_products(scores, spread, design), alike)
         return (new if settings.stateful else None), stats
 

@@ -122,7 +122,8 @@ class SparseGFA(ModelConfig):
     size_factors: str | dict[str, str] = Field(
         default="none",
         description="What rates of counts are relative to, of all views of counts or by view: none, total "
-        "(of the sample), median (over features, of the ratio to their average).",
+        "(of the sample), median (over features, of the ratio to their average), learned (a number of each "
+        "sample that its counts decide), total+learned (the same, about the total).",
     )
     intercepts: bool | Literal["group"] = Field(
         default=True,
@@ -313,7 +314,7 @@ class SparseGFA(ModelConfig):
                 data={"views": wide, "n_factors": 3, "groups": 3},
             ),
             "covariates": Example(
-                cls(**small, covariates="group", scores="normal"),
+                cls(**small, covariates="group", scores="normal", size_factors={"c": "total+learned"}),
                 data={"views": mixed, "n_factors": 3, "groups": 3},
             ),
             "smooth": Example(

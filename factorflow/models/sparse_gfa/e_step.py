@@ -17,6 +17,12 @@ from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Block, Step
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group, scatter_rows
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.learned_sizes import (
+    at_log_sizes,
+    log_sizes_on_the_way,
+    update_log_sizes,
+    with_log_sizes,
+)
 from factorflow.models.sparse_gfa.pseudo_data import (
     Evidence,
     PreparedGlobals,
@@ -158,6 +164,7 @@ def update_rows(
     ``new``: they are not of the fit; ``each``: see `smooth.rows.course_prior`.
     """
     globals_ = prepared.globals_
+    local = with_log_sizes(settings, block, local, globals_)
     tabulated = prepared.tables(noise_group, next(iter(block.data.values())))
     pseudo = {
         name: pseudo_data(settings, name, block, local, globals_, table) for name, table in tabulated.items()
@@ -180,6 +187,20 @@ def update_rows(
         updated, entropy, precision, given_courses = update_scores(
             settings, codes, design, local, globals_, evidence, courses, unknown=unknown
         )
+        if settings.learns_sizes:
+            assert local is not None
+            packed = updated.variance if given_courses is None else given_courses.covariance
+            updated = update_log_sizes(
+                settings,
+                block,
+                local,
+                updated,
+                None if unknown else packed,
+                design,
+                globals_,
+                pseudo,
+                tabulated,
+            )
         if phase in {"update", "known"} and globals_.step_length < 1.0 and local is not None:
             updated, entropy = _part_of_the_way(local, updated, entropy, globals_.step_length)
         if phase == "restart":
@@ -189,13 +210,24 @@ def update_rows(
                 fresh = replace(fresh, variance=updated.variance)
             else:
                 entropy, precision = blank_entropy(updated.mean), blank_precision(updated.mean)
-            updated = replace(fresh, noise_shape=updated.noise_shape, noise_rate=updated.noise_rate)
+            updated = replace(
+                fresh,
+                noise_shape=updated.noise_shape,
+                noise_rate=updated.noise_rate,
+                log_sizes=updated.log_sizes,
+                log_sizes_variance=updated.log_sizes_variance,
+            )
     updated = round_scores(updated, settings)
+    size_sums = None
+    if settings.learns_sizes:
+        assert local is not None
+        pseudo, size_sums, of_sizes = at_log_sizes(settings, block, local, updated, globals_, pseudo)
+        entropy += of_sizes
     free = sum(p.free for p in pseudo.values())
     if settings.sample_noise:
         updated, terms = _update_noise(settings, updated, design, evidence, globals_, pseudo, noise_group)
         free += terms
-    return UpdatedRows(updated, design, pseudo, free, entropy, precision, given_courses)
+    return UpdatedRows(updated, design, pseudo, free, entropy, precision, given_courses, size_sums)
 
 
 def _part_of_the_way(before: Local, after: Local, entropy: float, step_length: float) -> tuple[Local, float]:
@@ -204,6 +236,7 @@ def _part_of_the_way(before: Local, after: Local, entropy: float, step_length: f
     Of scores with spikes, or independent ones, the means alone.
     """
     mean = before.mean + step_length * (after.mean - before.mean)
+    after = log_sizes_on_the_way(before, after, step_length)
     k = mean.shape[1]
     if after.variance.shape[1] != n_pairs(k) or before.variance.shape[1] != n_pairs(k) or k < 2:
         return replace(after, mean=mean), entropy

@@ -10,6 +10,7 @@ from jaxtyping import Float64
 
 from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.learned_sizes import learn_size_prior, size_terms
 from factorflow.models.sparse_gfa.loadings import LoadingSums
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.smooth.courses import courses_terms
@@ -49,7 +50,12 @@ def update_shared(
     sparse: bool,
 ) -> Globals:
     """Update beta and psi, then m, lambda, alpha and theta of each view."""
-    new = replace(globals_, views=shared_by_features(settings, globals_, moves, sums, sparse=sparse))
+    views = shared_by_features(settings, globals_, moves, sums, sparse=sparse)
+    if stats.size_sums is not None:
+        for view, row in zip(settings.views, stats.size_sums, strict=True):
+            if view.learned_sizes:
+                views[view.name] = learn_size_prior(settings.priors.sizes, views[view.name], row)
+    new = replace(globals_, views=views)
     if settings.scores_prior == "normal":
         return new
     (shape, rate), (on, off) = settings.priors.beta, settings.priors.psi
@@ -119,6 +125,8 @@ def bound_of(
         mine = globals_.views[view.name]
         total += float(weights_terms(settings, mine, view, moves, sparse=sparse).sum())
         total += _coefficients_term(settings, mine, view, sums[view.name])
+        if view.learned_sizes and stats.size_sums is not None:
+            total += size_terms(settings.priors.sizes, mine, stats.size_sums[settings.views.index(view)])
     return total + float(scores_terms(settings, globals_, moves, stats).sum())
 
 

@@ -65,7 +65,7 @@ def add_groups(parts: Sequence[tuple[int, Stats]], n_groups: int) -> Stats:
     plain = {
         f.name: sum((getattr(s, f.name) for _, s in parts[1:]), getattr(total, f.name))
         for f in fields(Stats)
-        if f.name not in {"features", "shared", "courses"}
+        if f.name not in {"features", "shared", "courses"} and getattr(total, f.name) is not None
     }
     features = {
         name: replace(

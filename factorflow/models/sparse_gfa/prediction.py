@@ -54,6 +54,8 @@ def predictive(
     if view.size_factors != "none":
         index = [each.name for each in settings.views].index(name)
         x = x + np.log(np.asarray(rows["size_factors"])[:, index, None])
+        if "log_size_factors_variance" in rows:
+            variance = variance + np.asarray(rows["log_size_factors_variance"])[:, index, None]
     return Predictive(view.density, x, variance, view.density.phi_from_report(report), aux)
 
 

@@ -17,7 +17,7 @@ from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.entries import aux_of, centred, entries_of, values_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.size_factors import log_size_factors
+from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.rows import for_blocks, with_tables
 from factorflow.models.sparse_gfa.state import (
@@ -285,9 +285,15 @@ def pseudo_data(
     mean = _mean(weights, scores, design, values, settings.dtype)
     variance = variance_of_predictor(scores, spread, design, table.spread, full=settings.full_scores)
     fixed = globals_.fixed[name]
-    level = block.once(
-        ("size factors", name), (fixed.average,), lambda: log_size_factors(view, fixed, values)
-    )
+    level: Array | None = None
+    if view.learned_sizes:
+        assert local.log_sizes is not None
+        assert local.log_sizes_variance is not None
+        m = settings.views.index(view)
+        level, uncertain = local.log_sizes[:, m], local.log_sizes_variance[:, m, None]
+        variance = variance + device.move_beside(uncertain.astype(variance.dtype), variance)
+    else:
+        level = computed_log_sizes(view, fixed, block, values)
     inputs = view, fixed, values, mean, variance, weights.phi.T, table.low_noise
     return message_data(*inputs, aux=aux_of(view, block), level=level)
 

@@ -11,7 +11,7 @@ from factorflow.models.contract import Meta, ViewMeta
 from factorflow.models.sparse_gfa.loadings import get_prior
 from factorflow.models.sparse_gfa.refusals import PHRASES
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
-from factorflow.models.sparse_gfa.size_factors import METHODS
+from factorflow.models.sparse_gfa.size_factors import LEARNED, METHODS
 from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.composite import Linear, Sum
 from factorflow.models.sparse_gfa.smooth.cosines import Cosines, choose_basis
@@ -278,6 +278,7 @@ def _view(
     gaussian = likelihood == "gaussian"
     power = get_prior(loadings).power
     prior = options.ard_prior or shared_alpha_prior or (0.5, 0.5 * density.loading_size**power)
+    sizes = _size_factors(options, view.name, density)
     return ViewSettings(
         name=view.name,
         kind=view.likelihood,
@@ -289,15 +290,17 @@ def _view(
         loadings=loadings,
         location=view.location if density.is_location else (),
         aux_key=view.aux_key if view.aux and density.aux == view.aux else "",
-        size_factors=_size_factors(options, view.name, density),
+        size_factors="total" if sizes in LEARNED else sizes,
+        learned_sizes=sizes if sizes in LEARNED else "",
     )
 
 
 def _size_factors(options: Options, name: str, density: Likelihood) -> str:
     choices = options.size_factors
     choice = choices.get(name, "none") if isinstance(choices, Mapping) else choices
-    if choice not in METHODS:
-        raise InputError("size_factors", choice, f"one of {', '.join(METHODS)}", "Choose one of them.")
+    if choice not in METHODS + LEARNED:
+        expected = f"one of {', '.join(METHODS + LEARNED)}"
+        raise InputError("size_factors", choice, expected, "Choose one of them.")
     if isinstance(choices, str) and not density.log_link:
         return "none"
     if choice != "none" and not density.log_link:

@@ -12,11 +12,11 @@ from jaxtyping import Float64, Integer
 from factorflow.kernels.linalg import diagonal
 from factorflow.models.contract import Array, Block, Step, Variable
 from factorflow.models.sparse_gfa.e_step import rotated_scores
+from factorflow.models.sparse_gfa.learned_sizes import log_sizes_of, size_means
 from factorflow.models.sparse_gfa.naming import own_evidence
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.smooth.results import course_variables
 from factorflow.models.sparse_gfa.smooth.rows import courses_of_rows
 from factorflow.models.sparse_gfa.state import Globals, Local, View, expected_weights
@@ -66,11 +66,8 @@ def finish(
     """Return the final q of the rows of a block."""
     before = local if step.projecting else rotated_scores(local, prepared.globals_)
     projected = project_scores(settings, block, before, prepared, new=step.projecting, each=True)
-    levels = []
-    for view in settings.views:
-        level = log_size_factors(view, prepared.globals_.fixed[view.name], block.data[view.name])
-        levels.append(np.zeros(block.n_rows) if level is None else level)
-    sizes = np.exp(np.stack(levels, axis=1))
+    levels = log_sizes_of(settings, block, projected, prepared.globals_)
+    sizes = np.exp(levels - size_means(settings, prepared.globals_))
     design, codes = settings.design(block, projected)[:, 1:], settings.group_codes(block)
     return Final(projected, sizes, design, codes, _courses(settings, block, prepared, new=step.projecting))
 
@@ -112,6 +109,10 @@ def _rows_table(settings: Settings) -> list[Variable]:
     if settings.sized:
         doc = "Size factor of a sample in a view; 1 where the view has none."
         table.append(single("size_factors", ("obs", "view"), doc, lambda rows: rows.size_factors))
+    if settings.learns_sizes:
+        doc = "Variance of the logarithm of a learned size factor; 0 in views without."
+        variable = "log_size_factors_variance"
+        table.append(single(variable, ("obs", "view"), doc, lambda rows: rows.q.log_sizes_variance))
     if settings.covariates is not None:
         doc = "Covariates as the model has them: centred, numbers by their standard deviation."
         table.append(single("covariates", ("obs", "covariate"), doc, lambda rows: rows.covariates))
@@ -141,7 +142,10 @@ def _shared_table(settings: Settings) -> list[Variable]:
             [rows["covariates"]] if settings.covariates is not None else []
         )  # expected ones, if unknown
         design = np.concatenate([np.ones((block.n_rows, 1)), *covariates], axis=1)
-        return squares_of_block(settings, block, rows["scores"], design, globals_)
+        levels = None
+        if settings.sized:
+            levels = np.log(np.asarray(rows["size_factors"])) + size_means(settings, globals_)
+        return squares_of_block(settings, block, rows["scores"], design, globals_, levels)
 
     def of_samples(which: int) -> Callable[[Globals, Squares], Array]:
         def shares(globals_: Globals, sums: Squares) -> Array:
@@ -177,7 +181,7 @@ def _shared_table(settings: Settings) -> list[Variable]:
             "intercept_mean",
             ("view",),
             "Mean of the intercepts of a view, m, on the model's scale.",
-            each(lambda v: v.intercept_mean),
+            each(lambda v: v.intercept_mean + v.size_mean),
         ),
         Variable(
             "intercept_precision",

@@ -38,6 +38,8 @@ class UpdatedRows:
         sum_n log (S_n^-1)_kk.
     conditional : Conditional or None
         q(z) given the courses of the factors, where these have any.
+    size_sums : array or None
+        See `Stats`.
     """
 
     local: Local
@@ -47,6 +49,7 @@ class UpdatedRows:
     entropy: float
     precision: Float64[np.ndarray, " K"]
     conditional: Conditional | None = None
+    size_sums: Float64[np.ndarray, "M 3"] | None = None
 
 
 def sum_statistics(
@@ -109,7 +112,7 @@ def sum_statistics(
         covariance = pack(np.diag(covariance))
     of_courses = None if rows.conditional is None else noise_sums(rows.conditional, local.mean)
     sums = (number, second, moments, covariance, sizes, rows.precision, of_courses)
-    return Stats(features, shared, rows.free, rows.entropy, *sums)
+    return Stats(features, shared, rows.free, rows.entropy, *sums, rows.size_sums)
 
 
 def _exact_squares(

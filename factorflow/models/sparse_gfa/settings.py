@@ -37,6 +37,7 @@ class Priors:
     theta: tuple[float, float] = (1.0, 1.0)
     beta: tuple[float, float] = (1e-3, 1e-3)
     psi: tuple[float, float] = (1.0, 1.0)
+    sizes: tuple[float, float] = (1e-3, 1e-3)
     learned_slab: bool = False
 
 
@@ -63,7 +64,9 @@ class ViewSettings:
     aux_key : str
         Key of ``Block.data`` of what the likelihood reads beside each entry; empty: nothing.
     size_factors : str
-        How those of the rows are found (`size_factors`).
+        How those of the rows are computed (`size_factors`); of learned ones where they start.
+    learned_sizes : {"", "learned", "total+learned"}
+        Learned size factors: about one mean, or about those that are computed; empty: none.
     """
 
     name: str
@@ -77,6 +80,7 @@ class ViewSettings:
     location: tuple[float, ...] = ()
     aux_key: str = ""
     size_factors: str = "none"
+    learned_sizes: str = ""
 
     @property
     def density(self) -> Likelihood:
@@ -182,6 +186,11 @@ class Settings:
     def sized(self) -> bool:
         """Whether rows of a view have size factors."""
         return any(view.size_factors != "none" for view in self.views)
+
+    @property
+    def learns_sizes(self) -> bool:
+        """Whether size factors of a view are learned."""
+        return any(view.learned_sizes for view in self.views)
 
     @property
     def n_given(self) -> int:

@@ -1,7 +1,7 @@
 """Size factors of counts: their logarithm is added to the predictor.
 
-The logarithm of a rate is x + o_n with o_n = log s_n (`factorflow.models.size_factors`), and nothing else of
-the model knows of them.
+The logarithm of a rate is x + o_n with o_n = log s_n: computed (`factorflow.models.size_factors`), or learned
+(`learned_sizes`); nothing else of the model knows of them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,15 @@ from __future__ import annotations
 from jaxtyping import Float64, Shaped
 
 from factorflow.models import size_factors
-from factorflow.models.contract import Array
+from factorflow.models.contract import Array, Block
 from factorflow.models.size_factors import METHODS
 from factorflow.models.sparse_gfa.settings import ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed
 
-__all__ = ["METHODS", "entry_level", "log_size_factors"]
+__all__ = ["LEARNED", "METHODS", "computed_log_sizes", "entry_level", "log_size_factors"]
+
+LEARNED = ("learned", "total+learned")
+"""Ways to learn them: about one mean, about what the totals are."""
 
 
 def entry_level(view: ViewSettings, values: Shaped[Array, "B D"]) -> Float64[Array, " D"] | None:
@@ -25,7 +28,7 @@ def entry_level(view: ViewSettings, values: Shaped[Array, "B D"]) -> Float64[Arr
 def log_size_factors(
     view: ViewSettings, fixed: Fixed | None, values: Shaped[Array, "B D"]
 ) -> Float64[Array, " B"] | None:
-    """Return o of each row of a block; None where there are no size factors, or no averages yet.
+    """Return the computed o of each row of a block; None without size factors, or no averages yet.
 
     Parameters
     ----------
@@ -39,3 +42,12 @@ def log_size_factors(
     if view.size_factors == "none" or fixed is None or fixed.average is None:
         return None
     return size_factors.log_size_factors(view.size_factors, fixed.average, values)
+
+
+def computed_log_sizes(
+    view: ViewSettings, fixed: Fixed, block: Block, values: Shaped[Array, "B D"]
+) -> Float64[Array, " B"] | None:
+    """Return what `log_size_factors` does: kept with the block."""
+    return block.once(
+        ("size factors", view.name), (fixed.average,), lambda: log_size_factors(view, fixed, values)
+    )

@@ -141,6 +141,8 @@ class View:
         q(lambda) of the other coefficients: their precision, by group of covariates.
     counts : array or None
         Counts of further shares that the prior of the loadings learns, by factor.
+    size_mean, size_shape, size_rate : float
+        Of learned size factors: mean of their logarithms, q of their precision.
     """
 
     alpha_shape: Float64[np.ndarray, " K"]
@@ -158,6 +160,9 @@ class View:
     coefficient_shape: Float64[np.ndarray, " H"] = field(default_factory=lambda: np.empty(0))
     coefficient_rate: Float64[np.ndarray, " H"] = field(default_factory=lambda: np.empty(0))
     counts: Float64[np.ndarray, "P K"] | None = None
+    size_mean: float = 0.0
+    size_shape: float = 1.0
+    size_rate: float = 1.0
 
     @property
     def alpha(self) -> Float64[Array, " K"]:
@@ -350,6 +355,8 @@ class Local:
         As it was before a longer step (`Globals.snapshot`).
     covariates : array or None
         What is expected of the covariates of new samples, where they are not known.
+    log_sizes, log_sizes_variance : array or None
+        q of the logarithms of learned size factors; 0 in views without. None: they are still to be started.
     """
 
     mean: Float64[np.ndarray, "B K"]
@@ -359,6 +366,8 @@ class Local:
     noise_rate: Float64[np.ndarray, "B M"] | None = None
     before: Local | None = None
     covariates: Float64[np.ndarray, "B J"] | None = None
+    log_sizes: Float64[np.ndarray, "B M"] | None = None
+    log_sizes_variance: Float64[np.ndarray, "B M"] | None = None
 
 
 def expected_slab(

@@ -64,6 +64,8 @@ class Stats:
         sum_n log (S_n^-1)_kk, S_n = Cov z.
     courses : NoiseSums or None
         Of scores with courses.
+    size_sums : array or None
+        Of learned size factors, by view: rows, sums of their logarithms r (less computed ones) and of E r^2.
     """
 
     features: Mapping[str, FeatureStats] = field(metadata=wide())
@@ -77,6 +79,7 @@ class Stats:
     rows: Float64[np.ndarray, " G"]
     precision: Float64[np.ndarray, " K"]
     courses: NoiseSums | None = None
+    size_sums: Float64[np.ndarray, "M 3"] | None = None
 
 
 @dataclass(frozen=True)

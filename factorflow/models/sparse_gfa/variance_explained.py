@@ -18,7 +18,6 @@ from factorflow.models.sparse_gfa.kernels.entry_rows import centred
 from factorflow.models.sparse_gfa.kernels.gaps import lowest
 from factorflow.models.sparse_gfa.pseudo_data import TILE
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
 from factorflow.models.sparse_gfa.summaries import Explained
 
@@ -46,8 +45,9 @@ def squares_of_block(
     scores: Float64[Array, "B K"],
     design: Float64[Array, "B C"],
     globals_: Globals,
+    log_sizes: Float64[Array, "B M"] | None = None,
 ) -> Squares:
-    """Return the sums of squares of a block whose scores and given columns are known."""
+    """Return the sums of squares of a block whose scores, given columns and size factors are known."""
     codes = settings.group_codes(block)
     size = settings.n_terms + 2 + globals_.n_factors
     residual = np.zeros((settings.n_groups, len(settings.views), size))
@@ -63,7 +63,8 @@ def squares_of_block(
             aux = None if aux is None else device.on_host(aux)[mine]
             parts.append(_moments(settings, view.name, values, globals_, aux))
             rows = scores[mine], design[mine]
-            residual[g, m] = _residuals(settings, view.name, values, *rows, globals_, aux)
+            level = None if log_sizes is None else log_sizes[mine, m]
+            residual[g, m] = _residuals(settings, view.name, values, *rows, globals_, aux, level)
         moments.append(list(np.concatenate(parts, axis=1)))
     count, total, squares = (np.stack(column) for column in zip(*moments, strict=True))
     return Squares(count, total, squares, residual)
@@ -120,6 +121,7 @@ def _residuals(
     design: Float64[Array, "B C"],
     globals_: Globals,
     aux: Shaped[Array, "B D"] | None = None,
+    size: Float64[Array, " B"] | None = None,
 ) -> Float64[Array, " R"]:
     """Return residual sums of squares about the predictions of `Squares`."""
     view, fixed, weights = settings.view(name), globals_.fixed[name], globals_.weights[name]
@@ -129,7 +131,6 @@ def _residuals(
     phi, rows_at_once = weights.phi.T, max(1, TILE // view.n_features)
     if isinstance(values, SparseRows):
         rows_at_once = max(1, len(values))
-    size = log_size_factors(view, fixed, values)
     terms = [np.concatenate([[True], settings.term_of_column == t]) for t in range(settings.n_terms)]
     out = np.zeros(len(terms) + 2 + globals_.n_factors)
     for begin in range(0, len(values), rows_at_once):

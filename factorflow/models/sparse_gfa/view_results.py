@@ -62,7 +62,10 @@ def view_table(settings: Settings, name: str) -> list[Variable]:
             f"intercept_{name}",
             (feature,),
             "Intercept in data units, b (with the mean subtracted first).",
-            lambda g: weights(g).intercept * scale(g) + settings.view(name).level(g.fixed[name].reference),
+            lambda g: (
+                (weights(g).intercept + g.views[name].size_mean) * scale(g)
+                + settings.view(name).level(g.fixed[name].reference)
+            ),
         ),
         Variable(
             f"intercept_variance_{name}",

@@ -104,9 +104,80 @@ def test_a_sample_that_a_view_lacks_is_predicted_as_the_average(
     assert ratio.between(0.2, 5.0).all()
 
 
+@pytest.fixture(scope="module")
+def learned(truth: dict[str, Any]) -> ff.Posterior:
+    frame = truth["frame"].copy()
+    frame.iloc[3] = np.nan
+    other = pd.DataFrame(np.random.default_rng(0).standard_normal((N, 5)), frame.index)
+    views, path = {"other": other, "rna": frame}, truth["folder"] / "learned.zarr"
+    dataset = ff.write_dataset(path, views, likelihoods={"rna": "negative_binomial"})
+    return ff.fit(dataset, ff.models.SparseGFA(n_factors=6, size_factors="learned"), progress=False)
+
+
+def test_learned_ones_are_closer_than_totals_and_leave_no_factor(
+    learned: ff.Posterior, truth: dict[str, Any]
+) -> None:
+    seen = np.arange(N) != 3
+    size = np.log(learned.size_factors("rna").values)
+    assert np.corrcoef(size[seen], np.log(truth["size"][seen]))[0, 1] > 0.985
+    assert size[seen].mean() == pytest.approx(0.0, abs=1e-4)
+    assert len(learned.factors) == K
+    totals = np.nansum(truth["y"], axis=1)[seen]
+    assert np.corrcoef(np.log(totals), np.log(truth["size"][seen]))[0, 1] < 0.97
+    objective = learned.trace["objective"].values
+    assert (np.diff(objective[~np.isnan(objective)]) > -1e-6).all()
+
+
+def test_the_learned_one_of_a_sample_is_where_its_density_is_highest(
+    learned: ff.Posterior, truth: dict[str, Any]
+) -> None:
+    """E log p(y) + log p(log s) has a slope of 0 in log s, the expectation over x ~ N(mean, variance)."""
+    rows, y = np.delete(np.arange(N), 3), np.delete(truth["y"], 3, axis=0)
+    record = {v.name: learned.variable(v.name).values for v in learned.model.table if not v.rows}
+    of_size = learned.variable("log_size_factors_variance").sel(view="rna").values
+    log_size, scores = np.log(learned.size_factors("rna").values)[rows], learned.scores().values[rows]
+    spread, loadings = learned.variable("scores_variance").values[rows], record["loadings_rna"]
+    x = record["intercept_rna"] + scores @ loadings.T + log_size[:, None]
+    variance = (scores**2 + spread) @ record["loadings_variance_rna"].T + spread @ (loadings**2).T
+    variance += record["intercept_variance_rna"] + of_size[rows, None]
+    nodes, share = np.polynomial.hermite_e.hermegauss(15)
+    rate = np.exp(x[:, :, None] + np.sqrt(variance)[:, :, None] * nodes)
+    r = 1.0 / record["dispersion_rna"]
+    slope = y - (y + r) * ((rate / (rate + r[:, None])) @ share / share.sum())
+    curvature = (y + r) * ((rate * r[:, None] / (rate + r[:, None]) ** 2) @ share / share.sum())
+    beta = 1.0 / of_size[3]
+    step = (np.nansum(slope, axis=1) - beta * log_size) / (np.nansum(curvature, axis=1) + beta)
+    assert np.abs(step).max() < 0.02
+    assert np.abs(step).mean() < 0.005
+    np.testing.assert_allclose(1.0 / (np.nansum(curvature, axis=1) + beta), of_size[rows], rtol=0.1)
+
+
+def test_a_learned_one_is_that_of_the_average_where_the_view_is_missing(learned: ff.Posterior) -> None:
+    size = learned.size_factors("rna").values
+    assert size[3] == pytest.approx(1.0)
+    variance = learned.variable("log_size_factors_variance").sel(view="rna").values
+    assert variance[3] == pytest.approx(np.log(size).var(), rel=0.1)
+    assert (np.delete(variance, 3) < 0.05).all()
+    assert learned.variable("log_size_factors_variance").sel(view="other").values.max() == 0.0
+    sd = learned.predict("rna")["sd"].values / learned.predict("rna")["mean"].values
+    assert sd[3].mean() > 1.3 * np.delete(sd, 3, axis=0).mean()
+
+
+def test_new_samples_learn_theirs(learned: ff.Posterior, truth: dict[str, Any]) -> None:
+    rows = truth["frame"].iloc[10:30]
+    new = ff.write_dataset(truth["folder"] / "newer.zarr", {"rna": rows}, likelihoods={"rna": "poisson"})
+    found = learned.project(new, progress=False)
+    np.testing.assert_allclose(found.size_factors("rna"), learned.size_factors("rna")[10:30], rtol=0.03)
+    np.testing.assert_allclose(found.scores(), learned.scores()[10:30], atol=0.1)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
-    [("totals", "one of none, total, median"), ({"x": "total"}, "views among"), ({"b": "total"}, "no rates")],
+    [
+        ("totals", "one of none, total, median, learned"),
+        ({"x": "total"}, "views among"),
+        ({"b": "total"}, "no rates"),
+    ],
 )
 def test_what_is_refused(given: Any, message: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)

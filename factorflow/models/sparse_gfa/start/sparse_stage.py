@@ -59,6 +59,9 @@ def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
             noise_shape=old.noise_shape,
             noise_rate=old.noise_rate,
             noise_by_variance=old.noise_by_variance,
+            size_mean=old.size_mean,
+            size_shape=old.size_shape,
+            size_rate=old.size_rate,
         )
     ones = np.ones((settings.n_groups, turned.n_factors))
     on, off = settings.priors.psi
