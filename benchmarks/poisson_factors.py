@@ -43,8 +43,8 @@ FOLDER = Path(tempfile.gettempdir()) / "factorflow-poisson-factors"
 """Where the store of the part `scale` stays between runs."""
 
 
-def simulate(n: int, d: int, k: int, seed: int = 0, batches: int = 0) -> dict[str, Any]:
-    """Return counts (CSR), programs, usages and batches."""
+def simulate(n: int, d: int, k: int, seed: int = 0, batches: int = 0, whole: bool = True) -> dict[str, Any]:
+    """Return counts (CSR, whole or as a generator of 2000 rows each), programs, usages and batches."""
     rng = np.random.default_rng(seed)
     base = np.exp(1.6 * rng.standard_normal(d))
     beta = np.zeros((d, k + 1))
@@ -69,8 +69,40 @@ def simulate(n: int, d: int, k: int, seed: int = 0, batches: int = 0) -> dict[st
     for _ in range(8):
         few = min(n, 300)
         scale *= (DENSITY / (draw(scale, 0, few).nnz / few / d)) ** 1.3
-    counts = sp.vstack([draw(scale, i, min(n, i + 2000)) for i in range(0, n, 2000)]).tocsr()
+    blocks = (draw(scale, i, min(n, i + 2000)) for i in range(0, n, 2000))
+    counts = sp.vstack(list(blocks)).tocsr() if whole else blocks
     return {"counts": counts, "programs": beta, "usage": theta, "batch": code, "gamma": gamma}
+
+
+def write_h5ad(path: Path, n: int, d: int, k: int, seed: int, batches: int) -> None:
+    """Simulate counts into an .h5ad file, a block of rows in memory at a time."""
+    import anndata
+    import h5py
+    import pandas as pd
+
+    world = simulate(n, d, k, seed, batches, whole=False)
+    obs = pd.DataFrame({"batch": pd.Categorical([f"b{i}" for i in world["batch"]])})
+    frames = {"obs": obs.set_axis([f"cell{i}" for i in range(n)]), "var": pd.DataFrame(index=range(d))}
+    partial = path.with_suffix(".partial")
+    with h5py.File(partial, "w") as file:
+        file.attrs.update({"encoding-type": "anndata", "encoding-version": "0.1.0"})
+        for name, frame in frames.items():
+            anndata.io.write_elem(file, name, frame.set_axis(frame.index.astype(str)))
+        x = file.create_group("X")
+        x.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [n, d]})
+        arrays = {
+            name: x.create_dataset(name, (0,), dtype, maxshape=(None,), chunks=(2**18,), compression="lzf")
+            for name, dtype in (("data", np.uint16), ("indices", np.int32))
+        }
+        pointers = [np.zeros(1, np.int64)]
+        for block in world["counts"]:
+            first = int(pointers[-1][-1])
+            pointers.append(first + block.indptr[1:].astype(np.int64))
+            for name, array in arrays.items():
+                array.resize((first + block.nnz,))
+                array[first:] = getattr(block, name)
+        x.create_dataset("indptr", data=np.concatenate(pointers))
+    partial.rename(path)
 
 
 def matched(found: Any, truth: Any) -> Any:

@@ -6,13 +6,18 @@
 Counts are those of `poisson_factors.py`: negative binomial, 7 % of them not zero. Each fit is a process of
 its own, of one thread, with 2 GiB for blocks and what is kept of them. Seconds are those of the processor, so
 that neighbours on the machine count less: a pass is the median of those of the last stage. The first part
-multiplies the rows of one block alone, without reading. With ``--workers`` one fit by entries runs on so many
-processes of 2 GiB each; seconds are those of the wall then, and memory is that of the largest worker.
+multiplies the rows of one block alone, without reading.
+
+With ``--workers`` counts of two batches are simulated into an .h5ad file and ingested, a block in memory at a
+time, and each part is a fit on so many Dask workers of 2 GiB each, of ``--max-iter`` passes of its last stage
+at most: "entries", and "poisson_factors", programs of the counts with ``--factors`` programs. Seconds are
+those of the wall then, beside them those of all processors, and memory is that of the largest worker.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -20,20 +25,25 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from poisson_factors import simulate
+from poisson_factors import simulate, write_h5ad
 
 import factorflow
-from factorflow.models import SparseGFA
+from factorflow.models import PoissonFactors, SparseGFA
 
 FOLDER = Path(tempfile.gettempdir()) / "factorflow-sparse-gfa-entries"
 """Where stores stay between runs."""
 REPEATS = 9
+K = 15
+"""Programs that are simulated, beside a common one."""
 MEMORY = "2GiB"
 
 
@@ -41,9 +51,36 @@ def store_of(n: int, d: int) -> Path:
     """Return a dataset of counts and their logarithms; it is made once."""
     path = FOLDER / f"{n}-{d}.zarr"
     if not path.exists():
-        counts = simulate(n, d, 15)["counts"]
+        counts = simulate(n, d, K)["counts"]
         factorflow.write_dataset(path, {"rna": counts}, {"rna": "poisson"}, layout={"rna": "sparse"})
         factorflow.add_view(path, "log", of="rna", transform="log1p")
+    return path
+
+
+def store_of_file(n: int, d: int, save: Callable[[dict[str, Any]], None]) -> Path:
+    """Return a dataset like `store_of`, ingested from an .h5ad file; each is made once."""
+    path, source = FOLDER / f"{n}-{d}.zarr", FOLDER / f"{n}-{d}.h5ad"
+    if not source.exists():
+        write_h5ad(source, n, d, K, seed=0, batches=2)
+    if not path.exists():
+        for what, make in (
+            (
+                "ingest",
+                lambda: factorflow.write_dataset(path, {"rna": source}, likelihoods={"rna": "poisson"}),
+            ),
+            ("log1p", lambda: factorflow.add_view(path, "log", of="rna", transform="log1p")),
+        ):
+            cpu, begun = time.process_time(), time.time()
+            make()
+            save(
+                {
+                    what: {
+                        "seconds": round(time.time() - begun, 1),
+                        "cpu_seconds": round(time.process_time() - cpu, 1),
+                        "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+                    }
+                }
+            )
     return path
 
 
@@ -77,10 +114,23 @@ def products(path: Path, k: int) -> dict[str, float]:
     return out
 
 
-def fit(path: Path, k: int, by_entries: bool, workers: int = 0) -> dict[str, Any]:
+def watch(watched: dict[int, tuple[int, float]]) -> None:
+    """Keep the largest memory (MiB) and the processor seconds of all processes of this one, by number."""
+    import psutil
+
+    while True:
+        for child in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error, OSError, StopIteration):
+                lines = Path(f"/proc/{child.pid}/status").read_text(encoding="utf-8").splitlines()
+                peak = next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
+                watched[child.pid] = peak, sum(child.cpu_times()[:2])
+        time.sleep(0.2)
+
+
+def fit(path: Path, k: int, part: str, workers: int = 0, max_iter: int = 0) -> dict[str, Any]:
     """Return seconds and memory of a fit in this process, or on workers."""
     clock = time.time if workers else time.process_time
-    if not by_entries:
+    if part == "dense":
         SparseGFA.sparse_views = lambda self, meta: ()  # type: ignore[method-assign]
     at: list[tuple[str, float]] = []
 
@@ -88,22 +138,39 @@ def fit(path: Path, k: int, by_entries: bool, workers: int = 0) -> dict[str, Any
         if type(event).__name__ == "IterationDone":
             at.append((event.stage, clock()))
 
-    begun = clock()
-    model = SparseGFA(views=("log",), n_factors=k)
+    begun, watched = clock(), dict[int, tuple[int, float]]()
+    if workers:
+        threading.Thread(target=watch, args=(watched,), daemon=True).start()
+    bounded = {"max_iter": max_iter} if max_iter else {}
+    model = (
+        PoissonFactors(views=("rna",), n_factors=k, batch="batch", settling_iter=max_iter or 60, **bounded)
+        if part == "poisson_factors"
+        else SparseGFA(views=("log",), n_factors=k, **bounded)
+    )
     place: dict[str, Any] = {"executor": "dask", "workers": workers} if workers else {}
     posterior = factorflow.fit(path, model, memory_limit=MEMORY, on_event=listen, progress=False, **place)
     seconds = clock() - begun
+    stages = dict.fromkeys(stage for stage, _ in at)
+    ends = {stage: max(time for own, time in at if own == stage) - begun for stage in stages}
     last = at[-1][0]
     passes = [b - a for (_, a), (stage, b) in zip(at, at[1:], strict=False) if stage == last]
     summary = posterior.summary()
-    whose = resource.RUSAGE_CHILDREN if workers else resource.RUSAGE_SELF
+    more = {
+        "cpu_seconds": round(time.process_time() + sum(cpu for _, cpu in watched.values()), 1),
+        "end_of_stage": {stage: round(end, 1) for stage, end in ends.items()},
+        "MiB_here": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
     return {
         "seconds": round(seconds, 1),
+        **(more if watched else {}),
         "pass": round(float(np.median(passes)), 3),
         "passes": len(at),
         "n_factors": summary["n_factors"],
         "objective": summary["objective"],
-        "MiB": resource.getrusage(whose).ru_maxrss // 1024,
+        "MiB": max(
+            (mib for mib, _ in watched.values()),
+            default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        ),
     }
 
 
@@ -124,42 +191,42 @@ def main() -> int:
     parser.add_argument("--samples", type=int, default=100_000)
     parser.add_argument("--features", type=int, default=5000)
     parser.add_argument("--factors", type=int, default=20)
-    parser.add_argument("--parts", default="products,entries,dense")
+    parser.add_argument(
+        "--parts", help="by default products,entries,dense; on workers entries,poisson_factors"
+    )
     parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--max-iter", type=int, default=0, help="0: to convergence.")
     parser.add_argument("--out", help="JSON file; what is in it of other sizes stays.")
-    parser.add_argument("--only", choices=["products", "entries", "dense"], help=argparse.SUPPRESS)
+    parser.add_argument("--only", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(threads, "1")
     warnings.simplefilter("ignore")
     FOLDER.mkdir(exist_ok=True)
-    path = store_of(arguments.samples, arguments.features)
+    n, d, k, workers = arguments.samples, arguments.features, arguments.factors, arguments.workers
+    name = f"{n} x {d}" + (f", {workers} workers" if workers else "")
+    save_part = partial(save, arguments.out, name)
+    path = store_of_file(n, d, save_part) if workers else store_of(n, d)
     if arguments.only:
-        k = arguments.factors
-        found = (
-            products(path, k) if arguments.only == "products" else fit(path, k, arguments.only == "entries")
-        )
-        print(json.dumps(found))
+        part = arguments.only
+        done = products(path, k) if part == "products" else fit(path, k, part, workers, arguments.max_iter)
+        print(json.dumps(done))
         return 0
     data = factorflow.open_dataset(path)
     blocks = (data.read(i, ["rna"], sparse=["rna"])[0].data["rna"] for i in range(data.n_blocks))
-    report: dict[str, Any] = {
-        "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-        "factors": arguments.factors,
-        "nonzero": sum(block.entries.size for block in blocks),
-    }
-    name = f"{arguments.samples} x {arguments.features}"
-    if arguments.workers:
-        name += f", {arguments.workers} workers"
-        report["entries"] = fit(path, arguments.factors, True, arguments.workers)
-        save(arguments.out, name, report)
-        return 0
-    given = ["--samples", arguments.samples, "--features", arguments.features, "--factors", arguments.factors]
-    for part in arguments.parts.split(","):
-        command = [sys.executable, __file__, *map(str, given), "--only", part]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        report[part] = json.loads(done.stdout.strip().splitlines()[-1])
-        save(arguments.out, name, report)
+    save_part(
+        {
+            "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+            "nonzero": sum(block.entries.size for block in blocks),
+        }
+    )
+    options = ("samples", "features", "factors", "workers", "max_iter")
+    given = [f"--{option.replace('_', '-')}={getattr(arguments, option)}" for option in options]
+    parts = arguments.parts or ("entries,poisson_factors" if workers else "products,entries,dense")
+    for part in parts.split(","):
+        command = [sys.executable, __file__, *given, "--only", part]
+        lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        save_part({part: {"factors": k} | json.loads(lines.strip().splitlines()[-1])})
     return 0
 
 

@@ -133,6 +133,19 @@ class SparseRows(HostRows):
         out[self.missing_rows, self.missing_columns] = kind.missing
         return out
 
+    def to_array(self) -> NDArray[Any]:
+        """Return the entries as they are in a dense array (B, D); what is missing is 0 there."""
+        out = np.zeros(self.shape, self.dtype)
+        out[self._row_numbers, self.columns] = self.entries  # SciPy makes 0 of -0.0
+        return out
+
+    def to_csr(self) -> Any:
+        """Return the entries as a SciPy matrix (B, D); what is missing is 0 there."""
+        from scipy.sparse import csr_array
+
+        pointers = np.concatenate([[0], np.cumsum(self.counts)])
+        return csr_array((self.entries, self.columns.astype(np.int32), pointers), shape=self.shape)
+
     def __len__(self) -> int:
         return int(self.row_nnz.size)
 
@@ -243,6 +256,15 @@ class SparseRows(HostRows):
 
     def _keys(self, rows: Any, columns: Any) -> NDArray[np.int64]:
         return np.asarray(rows.astype(np.int64) * self.n_features + columns)
+
+    def without_zeros(self) -> SparseRows:
+        """Return the rows without entries that are 0, or -0.0."""
+        return self._without(self.entries != 0)
+
+    def stored(self) -> SparseRows:
+        """Return the rows without entries whose bits are all zero: -0.0 stays."""
+        is_stored = self.entries.view(f"u{self.entries.dtype.itemsize}") != 0
+        return self if is_stored.all() else self._without(is_stored)
 
     def _without(self, is_visible: NDArray[np.bool_]) -> SparseRows:
         """Return the rows with some of the entries no longer listed."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from factorflow.data.ingest.checks import DAMAGED
 from factorflow.data.ingest.levels import text_of
 from factorflow.errors import InputError
+from factorflow.kernels.sparse_rows import SparseRows, column_type
 from factorflow.kinds import Kind
 
 COMPLEX = "Give the real and the imaginary part, or modulus and phase, as features or views of their own."
@@ -84,6 +85,22 @@ class Source:
         """Return rows ``start`` to ``stop``, (stop - start, D)."""
         return as_block(self.array[start:stop], self.dtype)
 
+    def read_entries(self, start: int, stop: int) -> SparseRows | None:
+        """Return rows by their entries that are not zero; None: they are not kept so, or some are NaN."""
+        if not getattr(self.array, "by_entries", False) or self.dtype == "object":
+            return None
+        block = self.array[start:stop]
+        if block.dtype.kind == "c":
+            return None
+        entries = block.data.astype(np.float32 if np.can_cast(block.dtype, np.float32) else np.float64)
+        rows = SparseRows(
+            np.diff(block.indptr).astype(np.uint32),
+            block.indices.astype(column_type(block.shape[1])),
+            entries,
+            block.shape[1],
+        )
+        return None if np.isnan(entries).any() else rows.without_zeros()
+
     def select(self) -> Source:
         """Return the source of the marked features alone."""
         if self.marked is None:
@@ -141,6 +158,11 @@ class Columns:
     def shape(self) -> tuple[int, int]:
         """(N, D)."""
         return int(self.matrix.shape[0]), self.kept.size
+
+    @property
+    def by_entries(self) -> bool:
+        """Whether rows are sparse matrices."""
+        return getattr(self.matrix, "by_entries", False)
 
     def __getitem__(self, rows: slice) -> Any:
         return self.matrix[rows][:, self.kept]

@@ -65,6 +65,7 @@ class SparseRows:
     warned: bool = field(default=False, init=False, repr=False)
 
     ndim = 2
+    by_entries = True
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -136,6 +137,7 @@ class SparseColumns:
     spool: Path
 
     ndim = 2
+    by_entries = True
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -303,6 +305,7 @@ class BucketedRows:
     _warned: bool = field(default=False, init=False, repr=False)
 
     ndim = 2
+    by_entries = True
 
     @property
     def dtype(self) -> np.dtype[Any]:

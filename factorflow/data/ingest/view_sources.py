@@ -17,8 +17,9 @@ from factorflow.data.ingest.missing import MissingCodes
 from factorflow.data.ingest.reading import Reading
 from factorflow.data.ingest.sources import KindOf, Source, labels
 from factorflow.data.store.rows import RowNames
-from factorflow.data.store.view_source import ViewSource
+from factorflow.data.store.view_source import EntryReader, ViewSource
 from factorflow.errors import InputError
+from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.kinds import INPUTS, KINDS, Kind, kind_of
 from factorflow.likelihoods import get_likelihood, likelihood_names
 
@@ -200,4 +201,8 @@ def _reader(view: str, source: Source, positions: NDArray[np.int64] | None) -> A
         with checks.readable(f"values of view {view!r}, samples {start} to {stop - 1}", source.remedy):
             return source.read(start, stop) if positions is None else source.take(positions[start:stop])
 
-    return read
+    def entries(start: int, stop: int) -> SparseRows | None:
+        with checks.readable(f"values of view {view!r}, samples {start} to {stop - 1}", source.remedy):
+            return source.read_entries(start, stop)
+
+    return read if positions is not None else EntryReader(read, entries)

@@ -6,6 +6,7 @@ They do not depend on how the rows are cut.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 FloatArray = NDArray[np.float64]
+
+ReadColumns = Callable[[NDArray[np.intp]], NDArray[Any]]
 
 FAR = 300.0
 """An entry so many times as far from the middle of the others as the farthest of them stands alone.
@@ -61,17 +64,17 @@ class _End:
         self.second = np.full(n_features, -np.inf)
         self.row = np.full(n_features, -1, np.int64)
 
-    def update(self, values: NDArray[Any], highest: FloatArray, start: int, sign: float) -> None:
-        """Add a block of ``sign * values`` whose largest are ``highest`` (-inf where all is missing)."""
+    def update(self, columns: ReadColumns, highest: FloatArray, start: int, sign: float) -> None:
+        """Add a block of ``sign`` times values whose largest are ``highest`` (-inf where all is missing)."""
         self.second = np.maximum(self.second, np.minimum(self.first, highest))
         new = np.flatnonzero(highest > self.first)
         if not new.size:
             return
-        part = sign * values[:, new].astype(np.float64)
+        part = sign * columns(new).astype(np.float64)
         part[np.isnan(part)] = -np.inf
-        at, columns = part.argmax(axis=0), np.arange(new.size)
-        self.first[new], self.row[new] = part[at, columns], start + at
-        part[at, columns] = -np.inf
+        at, each = part.argmax(axis=0), np.arange(new.size)
+        self.first[new], self.row[new] = part[at, each], start + at
+        part[at, each] = -np.inf
         self.second[new] = np.maximum(self.second[new], part.max(axis=0))
 
 
@@ -87,10 +90,20 @@ class Extremes:
     def __init__(self, n_features: int) -> None:
         self._ends = {1.0: _End(n_features), -1.0: _End(n_features)}
 
-    def update(self, values: NDArray[Any], low: FloatArray, high: FloatArray, start: int) -> None:
-        """Add a block (B, D) that begins with row ``start``, given the extremes of its features."""
-        self._ends[1.0].update(values, np.asarray(high, np.float64), start, 1.0)
-        self._ends[-1.0].update(values, -np.asarray(low, np.float64), start, -1.0)
+    def update(self, columns: ReadColumns, low: FloatArray, high: FloatArray, start: int) -> None:
+        """Add a block that begins with row ``start``, given the extremes of its features.
+
+        Parameters
+        ----------
+        columns : callable
+            Returns the values of some features by their positions, (B, J).
+        low, high : (D,) array
+            Smallest and largest values.
+        start : int
+            Number of its first row.
+        """
+        self._ends[1.0].update(columns, np.asarray(high, np.float64), start, 1.0)
+        self._ends[-1.0].update(columns, -np.asarray(low, np.float64), start, -1.0)
 
     def alone(
         self, n_observed: NDArray[np.int64], n_zero: NDArray[np.int64]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.store.extremes import Extremes
+
+if TYPE_CHECKING:
+    from factorflow.kernels.sparse_rows import SparseRows
 
 FloatArray = NDArray[np.float64]
 
@@ -136,7 +140,7 @@ class Survey:
             high = np.where(missing, -np.inf, values).max(axis=0)
         else:
             count = np.full(values.shape[1], values.shape[0], np.int64)
-        self.extremes.update(values, low, high, self.n_rows)
+        self.extremes.update(lambda columns: values[:, columns], low, high, self.n_rows)
         self.n_rows += values.shape[0]
         self.minimum = np.minimum(self.minimum, low)
         self.maximum = np.maximum(self.maximum, high)
@@ -144,6 +148,43 @@ class Survey:
             self._add(values, missing, count)
         self._kind(values, missing)
         return missing
+
+    def update_by_entries(self, rows: SparseRows) -> None:
+        """Add one block by its entries that are not zero, of which none is missing.
+
+        Moments are those of `update`, but for the order of additions.
+
+        Parameters
+        ----------
+        rows : SparseRows
+            Its rows, none absent; -0.0 may be among the entries, 0 is not.
+        """
+        n_rows, n_features = rows.shape
+        columns, values = rows.columns, rows.entries.astype(np.float64)
+        self.note_rounding_by_entries(rows)
+        low, high = _ranges(rows)
+        self.extremes.update(lambda some: rows.select(some).to_array(), low, high, self.n_rows)
+        self.n_rows += n_rows
+        self.minimum = np.minimum(self.minimum, low)
+        self.maximum = np.maximum(self.maximum, high)
+        mean = np.bincount(columns, values, n_features) / n_rows
+        n_zero: FloatArray = n_rows - np.bincount(columns, minlength=n_features).astype(np.float64)
+        squares = np.bincount(columns, (values - mean[columns]) ** 2, n_features).astype(np.float64)
+        squares = squares + n_zero * mean**2
+        self._merge(mean, squares, np.full(n_features, n_rows, np.int64))
+        self.integers = self.integers and bool(np.all(np.floor(values) == values))
+        nonzero = np.bincount(columns[values != 0], minlength=n_features)
+        self.n_nonzero_by_feature += nonzero
+        self.most_nonzero = max(self.most_nonzero, columns.size if self.signed_zeros else int(nonzero.sum()))
+
+    def note_rounding_by_entries(self, rows: SparseRows) -> None:
+        """Add up the squares of what single precision would round off rows, as `note_rounding`."""
+        if self.rounding and rows.dtype == np.float64:
+            error = rows.entries - rows.entries.astype(np.float32)
+            low, high = _ranges(replace(rows, entries=error))
+            self._least_error = np.fmin(self._least_error, low)
+            self._largest_error = np.fmax(self._largest_error, high)
+            self._rounded += np.bincount(rows.columns, error**2, rows.n_features)
 
     def note_rounding(self, values: NDArray[Any]) -> None:
         """Add up the squares of what single precision would round off a block (B, D)."""
@@ -189,7 +230,10 @@ class Survey:
         centred -= mean
         if missing is not None:
             centred[missing] = 0.0
-        squares = np.einsum("nd,nd->d", centred, centred)
+        self._merge(mean, np.einsum("nd,nd->d", centred, centred), count)
+
+    def _merge(self, mean: FloatArray, squares: FloatArray, count: NDArray[Any]) -> None:
+        """Merge the means and squared deviations (D,) of so many observed entries with those before."""
         total = self.n_observed + count
         share = count / np.maximum(total, 1)
         delta = mean - self.mean
@@ -226,6 +270,20 @@ class Survey:
             "variance": self.variance * scale**2,
             **{name: np.where(some, (array + shift) * scale, np.nan) for name, array in located.items()},
         }
+
+
+def _ranges(rows: SparseRows) -> tuple[FloatArray, FloatArray]:
+    """Return the smallest and the largest value of each feature, zeros that are not listed among them."""
+    by_feature = rows.to_csr().tocsc()
+    listed = np.diff(by_feature.indptr)
+    some = np.flatnonzero(listed)
+    low, high = np.zeros((2, rows.n_features))
+    if some.size:
+        low[some] = np.minimum.reduceat(by_feature.data, by_feature.indptr[some])
+        high[some] = np.maximum.reduceat(by_feature.data, by_feature.indptr[some])
+    has_zeros = listed < len(rows)
+    low[has_zeros], high[has_zeros] = np.minimum(low[has_zeros], 0), np.maximum(high[has_zeros], 0)
+    return low, high
 
 
 class LevelCounts:

@@ -11,7 +11,7 @@ from factorflow.data.store.chunks import tile_checksums
 from factorflow.data.store.fingerprint import Digest
 from factorflow.data.store.layout import choose_tile
 from factorflow.data.store.sparse import ROW_POINTERS
-from factorflow.kernels.sparse_rows import ABSENT, SparseRows, column_type
+from factorflow.kernels.sparse_rows import SparseRows, column_type
 from factorflow.kinds import Kind
 from factorflow.shape import AUX_DTYPES
 
@@ -208,19 +208,26 @@ class SparseArrays(ViewArrays):
             overwrite=True,
         )
 
+    def write_entries(self, number: int, rows: SparseRows) -> None:
+        """Write a block by its entries as they are stored, of which none is missing."""
+        self.digests["values"].add(tile_checksums(rows.to_array(), self.tile))
+        self._store_rows(number, rows, None)
+
     def _store(self, number: int, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> None:
-        block = SparseRows.from_dense(values, missing)
+        self._store_rows(number, SparseRows.from_dense(values, missing), missing)
+
+    def _store_rows(self, number: int, block: SparseRows, missing: NDArray[np.bool_] | None) -> None:
         start, slot = number * self.block_rows, number * self._slots
         padding = self._slots - block.entries.size
         last = np.full(padding, self.n_features - 1, block.columns.dtype)
         self._columns[slot : slot + self._slots] = np.concatenate([block.columns, last])
         zeros = np.zeros(padding, block.entries.dtype)
         self._entries[slot : slot + self._slots] = np.concatenate([block.entries, zeros])
-        self._row_nnz[start : start + len(values)] = block.row_nnz
+        stop = start + len(block)
+        self._row_nnz[start:stop] = block.row_nnz
         if hasattr(self, "_row_pattern"):
-            self._row_pattern[start : start + len(values)] = self._codes(missing, len(values))
-        counts = np.where(block.row_nnz == ABSENT, 0, block.row_nnz)
-        self._starts[start : start + len(values)] = slot + np.cumsum(counts) - counts
+            self._row_pattern[start:stop] = self._codes(missing, len(block))
+        self._starts[start:stop] = slot + np.cumsum(block.counts) - block.counts
 
     def _codes(self, missing: NDArray[np.bool_] | None, n_rows: int) -> NDArray[np.uint8]:
         """Return which set of features each row lacks, from 1 on; 0: none, or all."""

@@ -14,10 +14,32 @@ from factorflow.kinds import KINDS, Kind
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ReadBlock", "StrArray", "ViewSource", "is_long_table"]
+    from factorflow.kernels.sparse_rows import SparseRows
+
+__all__ = ["EntryReader", "ReadBlock", "StrArray", "ViewSource", "is_long_table"]
 
 StrArray = NDArray[np.str_]
 ReadBlock = Callable[[int, int], NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class EntryReader:
+    """Reads rows of a view, also by their entries that are not zero.
+
+    Parameters
+    ----------
+    dense : callable
+        As `ViewSource.read`.
+    entries : callable
+        (start, stop) -> rows by their entries; None where they cannot be had so.
+    """
+
+    dense: ReadBlock
+    entries: Callable[[int, int], SparseRows | None]
+
+    def __call__(self, start: int, stop: int) -> NDArray[Any]:
+        """Return rows ``start`` to ``stop``, (stop - start, D)."""
+        return self.dense(start, stop)
 
 
 @dataclass(frozen=True)
@@ -58,6 +80,12 @@ class ViewSource:
     split: Any = None
     layout: str = "auto"
     about: pd.DataFrame | None = None
+
+    def read_valid_entries(self, start: int, stop: int) -> SparseRows | None:
+        """Return rows by their entries; None where they cannot be had so, or do not fit the kind."""
+        rows = self.read.entries(start, stop) if isinstance(self.read, EntryReader) else None
+        kind = self.kind or KINDS["gaussian"]
+        return None if rows is None or kind.invalid(rows.entries) is not None else rows
 
     @property
     def work_bytes(self) -> int:

@@ -22,6 +22,7 @@ from factorflow.data.store.rows import LABEL_CHUNK, RowNames
 from factorflow.data.store.view_arrays import DenseArrays, SparseArrays
 from factorflow.data.store.view_source import ViewSource
 from factorflow.errors import FactorflowError, InputError, pluralize
+from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.kinds import guess as guess_kind
 from factorflow.storage.checksums import ChecksumManifest
 from factorflow.storage.location import Location
@@ -48,7 +49,11 @@ def prepare(
     rounding = view.kind is None or view.kind.rounded
     survey = Survey(view.features.size, rounding=rounding, signed_zeros=view.layout != "dense")
     for start in range(0, names.n_rows, block_rows):
-        values = view.read(start, min(start + block_rows, names.n_rows))
+        stop = min(start + block_rows, names.n_rows)
+        if (rows := view.read_valid_entries(start, stop)) is not None:
+            survey.update_by_entries(rows)
+            continue
+        values = view.read(start, stop)
         checks.check_values(view.name, view.kind, values, start, names, view.features)
         survey.update(values)
     if view.kind is None:
@@ -131,9 +136,14 @@ class ViewWriter:
             survey.update(self.source.read(start, min(start + self.block_rows, n_rows)))
         return survey
 
-    def write(self, number: int, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Write one raw block; return which of its rows have an observed entry, (B,)."""
+    def write(self, number: int) -> NDArray[np.bool_]:
+        """Write one block; return which of its rows have an observed entry, (B,)."""
         source, start = self.source, number * self.block_rows
+        stop = min(start + self.block_rows, self.names.n_rows)
+        if isinstance(self.arrays, SparseArrays) and isinstance(self.survey, Survey):
+            if (rows := source.read_valid_entries(start, stop)) is not None:
+                return self._write_entries(number, rows)
+        values = source.read(start, stop)
         if source.split is not None:
             assert isinstance(self.arrays, DenseArrays)  # see `choose_layout`
             values, aux = source.split(values, start, self.names, source.features, source.name)
@@ -148,13 +158,24 @@ class ViewWriter:
             return np.full(len(values), True)
         return np.asarray(~missing.reshape(len(values), -1).all(axis=1))
 
+    def _write_entries(self, number: int, rows: SparseRows) -> NDArray[np.bool_]:
+        """Write one block by its entries, all of them valid."""
+        assert isinstance(self.arrays, SparseArrays)  # see `write`
+        assert isinstance(self.survey, Survey)
+        if self.kind.rounded and rows.dtype != self.dtype:
+            self.survey.note_rounding_by_entries(rows)
+            rows = replace(rows, entries=rows.entries.astype(self.dtype))
+        self.survey.update_by_entries(rows)
+        entries = self.kind.encode(rows.entries, None, self.dtype)
+        self.arrays.write_entries(number, replace(rows, entries=entries).stored())
+        return np.full(len(rows), True)
+
     def _write_in_double(self) -> None:
         """Write the view again in double precision: the blocks that were looked at did not show the need."""
         self.dtype, self.survey = np.dtype(np.float64), Survey(self.source.features.size)
         self.arrays = self._begin()
         for number in range(-(-self.names.n_rows // self.block_rows)):
-            start = number * self.block_rows
-            self.write(number, self.source.read(start, min(start + self.block_rows, self.names.n_rows)))
+            self.write(number)
 
     def _outliers(self, survey: Survey) -> list[Outlier]:
         """Return single entries far from all others of their feature, and warn of them."""
@@ -171,7 +192,13 @@ class ViewWriter:
         """Yield the raw values of some features, a block at a time."""
         n_rows = self.names.n_rows
         for start in range(0, n_rows, self.block_rows):
-            yield self.source.read(start, min(start + self.block_rows, n_rows))[:, places]
+            stop = min(start + self.block_rows, n_rows)
+            rows = self.source.read_valid_entries(start, stop)
+            yield (
+                self.source.read(start, stop)[:, places]
+                if rows is None
+                else rows.to_csr()[:, places].toarray()
+            )
 
     def finish(self) -> tuple[ViewEntry, str, str, str]:
         """Check the whole view, write what lies beside its values, return its entry and digests."""

@@ -103,7 +103,7 @@ def write_store(
         start, stop = number * block_rows, min((number + 1) * block_rows, n_rows)
         present = np.zeros(stop - start, bool)
         for writer in writers:
-            present |= writer.write(number, writer.source.read(start, stop))
+            present |= writer.write(number)
         n_absent += int((~present).sum())
         if len(absent) < SHOWN and not present.all():
             absent += names.part(start, stop)[~present].tolist()
