@@ -152,44 +152,32 @@ def run_tests(
             raise InputError("columns", "a table beside {metadata}", "one table", remedy, metadata=...)
         columns, metadata = None, columns
     columns = [columns] if isinstance(columns, str) else columns
-    adjust = [adjust] if isinstance(adjust, str) else list(adjust or ())
+    beside = {
+        "adjust": [adjust] if isinstance(adjust, str) else list(adjust or ()),
+        "blocks": [] if blocks is None else [blocks],
+        "survival": _check_times(survival),
+    }
+    others = [name for names in beside.values() for name in names]
     table, usable = _tables(posterior, metadata)
     if not len(table.columns):
         raise _nothing_to_test()
-    times = list(survival or ())
-    is_pair = len(times) == 2 and all(isinstance(name, str) for name in times)
-    if survival is not None and (isinstance(survival, str) or not is_pair):
-        remedy = 'For example survival=("months", "died").'
-        raise InputError("survival", survival, "two columns: times, and whether it happened then", remedy)
-    others = [*adjust, *([] if blocks is None else [blocks]), *times]
+    is_chosen = columns is not None
     if columns is None:
         copies = {f"{view}:{name}" for view in posterior.views for name in table.columns}  # MuData's
         columns = [name for name in table.columns if name not in {*others, *copies}]
         columns = [] if survival is not None else columns
-        chosen = False
-    else:
-        chosen = True
-    used = usable[
-        [
-            _check_column(usable, name, what)
-            for what, names in (
-                ("columns", columns),
-                ("adjust", adjust),
-                ("blocks", [] if blocks is None else [blocks]),
-                ("survival", times),
-            )
-            for name in names
-        ]
-    ]
+    roles = {"columns": columns, **beside}
+    used = usable[[_check_column(usable, name, role) for role, names in roles.items() for name in names]]
     used = used.loc[:, ~used.columns.duplicated()]
-    adjustment = Adjustment.of(used, adjust, blocks) if adjust or blocks is not None else None
+    is_adjusted = adjust or blocks is not None
+    adjustment = Adjustment.of(used, beside["adjust"], blocks) if is_adjusted else None
     rows: list[dict[str, Any]] = []
     left_out: list[str] = []
     for name in columns:
         values = as_numbers(used[name])
         test = test_of(values) if adjustment is None else adjustment.test_of(values)
         if test is None:
-            if not chosen:
+            if not is_chosen:
                 left_out.append(str(name))
                 continue
             expected = f"numbers or dates that vary, or at least two categories with {MIN_GROUP} samples each"
@@ -199,6 +187,7 @@ def run_tests(
         for k, factor in enumerate(posterior.factors):
             rows.append({"factor": factor, "column": str(name), **test(scores[:, k])})
     if survival is not None and posterior.factors:
+        times = beside["survival"]
         regression = cox_regression(scores, used[times[0]], used[times[1]], adjustment)
         rows += [
             {"factor": factor, "column": times[0], **row}
@@ -215,6 +204,15 @@ def run_tests(
     result = result.sort_values("p_value", kind="stable", ignore_index=True)
     result.attrs["not_tested"] = left_out
     return result
+
+
+def _check_times(survival: Any) -> list[str]:
+    """Return the columns of times and events, if any."""
+    times = [survival] if isinstance(survival, str) else list(survival or ())
+    if survival is not None and (len(times) != 2 or not all(isinstance(name, str) for name in times)):
+        remedy = 'For example survival=("months", "died").'
+        raise InputError("survival", survival, "two columns: times, and whether it happened then", remedy)
+    return times
 
 
 def _tables(posterior: StoredPosterior, metadata: Any) -> tuple[pd.DataFrame, pd.DataFrame]:
