@@ -187,8 +187,9 @@ def test_memory_is_refused_by_rows_features_and_chains(tmp_path: Path) -> None:
     plain = least(64, 2000, 64)
     assert least(1024, 2000, 1024) > plain + 1000 * 2000  # blocks
     assert least(64, 20_000, 64) > plain + 8 * 18_000 * 10  # statistics and globals
-    assert least(64, 2000, 64, n_factors=20) > plain
-    assert least(64, 2000, 64, n_factors=20, chains=8) > least(64, 2000, 64, n_factors=20) + (4 << 20)
+    more_factors = least(64, 2000, 64, n_factors=20)
+    assert more_factors > plain
+    assert least(64, 2000, 64, n_factors=20, chains=8) > more_factors + (4 << 20)
 
 
 class _Started(BaseException):
