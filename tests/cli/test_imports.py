@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -98,9 +99,15 @@ def sources() -> list[Path]:
     return sorted([*ROOT.rglob("*.py"), *FLOWS.rglob("*.py")])
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@cache
 def imported(path: Path) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -108,6 +115,7 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+@cache
 def graph() -> dict[str, set[str]]:
     """Return the modules of both packages, each with those of them that it imports anywhere in its text."""
     files = {}
@@ -117,7 +125,7 @@ def graph() -> dict[str, set[str]]:
     edges: dict[str, set[str]] = {}
     for module, path in files.items():
         found = set()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom):
@@ -210,9 +218,8 @@ def test_no_family_is_named_outside_its_folder() -> None:
     allowed = {ROOT / "data/simulation", ROOT / "arguments.py", ROOT / "models"}
     for path in sources():
         if allowed.isdisjoint({path, *path.parents}):
-            nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-            words = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}  # docstrings
-            texts = {n.value for n in nodes if isinstance(n, ast.Constant) and id(n) not in words}
+            words = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}  # docstrings
+            texts = {n.value for n in nodes(path) if isinstance(n, ast.Constant) and id(n) not in words}
             assert not names & texts, path
             named = {w for text in texts if isinstance(text, str) for w in re.findall(r"\w+", text)}
             assert not names & named, path
