@@ -95,7 +95,7 @@ def product_seconds(values: Array, block_rows: int) -> dict[str, float]:
 def loop_seconds(values: Array) -> float:
     """Return CPU seconds of E log(1 + e^x) and its derivatives at all entries, by the table."""
     from factorflow.kernels.softplus_table import expected_softplus
-    from factorflow.models.sparse_gfa.pseudo_data import TILE
+    from factorflow.models.sparse_gfa.messages import TILE
 
     rows = max(1, TILE // values.shape[1])
     mean = np.random.default_rng(0).standard_normal((rows, values.shape[1]), np.float32)

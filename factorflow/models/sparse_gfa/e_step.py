@@ -23,10 +23,10 @@ from factorflow.models.sparse_gfa.learned_sizes import (
     update_log_sizes,
     with_log_sizes,
 )
+from factorflow.models.sparse_gfa.messages import Pseudo
 from factorflow.models.sparse_gfa.pseudo_data import (
     Evidence,
     PreparedGlobals,
-    Pseudo,
     evidence_of,
     expected_scores,
     pseudo_data,

@@ -42,8 +42,8 @@ SHAPES = np.geomspace(0.5, 1e5, 12)[:, None]
 """Shapes a of the prior of noise precisions that are compared: from one entry's worth to all alike."""
 LOGS = -60.0, 60.0
 """Between which log lambda lies."""
-NEWTON = 8
-"""Steps of Newton's method for the level of noise precisions, of length 2 at most, from their median."""
+NEWTON = 20
+"""Steps of Newton's method for the level of noise precisions, of length 2, from their median: at most."""
 ALONE = 0.1
 """Least share of its variance that is noise of a feature alone in its view: a factor could take all of it."""
 
@@ -123,8 +123,10 @@ def message_precision(
     ``view`` has the prior precisions that it was learned with.
     """
     learned = settings.learned_columns(of_view)
-    covariance = unpack(weights.coefficients_spread, settings.n_given)[:, learned, learned]
     own = column_precision(settings, view)[learned]
+    if settings.n_given == 1:
+        return np.maximum(1.0 / weights.coefficients_spread[:, learned] - own, 0.0)
+    covariance = unpack(weights.coefficients_spread, settings.n_given)[:, learned, learned]
     return np.maximum(np.einsum("dcc->dc", np.linalg.inv(covariance)) - own, 0.0)
 
 
@@ -171,7 +173,7 @@ def _noise(weights: Weights, fixed: Fixed, view: View, old: View) -> View:
     best, optimum = -np.inf, view
     for by_variance in (False, True):
         x = squares / unit if by_variance else squares
-        value, shape, rate = _of_most_evidence(half, x)
+        value, shape, rate = _of_most_evidence(half, x, view.noise_shape)
         value -= float((half * np.log(unit)).sum()) if by_variance else 0.0
         if value > best:
             best = value
@@ -179,20 +181,33 @@ def _noise(weights: Weights, fixed: Fixed, view: View, old: View) -> View:
     return optimum
 
 
-def _of_most_evidence(half: Float64[Array, " D"], x: Float64[Array, " D"]) -> tuple[float, float, float]:
-    """Return the largest log marginal likelihood of halved squares, and the prior's shape and rate."""
-    size = len(x)
+def _of_most_evidence(
+    half: Float64[Array, " D"], x: Float64[Array, " D"], before: float
+) -> tuple[float, float, float]:
+    """Return the largest log marginal likelihood of halved squares, and the prior's shape and rate.
+
+    ``before`` is the shape of the last pass: the evidence has one top, which is near that.
+    """
+    near = np.abs(np.log(SHAPES / before)) < 2.5 * np.log(SHAPES[1] / SHAPES[0])
+    shapes = SHAPES[near[:, 0]] if before in SHAPES else SHAPES
+    level = np.full((len(shapes), 1), np.log(np.median(x / half)))  # log s
+    sums, weights = (
+        np.stack([np.ones(len(x)), half], axis=1),
+        np.concatenate([shapes, np.ones_like(shapes)], axis=1),
+    )
+    for _ in range(NEWTON):
+        t = x * (np.exp(-level) / shapes)
+        t += 1.0
+        np.reciprocal(t, out=t)
+        first, second = (((part @ sums) * weights).sum(axis=1, keepdims=True) for part in (t, t * t))
+        step = np.clip((len(x) * shapes - first) / np.maximum(first - second, 1e-300), -2.0, 2.0)
+        level += step
+        if np.abs(step).max() < 1e-6:  # the error is the square of it
+            break
+    rate = shapes * np.exp(level)
     if (half == half[0]).all():
         half = half[:1]
-    level = np.full((len(SHAPES), 1), np.log(np.median(x / half)))  # log s
-    for _ in range(NEWTON):
-        t = 1.0 / (1.0 + x * (np.exp(-level) / SHAPES))
-        weighted = (SHAPES + half) * t
-        first = weighted.sum(axis=1, keepdims=True)
-        bend = first - np.einsum("sd,sd->s", weighted, t)[:, None]
-        level = level + np.clip((size * SHAPES - first) / np.maximum(bend, 1e-300), -2.0, 2.0)
-    rate = SHAPES * np.exp(level)
-    total = gammaln(SHAPES + half) - gammaln(SHAPES) + SHAPES * np.log(rate)
-    value = (total - (SHAPES + half) * np.log(rate + x)).sum(axis=1)
+    total = gammaln(shapes + half) - gammaln(shapes) + shapes * np.log(rate)
+    value = (total - (shapes + half) * np.log(rate + x)).sum(axis=1)
     i = int(value.argmax())
-    return float(value[i]), float(SHAPES[i, 0]), float(rate[i, 0])
+    return float(value[i]), float(shapes[i, 0]), float(rate[i, 0])

@@ -25,7 +25,8 @@ from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.kernels.special import digamma, gamma_term
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.entries import values_of
-from factorflow.models.sparse_gfa.pseudo_data import Pseudo, Table, expected_scores
+from factorflow.models.sparse_gfa.messages import Pseudo
+from factorflow.models.sparse_gfa.pseudo_data import Table, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
 from factorflow.models.sparse_gfa.state import Globals, Local, View

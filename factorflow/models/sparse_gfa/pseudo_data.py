@@ -14,14 +14,14 @@ from jaxtyping import Float, Float64, Integer, Shaped
 from factorflow.kernels import device
 from factorflow.kernels.linalg import diagonal, n_pairs, pad_columns, triangle
 from factorflow.models.contract import Array, Block
-from factorflow.models.sparse_gfa.entries import aux_of, centred, entries_of, values_of
+from factorflow.models.sparse_gfa.entries import aux_of, centred, values_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.messages import Pseudo, message_data
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.rows import for_blocks, with_tables
 from factorflow.models.sparse_gfa.state import (
-    Fixed,
     Globals,
     Local,
     Weights,
@@ -39,44 +39,14 @@ __all__ = [
     "NO_NOISE",
     "Evidence",
     "PreparedGlobals",
-    "Pseudo",
     "evidence_of",
     "expected_scores",
     "gaussian_data",
     "low_noise",
-    "message_data",
     "pseudo_data",
     "strip_for_workers",
     "table_of",
 ]
-
-
-@dataclass(frozen=True)
-class Pseudo:
-    """A view of a block as the updates see it: Gaussian pseudo-data.
-
-    Parameters
-    ----------
-    response : array
-        Weight within the statistics times y^ (less the reference), 0 where missing.
-    weight : array or None
-        Weight where it varies by entry; None: 1 where observed.
-    gaps : Gaps or None
-        Missing entries where the weight is 1.
-    low_noise : array
-        Features whose products are summed in double precision.
-    free : float
-        Part of the bound, or of the tangent, that does not depend on x.
-    phi : array or None
-        See `FeatureStats`.
-    """
-
-    response: Float[Array, "B D"]
-    weight: Float[Array, "B D"] | None
-    gaps: gfa.Gaps | None
-    low_noise: Integer[Array, " J"]
-    free: float = 0.0
-    phi: Float64[Array, "D P"] | None = None
 
 
 @dataclass(frozen=True)
@@ -296,57 +266,6 @@ def pseudo_data(
         level = computed_log_sizes(view, fixed, block, values)
     inputs = view, fixed, values, mean, variance, weights.phi.T, table.low_noise
     return message_data(*inputs, aux=aux_of(view, block), level=level)
-
-
-TILE = 16384
-"""Entries whose messages are taken together: what they need stays in a core's cache."""
-
-
-def message_data(
-    view: ViewSettings,
-    fixed: Fixed,
-    values: Shaped[Array, "B D"],
-    mean: Float[Array, "B D"],
-    variance: Float[Array, "B D"],
-    phi: Float64[Array, "P D"],
-    low_noise: Integer[Array, " J"],
-    aux: Shaped[Array, "B D"] | None = None,
-    level: Float64[Array, " B"] | None = None,
-) -> Pseudo:
-    """Return the pseudo-data of entries: tangents of their expected log-likelihood at x ~ N(mean, variance).
-
-    ``level`` is added to x in the likelihood alone: logarithms of size factors. With value e, slope g and
-    curvature u of the message (`factorflow.likelihoods`) a tangent has precision u and linear term u m + g;
-    what is free of x in it is e - g m + u (v - m^2) / 2.
-    """
-    density, xp = view.density, device.namespace(mean)
-    phi = device.move_beside(phi.astype(mean.dtype), mean)
-    weight, response = xp.empty_like(mean), xp.empty_like(mean)
-    value, remainder = 0.0, 0.0
-    derivatives: Array = 0.0
-    rows_at_once = max(1, TILE // view.n_features)
-    for begin in range(0, len(values), rows_at_once):
-        rows = slice(begin, begin + rows_at_once)
-        m, v, y = mean[rows], variance[rows], entries_of(view, fixed, values[rows], mean.dtype)
-        a = None if aux is None else aux[rows].astype(mean.dtype)
-        at = m
-        if level is not None:
-            at = m + device.move_beside(level[rows, None].astype(m.dtype), m)
-        e, g, u = density.message(y, at, v, phi, a, bounded=view.bounded)
-        weight[rows] = u
-        response[rows] = u * m + g
-        value += float(e.sum(dtype=np.float64))
-        remainder += float((u * v - m * (response[rows] + g)).sum(dtype=np.float64))
-        if density.n_phi:
-            observed = y == y
-            factor = density.log_factor(y, phi, a)
-            value += float(xp.where(observed, factor, 0.0).sum(dtype=np.float64))
-            phi_terms = density.phi_derivatives(y, at, v, phi, a, bounded=view.bounded)
-            phi_terms = xp.where(observed, phi_terms, 0.0)
-            derivatives = derivatives + device.on_host(phi_terms.sum(axis=1, dtype=np.float64))
-    of_phi = np.ascontiguousarray(derivatives.T) if density.n_phi else None
-    free = value + 0.5 * remainder
-    return Pseudo(response, weight, None, low_noise, free, of_phi)
 
 
 def _mean(

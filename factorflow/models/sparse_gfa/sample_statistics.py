@@ -11,7 +11,8 @@ from factorflow.kernels import device
 from factorflow.kernels.linalg import diagonal, pack, pad_columns
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.pseudo_data import NO_NOISE, Pseudo, expected_scores, low_noise
+from factorflow.models.sparse_gfa.messages import Pseudo
+from factorflow.models.sparse_gfa.pseudo_data import NO_NOISE, expected_scores, low_noise
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.rows import Conditional, noise_sums
 from factorflow.models.sparse_gfa.state import Globals, Local

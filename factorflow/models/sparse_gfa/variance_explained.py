@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
-from jaxtyping import Float64, Shaped
+from jaxtyping import Float, Float64, Shaped
 
 from factorflow.kernels import device
 from factorflow.kernels.explained import explained_share, total_squares
@@ -14,9 +15,10 @@ from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.entries import aux_of, values_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.kernels.arrays import clear
 from factorflow.models.sparse_gfa.kernels.entry_rows import centred
 from factorflow.models.sparse_gfa.kernels.gaps import lowest
-from factorflow.models.sparse_gfa.pseudo_data import TILE
+from factorflow.models.sparse_gfa.messages import TILE
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, expected_weights
 from factorflow.models.sparse_gfa.summaries import Explained
@@ -94,14 +96,15 @@ def _moments(
 
     Where a mean is far larger than its feature varies, squares about 0 tell nothing of the variance.
     """
-    density, phi = settings.view(name).density, globals_.weights[name].phi.T
-    count, total, squares = gfa.column_moments(density.response(values, phi, aux))
-    if settings.view(name).is_scaled:
-        place = settings.view(name).level(globals_.fixed[name].reference)
-        if isinstance(values, SparseRows):  # zeros are where most of them lie
-            return np.stack([count, total - count * place, squares + place * (count * place - 2.0 * total)])
-        about = gfa.centred(values, place, np.ones(len(count)), np.float64)
-        total, squares = (device.on_host(part.sum(axis=0)) for part in (about, about * about))
+    view, phi = settings.view(name), globals_.weights[name].phi.T
+    place = view.level(globals_.fixed[name].reference)
+    if view.is_scaled and not isinstance(values, SparseRows):
+        about = gfa.centred(values, place, np.ones(len(place)), np.float64)
+        sums = (part.sum(axis=0) for part in (values >= lowest(values), about, about * about))
+        return np.stack([device.on_host(part).astype(np.float64) for part in sums])
+    count, total, squares = gfa.column_moments(view.density.response(values, phi, aux))
+    if view.is_scaled:  # zeros are where most of them lie
+        return np.stack([count, total - count * place, squares + place * (count * place - 2.0 * total)])
     return np.stack([count, total, squares])
 
 
@@ -161,11 +164,15 @@ def _mean_residuals(
 ) -> Float64[Array, " K+2"]:
     """Return sums of squares of y - E[y | x], x of ``level`` alone, with all factors, with each."""
     y, z, w, b, p = (device.on_host(a).astype(dtype) for a in (values, scores, loadings, level, phi))
-    observed, alone = y >= lowest(values), z.T[:, :, None] * w.T[:, None, :]
-    x = np.concatenate([np.zeros((1, *y.shape), dtype), (z @ w.T)[None], alone])
-    y = density.response(y, p, aux)
-    squares = [(y - density.expected_response(one + b, p, aux)) ** 2 for one in x]
-    return np.array([s.sum(where=observed, dtype=np.float64) for s in squares])
+    missing, y = ~(y >= lowest(values)), density.response(y, p, aux)
+
+    def squares(x: Float[Array, "B D"]) -> float:
+        residual = y - density.expected_response(x, p, aux)
+        clear(residual, missing)
+        return float(np.einsum("nd,nd->", residual, residual, dtype=np.float64))
+
+    alone = (b + z[:, k, None] * w[:, k] for k in range(z.shape[1]))  # in turn: all are too many for a cache
+    return np.array([squares(x) for x in chain((b, b + z @ w.T), alone)])
 
 
 def _gaussian_residuals(

@@ -16,10 +16,10 @@ from factorflow.likelihoods.base import REACH
 from factorflow.likelihoods.newton import MOST
 from factorflow.models.sparse_gfa import SparseGFA, variance_explained
 from factorflow.models.sparse_gfa.config import REMOVED
+from factorflow.models.sparse_gfa.messages import message_data
 from factorflow.models.sparse_gfa.pseudo_data import (
     PreparedGlobals,
     expected_scores,
-    message_data,
     pseudo_data,
     variance_of_predictor,
 )
@@ -50,7 +50,7 @@ def test_messages_of_a_block_are_those_of_its_entries(
     tools: Any, monkeypatch: pytest.MonkeyPatch, likelihood: str, bound: bool, dtype: Any, tile: int
 ) -> None:
     """One entry at a time; missing ones (-1, NaN) add nothing; whatever rows are taken together."""
-    monkeypatch.setattr("factorflow.models.sparse_gfa.pseudo_data.TILE", tile)
+    monkeypatch.setattr("factorflow.models.sparse_gfa.messages.TILE", tile)
     rng = np.random.default_rng(0)
     kind = get_likelihood(likelihood).kinds[0]
     options: dict[str, Any] = {"bound": bound}

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from factorflow.kernels.vectors import compile_loop
 
-__all__ = ["STRETCH_BYTES", "add_listed", "multiply_pairs", "quadratic_forms"]
+__all__ = ["STRETCH_BYTES", "add_listed", "multiply_pairs", "quadratic_forms", "tangents"]
 
 Array = Any
 
@@ -91,3 +93,27 @@ def quadratic_forms(pairs: Array, vectors: Array, out: Array) -> None:
             total += x[k] * (2.0 * inner + row[k] * x[k])
             q += k + 1
         out[i] = total
+
+
+@compile_loop
+def tangents(
+    y: Array, e: Array, g: Array, u: Array, m: Array, v: Array, limits: Array, u_out: Array, r_out: Array
+) -> tuple[float, float]:
+    """Write precisions u and linear terms u m + g of tangents, 0 where y is missing, and return two sums.
+
+    The curvature is at least ``limits[0]`` times the slope's size, and ``limits[1]``. The sums are those of
+    the values e, and of u v - m (u m + 2 g).
+    """
+    share, least = limits[0], limits[1]
+    value, remainder = 0.0, 0.0
+    for i in range(y.size):
+        observed = y[i] == y[i]
+        size = abs(g[i]) * share
+        curvature = u[i] if u[i] > size else size
+        curvature = curvature if curvature > least else least
+        linear = curvature * m[i] + g[i]
+        u_out[i] = curvature if observed else 0.0
+        r_out[i] = linear if observed else 0.0
+        value += np.float64(e[i]) if observed else 0.0
+        remainder += np.float64(curvature * v[i] - m[i] * (linear + g[i])) if observed else 0.0
+    return value, remainder

@@ -26,9 +26,9 @@ from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.e_step import round_scores
 from factorflow.models.sparse_gfa.entries import aux_of, entries_of
 from factorflow.models.sparse_gfa.kernels import draws
+from factorflow.models.sparse_gfa.messages import Pseudo
 from factorflow.models.sparse_gfa.pseudo_data import (
     PreparedGlobals,
-    Pseudo,
     Table,
     evidence_of,
     expected_scores,

@@ -37,7 +37,7 @@ from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.m_step import System
-from factorflow.models.sparse_gfa.pseudo_data import TILE
+from factorflow.models.sparse_gfa.messages import TILE
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 
 __all__ = [

@@ -117,13 +117,22 @@ class CountSweep(Sweep[Globals, None, CountStats]):
             scores = np.concatenate(parts, axis=1)
             return None, CountStats((), scores.T @ scores)
         signs = entry_signs(settings, block, filled, step) if self.counts else None
-        sketches = [
-            None
-            if spectrum.values is not None
-            else self._multiply(block, filled, spectrum, signs, replace(step, chain=number))
-            for number, spectrum in enumerate(counting.spectra)
-        ]
+        sketches: list[SketchStats | None] = []
+        for spectrum in counting.spectra:
+            if spectrum.values is not None:
+                sketches.append(None)
+            elif self._is_part(spectrum, counting.spectra[0]) and sketches and sketches[0] is not None:
+                mine = {name: sketches[0].views[name] for name in spectrum.views}
+                sketches.append(SketchStats(mine, sketches[0].gram))
+            else:
+                sketches.append(self._multiply(block, filled, spectrum, signs, step))
         return None, CountStats(tuple(sketches))
+
+    def _is_part(self, spectrum: Spectrum, whole: Spectrum) -> bool:
+        """Return whether the product of a spectrum is a part of that of all views: the first one is."""
+        begin = not any(one.has_sketch or one.n_components for one in (spectrum, whole))
+        shapes = [(self._width(one), self._n_flips(one)) for one in (spectrum, whole)]
+        return begin and shapes[0] == shapes[1]
 
     def _multiply(
         self,

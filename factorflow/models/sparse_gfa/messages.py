@@ -1,0 +1,124 @@
+"""Tangents of expected log-likelihoods: what entries that are not Gaussian are to the updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Float64, Integer, Shaped
+
+from factorflow.kernels import device
+from factorflow.likelihoods.base import LEAST_CURVATURE, REACH
+from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.entries import entries_of
+from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.kernels.arrays import given
+from factorflow.models.sparse_gfa.settings import ViewSettings
+from factorflow.models.sparse_gfa.state import Fixed
+
+__all__ = ["TILE", "Pseudo", "message_data"]
+
+TILE = 16384
+"""Entries whose messages are taken together: what they need stays in a core's cache."""
+
+
+@dataclass(frozen=True)
+class Pseudo:
+    """A view of a block as the updates see it: Gaussian pseudo-data.
+
+    Parameters
+    ----------
+    response : array
+        Weight within the statistics times y^ (less the reference), 0 where missing.
+    weight : array or None
+        Weight where it varies by entry; None: 1 where observed.
+    gaps : Gaps or None
+        Missing entries where the weight is 1.
+    low_noise : array
+        Features whose products are summed in double precision.
+    free : float
+        Part of the bound, or of the tangent, that does not depend on x.
+    phi : array or None
+        See `FeatureStats`.
+    """
+
+    response: Float[Array, "B D"]
+    weight: Float[Array, "B D"] | None
+    gaps: gfa.Gaps | None
+    low_noise: Integer[Array, " J"]
+    free: float = 0.0
+    phi: Float64[Array, "D P"] | None = None
+
+
+def message_data(
+    view: ViewSettings,
+    fixed: Fixed,
+    values: Shaped[Array, "B D"],
+    mean: Float[Array, "B D"],
+    variance: Float[Array, "B D"],
+    phi: Float64[Array, "P D"],
+    low_noise: Integer[Array, " J"],
+    aux: Shaped[Array, "B D"] | None = None,
+    level: Float64[Array, " B"] | None = None,
+) -> Pseudo:
+    """Return the pseudo-data of entries: tangents of their expected log-likelihood at x ~ N(mean, variance).
+
+    ``level`` is added to x in the likelihood alone: logarithms of size factors. With value e, slope g and
+    curvature u of the message (`factorflow.likelihoods`) a tangent has precision u and linear term u m + g;
+    what is free of x in it is e - g m + u (v - m^2) / 2.
+    """
+    density, xp = view.density, device.namespace(mean)
+    phi = device.move_beside(phi.astype(mean.dtype), mean)
+    weight, response = xp.empty_like(mean), xp.empty_like(mean)
+    value, remainder = 0.0, 0.0
+    derivatives: Array = 0.0
+    rows_at_once = max(1, TILE // view.n_features)
+    for begin in range(0, len(values), rows_at_once):
+        rows = slice(begin, begin + rows_at_once)
+        m, v, y = mean[rows], variance[rows], entries_of(view, fixed, values[rows], mean.dtype)
+        a = None if aux is None else aux[rows].astype(mean.dtype)
+        at = m
+        if level is not None:
+            at = m + device.move_beside(level[rows, None].astype(m.dtype), m)
+        e, r = _write_tangents(view, y, at, (m, v), phi, a, (weight[rows], response[rows]))
+        value, remainder = value + e, remainder + r
+        if density.n_phi:
+            observed = y == y
+            factor = density.log_factor(y, phi, a)
+            value += float(xp.where(observed, factor, 0.0).sum(dtype=np.float64))
+            phi_terms = density.phi_derivatives(y, at, v, phi, a, bounded=view.bounded)
+            phi_terms = xp.where(observed, phi_terms, 0.0)
+            derivatives = derivatives + device.on_host(phi_terms.sum(axis=1, dtype=np.float64))
+    of_phi = np.ascontiguousarray(derivatives.T) if density.n_phi else None
+    free = value + 0.5 * remainder
+    return Pseudo(response, weight, None, low_noise, free, of_phi)
+
+
+def _write_tangents(
+    view: ViewSettings,
+    y: Float[Array, "b D"],
+    at: Float[Array, "b D"],
+    moments: tuple[Float[Array, "b D"], Float[Array, "b D"]],
+    phi: Float[Array, "P D"],
+    aux: Float[Array, "b D"] | None,
+    out: tuple[Float[Array, "b D"], Float[Array, "b D"]],
+) -> tuple[float, float]:
+    """Write u and u m + g of some entries; return sum e and sum (u v - m (u m + 2 g)).
+
+    What `Likelihood.message` does is done by a loop on the host: entry by entry it takes a tenth of the time.
+    """
+    density, (m, v), (weight, response) = view.density, moments, out
+    if device.on_device(m):
+        e, g, u = density.message(y, at, v, phi, aux, bounded=view.bounded)
+        weight[:] = u
+        response[:] = u * m + g
+        remainder = (u * v - m * (response + g)).sum(dtype=np.float64)
+        return float(e.sum(dtype=np.float64)), float(remainder)
+    from factorflow.models.sparse_gfa.kernels import loops
+
+    message = (density.bound if view.bounded else density.terms)(y, at, v, phi, aux)
+    limits = np.array([1.0 / REACH if density.limited and not view.bounded else 0.0, LEAST_CURVATURE])
+    rows = [given(np.broadcast_to(part, m.shape), m.dtype).reshape(-1) for part in (y, *message, m, v)]
+    rows += [given(limits, m.dtype), weight.reshape(-1), response.reshape(-1)]
+    value, remainder = loops.tangents(*rows)
+    return value, remainder
