@@ -79,7 +79,7 @@ class SparseGFA(ModelConfig):
         default=None,
         description="Views of one feature that are to be predicted, each 'open' (normal loadings of all "
         "factors) or 'guided' (of one factor, which is named by the view); left out: all such views are "
-        "'open' whose loadings are not named, beside others of more features (with n_draws: none).",
+        "'open' whose loadings are not named, beside others of more features.",
     )
     feature_sets: str | dict[str, str | list[str] | dict[str, list[str]]] | None = Field(
         default=None,

@@ -17,6 +17,8 @@ do not drift; c is added to the intercepts, and taken from the size factors, whe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from jaxtyping import Float64
 
@@ -29,11 +31,12 @@ from factorflow.models.sparse_gfa.messages import Pseudo
 from factorflow.models.sparse_gfa.pseudo_data import Table, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
-from factorflow.models.sparse_gfa.state import Globals, Local, View
+from factorflow.models.sparse_gfa.state import Fixed, Globals, Local, View
 from factorflow.trees import replace
 
 __all__ = [
     "at_log_sizes",
+    "computed_sizes",
     "learn_size_prior",
     "log_sizes_of",
     "log_sizes_on_the_way",
@@ -53,15 +56,15 @@ def with_log_sizes(settings: Settings, block: Block, local: Local | None, global
         return local
     learned = np.array([bool(view.learned_sizes) for view in settings.views])
     means = size_means(settings, globals_)
-    start = np.where(learned, _computed(settings, block, globals_) + means, 0.0)
+    start = np.where(learned, computed_sizes(settings, block, globals_.fixed) + means, 0.0)
     return replace(local, log_sizes=start, log_sizes_variance=START_VARIANCE * np.ones(start.shape) * learned)
 
 
-def _computed(settings: Settings, block: Block, globals_: Globals) -> Float64[Array, "B M"]:
+def computed_sizes(settings: Settings, block: Block, fixed: Mapping[str, Fixed]) -> Float64[Array, "B M"]:
     """Return the logarithms of the size factors that are computed, 0 in views without."""
     levels = np.zeros((block.n_rows, len(settings.views)))
     for m, view in enumerate(settings.views):
-        level = computed_log_sizes(view, globals_.fixed[view.name], block, values_of(view, block))
+        level = computed_log_sizes(view, fixed[view.name], block, values_of(view, block))
         levels[:, m] = 0.0 if level is None else level
     return levels
 
@@ -69,7 +72,7 @@ def _computed(settings: Settings, block: Block, globals_: Globals) -> Float64[Ar
 def _prior_means(settings: Settings, block: Block, globals_: Globals) -> Float64[Array, "B M"]:
     """Return the prior means of the logarithms, c + t_n."""
     about_totals = np.array([view.learned_sizes == "total+learned" for view in settings.views])
-    computed = _computed(settings, block, globals_) if about_totals.any() else 0.0
+    computed = computed_sizes(settings, block, globals_.fixed) if about_totals.any() else 0.0
     means = size_means(settings, globals_)
     return np.broadcast_to(means + about_totals * computed, (block.n_rows, len(means)))
 
@@ -81,7 +84,7 @@ def size_means(settings: Settings, globals_: Globals) -> Float64[Array, " M"]:
 
 def log_sizes_of(settings: Settings, block: Block, local: Local, globals_: Globals) -> Float64[Array, "B M"]:
     """Return what is added to the predictor of each row in each view."""
-    computed = _computed(settings, block, globals_)
+    computed = computed_sizes(settings, block, globals_.fixed)
     if local.log_sizes is None:
         return computed
     return np.where([bool(view.learned_sizes) for view in settings.views], local.log_sizes, computed)

@@ -74,14 +74,20 @@ REFUSALS = (
     Refusal(
         "loadings",
         "'spike_slab' or 'ard' in all views",
-        lambda s: _loadings(s) not in ({"spike_slab"}, {"ard"}),
-        {"n_draws": "a sweep draws loadings that all are spike_slab, or all ard"},
+        lambda s: not _loadings(s) <= {"spike_slab", "ard"},
+        {"n_draws": "a sweep draws loadings that are spike_slab or ard"},
     ),
     Refusal(
-        "covariates and size_factors",
+        "covariates",
         "left out",
-        lambda s: s.sized or s.covariates is not None,
-        {"n_draws": "a sweep draws no coefficients of covariates, and knows no offsets of rates"},
+        lambda s: s.covariates is not None,
+        {"n_draws": "a sweep draws no coefficients of covariates"},
+    ),
+    Refusal(
+        "size_factors",
+        "that are not learned",
+        lambda s: s.learns_sizes,
+        {"n_draws": "a sweep draws no size factors"},
     ),
     Refusal(
         "intercepts",

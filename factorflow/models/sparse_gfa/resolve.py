@@ -75,8 +75,7 @@ def settings_of(options: Options, meta: Meta) -> Settings:
     _check_views(options, "loadings", options.loadings, meta)
     _check_views(options, "size_factors", options.size_factors, meta)
     _check_outcomes(options, meta)
-    # Draws of different priors of loadings do not go together (`check_sampled`).
-    beside = any(view.n_features > 1 for view in meta.value_views) and not options.n_draws
+    beside = any(view.n_features > 1 for view in meta.value_views)
     outcome = "open" if options.outcomes is None and beside else ""
     alpha_priors = {get_likelihood(likelihood).shared_alpha_prior for _, likelihood in likelihoods}
     shared_alpha_prior = alpha_priors.pop() if len(alpha_priors) == 1 else None

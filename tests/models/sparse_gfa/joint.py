@@ -37,12 +37,18 @@ N, K, D = 6, 2, 4
 CODES = np.array([0, 1, 0, 1, 1, 0], np.int32)
 
 
-def settings_of(kinds: tuple[str, ...], *, groups: bool, dense: bool = False, slab: bool = False) -> Settings:
-    """Return the settings of the sampler with priors that can be drawn from."""
+def settings_of(
+    kinds: tuple[str, ...], *, groups: bool, dense: bool | str = False, slab: bool = False
+) -> Settings:
+    """Return the settings of the sampler with priors that can be drawn from.
+
+    ``dense``: whether loadings are "ard"; "last": those of the last view.
+    """
     kind_of = {name: get_likelihood(name).kinds[0] for name in kinds}
     views = tuple(ViewMeta(f"v{i}", kind_of[name], D, "scattered") for i, name in enumerate(kinds))
     named = {"groups": ("one", "two"), "group_sizes": (3, 3)} if groups else {}
-    config = SparseGFA(n_factors=K, n_draws=1, loadings="ard" if dense else "spike_slab", precision=64)
+    ard = {"last": {views[-1].name: "ard"}, True: "ard", False: "spike_slab"}[dense]
+    config = SparseGFA(n_factors=K, n_draws=1, loadings=ard, precision=64)
     found = config.build(Meta(N, 1, 32, views, **named)).settings
     views = tuple(
         replace(v, likelihood=name, scattered=True) for v, name in zip(found.views, kinds, strict=True)
@@ -71,7 +77,7 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
         theta = rng.beta(mean * concentration, (1.0 - mean) * concentration, K).clip(EDGE, 1.0 - EDGE)
         m = rng.normal() / np.sqrt(settings.priors.intercept_mean)
         lam = rng.gamma(settings.priors.intercept[0]) / settings.priors.intercept[1]
-        on = rng.random((D, K)) < theta if not settings.dense else np.ones((D, K), bool)
+        on = rng.random((D, K)) < theta if view.spikes else np.ones((D, K), bool)
         w, b = on * rng.normal(size=(D, K)) / np.sqrt(alpha), m + rng.normal(size=(D, 1)) / np.sqrt(lam)
         tau = noise = phi = None
         if view.is_gaussian:

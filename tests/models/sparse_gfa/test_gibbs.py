@@ -37,6 +37,7 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
 @pytest.mark.parametrize(
     ("kinds", "groups", "dense", "slab"),
     [
+        pytest.param(("gaussian", "bernoulli"), False, "last", True, id="outcome"),
         pytest.param(("gaussian",), True, False, False, id="groups", marks=pytest.mark.thorough),
         pytest.param(("gaussian", "bernoulli"), False, False, True, id="mixed"),
         pytest.param(("gaussian",), False, True, False, id="dense", marks=pytest.mark.thorough),
@@ -50,7 +51,7 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
     ],
 )
 def test_joint_distribution(
-    kinds: tuple[str, ...], groups: bool, dense: bool, slab: bool, length: int
+    kinds: tuple[str, ...], groups: bool, dense: bool | str, slab: bool, length: int
 ) -> None:
     """Geweke (2004): with entries drawn anew after every sweep, everything keeps its prior."""
     settings = settings_of(kinds, groups=groups, dense=dense, slab=slab)
@@ -154,6 +155,7 @@ def test_spikes_match_enumeration() -> None:
         ("gaussian", {"noise": "both"}, "no noise of samples"),
         ("gaussian", {"grouped_noise": True}, "one noise precision a feature"),
         ("gaussian", {"intercepts": False}, "along with intercepts"),
+        ("poisson", {"size_factors": "learned"}, "no size factors"),
     ],
 )
 def test_what_is_not_sampled_is_refused(kind: str, options: dict[str, Any], why: str) -> None:

@@ -47,9 +47,9 @@ def _off(found: Any, expected: Any) -> Any:
     return (found.mean(axis=0) - expected) / (found.std(axis=0) / np.sqrt(len(found)))
 
 
-@pytest.mark.parametrize("name", ENTRIES)
-def test_scores_have_their_posterior(name: str) -> None:
-    """One factor, loadings given: rows with the same entries are independent chains."""
+@pytest.mark.parametrize(("name", "level"), [*((name, 0.0) for name in ENTRIES), ("poisson", 0.7)])
+def test_scores_have_their_posterior(name: str, level: float) -> None:
+    """One factor, loadings given: rows with the same entries are independent chains; ``level``: of sizes."""
     density, rows = get_likelihood(name), 6000
     y = np.tile(ENTRIES[name], (rows, 1))
     loadings = np.column_stack([[0.8, -1.2, 0.5, 0.0, 1.5], [0.3, 0.5, 0.1, -0.4, 0.6]])
@@ -57,15 +57,20 @@ def test_scores_have_their_posterior(name: str) -> None:
     z = np.linspace(-6.0, 6.0, 2001)
     x = z[:, None] * loadings[:, 0] + loadings[:, 1]
     side = SIDES.get(name)
-    log = np.where(y[0] == y[0], density.log_kernel(y[0], x, phi.T, side), 0.0).sum(axis=1) - 0.5 * z**2
+    log = (
+        np.where(y[0] == y[0], density.log_kernel(y[0], x + level, phi.T, side), 0.0).sum(axis=1) - 0.5 * z**2
+    )
     expected = np.exp(log - log.max())
     expected /= expected.sum()
 
     aux = None if side is None else np.tile(side, (rows, 1))
-    u, r = metropolis.stand_ins(_settings(), density, y, np.tile(loadings[:, 1], (rows, 1)), phi, aux)
+    u, r = metropolis.stand_ins(_settings(), density, y, np.tile(loadings[:, 1], (rows, 1)), phi, aux, level)
     precision = 1.0 + (u * loadings[:, 0] ** 2).sum(axis=1)
     centre = ((r - u * loadings[:, 1]) * loadings[:, 0]).sum(axis=1) / precision
-    entries, rng = [Entries(density, y, u, r, loadings, phi, aux)], np.random.default_rng(2)
+    entries, rng = (
+        [Entries(density, y, u, r, loadings, phi, aux, np.full((rows, 1), level))],
+        np.random.default_rng(2),
+    )
     scores, tried = np.full((rows, 1), 2.0), 0.0
     for i in range(25):
         fresh = centre + rng.normal(size=rows) / np.sqrt(precision)
@@ -78,20 +83,21 @@ def test_scores_have_their_posterior(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "k"),
+    ("name", "k", "sized"),
     [
-        ("poisson", 2),
-        ("negative_binomial", 1),
-        ("student_t", 1),
-        ("ordinal(levels=3)", 1),
-        ("censored", 1),
+        ("poisson", 2, False),
+        ("negative_binomial", 1, True),
+        ("student_t", 1, False),
+        ("ordinal(levels=3)", 1, False),
+        ("censored", 1, False),
     ],
 )
-def test_features_have_their_posterior(name: str, k: int) -> None:
+def test_features_have_their_posterior(name: str, k: int, sized: bool) -> None:
     """Scores given, of two factors much alike: features with the same entries are independent chains."""
     density, n, theta, alpha, m, lam = get_likelihood(name), 3000, 0.4, 0.8, 0.2, 1.5
     y, side = np.array(ENTRIES[name]), SIDES.get(name)
     z = np.column_stack([[0.5, 1.0, -1.0, -0.7, 1.8], [0.6, 0.9, -1.1, -0.6, 1.9]])[:, :k]
+    level = sized * np.array([0.8, -0.5, 0.0, 0.4, 1.0])[:, None]
     slab = np.linspace(-6.0, 6.0, 61)
     of_slab = theta * stats.norm.pdf(slab, scale=alpha**-0.5) * 0.2
     of_loading = np.append(slab, 0.0), np.append(of_slab, 1.0 - theta), np.append(slab < 9.0, False)
@@ -104,7 +110,7 @@ def test_features_have_their_posterior(name: str, k: int) -> None:
         mass = mass[..., None] * each
     log = np.zeros(mass.shape)
     for row in np.flatnonzero(y == y):
-        x = grid[k] + sum(z[row, j] * grid[j] for j in range(k))
+        x = grid[k] + level[row] + sum(z[row, j] * grid[j] for j in range(k))
         beside = None if side is None else side[row] + 0.0 * x
         log += density.log_density(y[row] + 0.0 * x, x, grid[k + 1 :], beside)
     mass = mass * np.exp(log - log.max())
@@ -115,7 +121,7 @@ def test_features_have_their_posterior(name: str, k: int) -> None:
     design, seen = np.column_stack([z, np.ones(5)]), y == y
     reference, start = np.full((5, 1), 0.5), np.full((1, density.n_phi), 0.3)
     aux = None if side is None else side[:, None]
-    stand_ins = metropolis.stand_ins(_settings(), density, y[:, None], reference, start, aux)
+    stand_ins = metropolis.stand_ins(_settings(), density, y[:, None], reference, start, aux, level)
     u, r = (part[:, 0] for part in stand_ins)
     gram = (design[seen] * u[seen, None]).T @ design[seen]
     pairs = np.tile(gram[np.tril_indices(k + 1)], (n, 1))
@@ -127,7 +133,8 @@ def test_features_have_their_posterior(name: str, k: int) -> None:
     for i in range(200):
         step = Step(5, 0, i)
         tries = metropolis.propose(system, prior, density, (loadings, phis), count, numbers, step)
-        sums = metropolis.try_sums(density, entries, z, tries, None if aux is None else np.tile(aux, (1, n)))
+        beside = None if aux is None else np.tile(aux, (1, n))
+        sums = metropolis.try_sums(density, entries, z, tries, beside, level)
         taken = tries[numbers, metropolis.choose(density, tries, sums, numbers, step)]
         loadings, phis = taken[:, : k + 1], taken[:, k + 1 : -1]
     states = np.concatenate([loadings, phis], axis=1)

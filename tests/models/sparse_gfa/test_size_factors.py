@@ -188,3 +188,24 @@ def test_what_is_refused(given: Any, message: str, tmp_path: Path) -> None:
     assert message in str(error.value)
     with pytest.raises(InputError, match="size factors"):
         ff.fit(dataset, ff.models.SparseGFA(n_factors=2, max_iter=2), progress=False).size_factors("a")
+
+
+def test_draws_know_the_depths_of_counts(truth: dict[str, Any]) -> None:
+    """Draws and the fit agree where an outcome of the same samples is open, as it is without draws."""
+    frame = truth["frame"].iloc[:80, :20]
+    outcome = pd.DataFrame({"y": truth["z"][:80, 0] + 0.3}, frame.index)
+    path, likelihoods = truth["folder"] / "sampled.zarr", {"rna": "poisson"}
+    views = {"outcome": outcome, "rna": frame}
+    dataset = ff.write_dataset(path, views, likelihoods=likelihoods)
+    short = {"n_factors": 3, "size_factors": "total", "max_iter": 30}
+    fitted = ff.fit(dataset, ff.models.SparseGFA(**short), progress=False)
+    model = ff.models.SparseGFA(**short, n_draws=30, n_burn_in=20, chains=1)
+    sampled = ff.fit(dataset, model, progress=False)
+    np.testing.assert_allclose(sampled.size_factors("rna"), fitted.size_factors("rna"), rtol=1e-12)
+    means = [np.log(p.predict("rna")["mean"].values) for p in (fitted, sampled)]
+    assert np.abs(means[0] - means[1]).mean() < 0.1
+    assert "inclusion_rna" in [v.name for v in sampled.model.table]
+    assert "inclusion_outcome" not in [v.name for v in sampled.model.table]
+    new = ff.write_dataset(truth["folder"] / "drawn.zarr", {"rna": frame.iloc[:20]}, likelihoods=likelihoods)
+    found = sampled.project(new, progress=False, iterations=30)
+    np.testing.assert_allclose(found.size_factors("rna"), sampled.size_factors("rna")[:20], rtol=1e-9)

@@ -106,7 +106,7 @@ class _Run:
         """Precisions of loadings and intercepts, means of the intercepts, odds of s = 1."""
         shared = self.globals_.shared.views[self.axis]
         odds = None
-        if not self.settings.dense:
+        if self.settings.view(self.axis).spikes:
             odds = shared.theta / (1.0 - shared.theta)
         precision = np.append(shared.alpha, shared.intercept_precision)
         return precision, shared.intercept_mean - self.place, odds

@@ -24,7 +24,7 @@ from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.e_step import round_scores
-from factorflow.models.sparse_gfa.entries import aux_of, entries_of
+from factorflow.models.sparse_gfa.entries import aux_of, entries_of, values_of
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.messages import Pseudo
 from factorflow.models.sparse_gfa.pseudo_data import (
@@ -54,7 +54,8 @@ from factorflow.models.sparse_gfa.sampler.metropolis import (
     try_sums,
 )
 from factorflow.models.sparse_gfa.sampler.shared_draws import OF_RECORD, draw_moves, draw_shared
-from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
+from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.trees import replace
 
@@ -139,9 +140,10 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
                 y = entries_of(view, sample.fixed[name], values, np.dtype(np.float64))
                 x, aux = predictor(reference, fit.loadings, y), aux_of(view, block)
                 aux = None if aux is None else aux.astype(np.float64)
-                u, r = stand_ins(settings, view.density, y, x, fit.phi, aux)
+                level = _level(view, block, sample, y)
+                u, r = stand_ins(settings, view.density, y, x, fit.phi, aux, 0.0 if level is None else level)
                 pseudo[name] = Pseudo(r, u, None, table.low_noise)
-                corrected.append(Entries(view.density, y, u, r, mine.loadings, mine.phi, aux))
+                corrected.append(Entries(view.density, y, u, r, mine.loadings, mine.phi, aux, level))
         return pseudo, corrected
 
     def _add_draw(
@@ -203,7 +205,8 @@ class ChoiceSweep(Sweep[ChainGlobals, DrawnScores, TryStats]):
             assert tries is not None
             aux = aux_of(view, block)
             aux = None if aux is None else aux.astype(np.float64)
-            sums[view.name] = try_sums(view.density, y, scores, tries, aux)
+            level = _level(view, block, globals_, y)
+            sums[view.name] = try_sums(view.density, y, scores, tries, aux, level)
         return local, TryStats(sums)
 
     def axes(self) -> Mapping[str, int]:
@@ -273,6 +276,14 @@ def _finish(
         "turned": float(moves.transform[np.triu_indices(globals_.n_factors, 1)].any()),
     }
     return new, info
+
+
+def _level(
+    view: ViewSettings, block: Block, sample: ChainGlobals, beside: Array
+) -> Float64[Array, "B 1"] | None:
+    """Return the logarithms of the size factors of rows, where ``beside`` lies; None: there are none."""
+    level = computed_log_sizes(view, sample.fixed[view.name], block, values_of(view, block))
+    return None if level is None else device.move_beside(level[:, None], beside)
 
 
 def _scores_before(

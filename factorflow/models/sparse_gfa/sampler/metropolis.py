@@ -84,9 +84,10 @@ def stand_ins(
     x: Float64[Array, "B D"],
     phi: Float64[Array, "D P"],
     aux: Float64[Array, "B D"] | None = None,
+    level: Float64[Array, "B 1"] | float = 0.0,
 ) -> tuple[Float[Array, "B D"], Float[Array, "B D"]]:
-    """Return u and r of the stand-in of every entry, its tangent taken at x."""
-    _, slope, curvature = density.message(y, x, 0.0 * x, device.move_beside(phi.T, y), aux)
+    """Return u and r of the stand-in of every entry, its tangent taken at x; ``level``: see `Entries`."""
+    _, slope, curvature = density.message(y, x + level, 0.0 * x, device.move_beside(phi.T, y), aux)
     u = WEIGHT * curvature
     r = u * x + WEIGHT * slope
     return u.astype(settings.dtype), r.astype(settings.dtype)
@@ -94,7 +95,10 @@ def stand_ins(
 
 @dataclass(frozen=True)
 class Entries:
-    """Entries y of a view in a block, u and r of their stand-ins, and what belongs to the features."""
+    """Entries y of a view in a block, u and r of their stand-ins, and what belongs to the features.
+
+    ``level`` is added to x in the likelihood: logarithms of size factors.
+    """
 
     density: Likelihood
     y: Float64[Array, "B D"]
@@ -103,13 +107,15 @@ class Entries:
     loadings: Float64[Array, "D K1"]
     phi: Float64[Array, "D P"]
     aux: Float64[Array, "B D"] | None = None
+    level: Float64[Array, "B 1"] | None = None
 
     def log_ratio(self, x: Float64[Array, "P D"], rows: Integer[Array, " P"]) -> Float64[Array, " P"]:
         """Return log R of some rows at the predictors x."""
         xp = device.namespace(x)
         y, u, r = self.y[rows], self.precision[rows], self.linear[rows]
         aux = None if self.aux is None else self.aux[rows]
-        log_density = self.density.log_kernel(y, x, device.move_beside(self.phi.T, x), aux)
+        at = x if self.level is None else x + self.level[rows]
+        log_density = self.density.log_kernel(y, at, device.move_beside(self.phi.T, x), aux)
         ratios = xp.where(y == y, log_density - x * (r - 0.5 * u * x), 0.0)
         return device.on_host(ratios.sum(axis=1))
 
@@ -257,8 +263,12 @@ def try_sums(
     scores: Float64[Array, "B K"],
     tries: Float64[Array, "D J C"],
     aux: Float64[Array, "B D"] | None = None,
+    level: Float64[Array, "B 1"] | None = None,
 ) -> Float64[Array, "D J"]:
-    """Return the log-likelihood of a block's entries of each feature at each of its tries."""
+    """Return the log-likelihood of a block's entries of each feature at each of its tries.
+
+    ``level``: see `Entries`.
+    """
     size = scores.shape[1] + 1
     phi = np.moveaxis(tries[:, :, size:-1], 0, -1)  # (J, P, D)
     moving = np.flatnonzero((phi != phi[0]).any(axis=(0, 1)))  # of others the factor without x is the same
@@ -276,6 +286,7 @@ def try_sums(
                     _sum_observed(density.log_factor(some, of_moving[j], beside_some), some) - of_first
                 )
             x = predictor(scores[rows], tries[:, j, :size], y)
+            x = x if level is None else x + level[rows]
             out[:, j] += _sum_observed(density.log_kernel(part, x, of_try, beside), part)
     return out
 

@@ -19,6 +19,7 @@ from factorflow.likelihoods import Likelihood
 from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.contract import Array, Block, Model, Stage, Step, Sweep, Variable
 from factorflow.models.sparse_gfa import prediction, results
+from factorflow.models.sparse_gfa.learned_sizes import computed_sizes
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.sampler.gibbs import ChoiceSweep, GibbsSweep
@@ -98,22 +99,28 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
         names = [view.name for view in self.settings.views]
         return {"factor": self.factor_names(globals_.n_factors, globals_.numbers), "view": names}
 
-    def prepare(self, globals_: Globals | ChainGlobals) -> PreparedGlobals | None:
+    def prepare(self, globals_: Globals | ChainGlobals) -> PreparedGlobals | ChainGlobals:
         """Return what `finish` reads: of a run that ended before its chains began, the fit."""
-        return PreparedGlobals(self.fit.settings, globals_) if isinstance(globals_, Globals) else None
+        return PreparedGlobals(self.fit.settings, globals_) if isinstance(globals_, Globals) else globals_
 
     def finish(
-        self, block: Block, local: Local | DrawnScores | None, globals_: PreparedGlobals | None, step: Step
+        self,
+        block: Block,
+        local: Local | DrawnScores | None,
+        globals_: PreparedGlobals | ChainGlobals,
+        step: Step,
     ) -> Averages:
         """Return means and variances over the draws of a chain."""
+        fixed = globals_.globals_.fixed if isinstance(globals_, PreparedGlobals) else globals_.fixed
+        sizes = np.exp(computed_sizes(self.settings, block, fixed))
         if isinstance(local, DrawnScores):
             if local.total is None or local.squares is None:
-                return Averages(local.values, np.zeros(local.values.shape))
+                return Averages(local.values, np.zeros(local.values.shape), sizes)
             mean = local.total / local.n_kept
-            return Averages(mean, np.maximum(local.squares / local.n_kept - mean**2, 0.0))
-        assert globals_ is not None
+            return Averages(mean, np.maximum(local.squares / local.n_kept - mean**2, 0.0), sizes)
+        assert isinstance(globals_, PreparedGlobals)
         expected, _ = expected_scores(results.finish(self.fit.settings, block, local, globals_, step).q)
-        return Averages(expected, np.zeros(expected.shape))
+        return Averages(expected, np.zeros(expected.shape), sizes)
 
     def projection(self) -> tuple[Sweep[Any, Any, Any], ...]:
         """Return the sweep that draws the scores of new samples."""
@@ -144,10 +151,11 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
 
 @dataclass(frozen=True)
 class Averages:
-    """Mean and variance of the scores of a block over the draws of a chain."""
+    """Mean and variance of the scores of a block over the draws of a chain; size factors."""
 
     mean: Float64[np.ndarray, "B K"]
     variance: Float64[np.ndarray, "B K"]
+    size_factors: Float64[np.ndarray, "B M"]
 
 
 def _variables(settings: Settings) -> tuple[Variable, ...]:
@@ -177,9 +185,13 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
             each(lambda v: v.intercept_precision),
         ),
     ]
-    if not settings.dense:
+    if settings.sized:
+        doc = "Size factor of a sample in a view; 1 where the view has none."
+        sizes = Variable("size_factors", ("obs", "view"), doc, lambda f: f.size_factors, rows=True)
+        table.append(sizes)
+    if any(view.spikes for view in settings.views):
         doc = "Share of loadings that are not 0."
-        table.append(Variable("theta", ("view", "factor"), doc, each(lambda v: v.theta)))
+        table.append(Variable("theta", ("view", "factor"), doc, partial(_theta, settings)))
     if settings.scores_prior != "normal":
         dims = ("group", "factor") if settings.groups else ("factor",)
         doc = "Prior precision of scores, beta."
@@ -187,6 +199,12 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
     for view in settings.views:
         table += _view_table(settings, view.name)
     return tuple(table)
+
+
+def _theta(settings: Settings, sample: ChainGlobals) -> Float64[Array, "M K"]:
+    """Return the share of loadings that are not 0, of each view."""
+    ones, views = np.ones(sample.n_factors), sample.record.shared.views
+    return np.stack([views[view.name].theta if view.spikes else ones for view in settings.views])
 
 
 def _beta(settings: Settings, sample: ChainGlobals) -> Float64[Array, "*G K"]:
@@ -225,7 +243,7 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
             + settings.view(name).level(g.fixed[name].reference)
         ),
     )
-    if not settings.dense:
+    if settings.view(name).spikes:
         doc = "Whether a loading is not 0, s."
         yield Variable(
             f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="uint8"
@@ -302,10 +320,15 @@ def _over_draws(
     # squares about the intercepts of measurements, which may be far from 0
     scaled = settings.view(name).is_scaled
     place = np.asarray(record[f"intercept_{name}"]).mean(axis=(0, 1)) if scaled else 0.0
+    level: Array = 0.0
+    if settings.view(name).size_factors != "none":
+        index = [view.name for view in settings.views].index(name)
+        level = np.log(np.asarray(rows["size_factors"]))[..., index, None]
+        level = level[0] if level.ndim == 3 else level  # of chains, which have the same
     total: Array = 0.0
     squares: Array = 0.0
     for z, (loadings, intercept, phi) in zip(scores, _draws(settings, record, name), strict=True):
-        mean, variance = moments(z.astype(np.float64) @ loadings.T + (intercept - place), phi)
+        mean, variance = moments(z.astype(np.float64) @ loadings.T + (intercept - place) + level, phi)
         total, squares = total + mean, squares + mean**2 + variance
     mean = total / len(scores)
     return mean + place, np.maximum(squares / len(scores) - mean**2, 0.0)

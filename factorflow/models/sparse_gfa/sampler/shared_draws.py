@@ -95,8 +95,9 @@ def draw_shared(
     Return them with the log joint density up to a constant, without the likelihood of binary entries.
     """
     views, density, share = {}, sum(s.likelihood for s in sums.values()), (1.0, 1.0)
-    if not settings.dense:
-        counts, sizes = zip(*((s.included, s.features) for s in sums.values()), strict=True)
+    spiked = [sums[view.name] for view in settings.views if view.spikes]
+    if spiked:
+        counts, sizes = zip(*((s.included, s.features) for s in spiked), strict=True)
         uniform = float(draws.uniform(step, sites.share, np.zeros(1, np.int64))[0, 0])
         share = draw_share_prior(counts, sizes, uniform)
     slab, noise = before.slab, draws.uniform(step, sites.slab, np.zeros(1, np.int64), 3 + 2 * N_TRIES)[0]
@@ -268,7 +269,7 @@ def _draw_view(
     alpha = _gamma(shape + 0.5 * sums.included, rate + 0.5 * sums.squares, uniform[:, 0])
     density = 0.5 * float((sums.included * np.log(alpha / (2.0 * np.pi)) - alpha * sums.squares).sum())
     theta = before.theta
-    if not settings.dense:
+    if view.spikes:
         (on, off), left = share, sums.features - sums.included
         theta = np.clip(special.betaincinv(on + sums.included, off + left, uniform[:, 1]), EDGE, 1.0 - EDGE)
         density += float(((on + sums.included - 1.0) * np.log(theta)).sum())

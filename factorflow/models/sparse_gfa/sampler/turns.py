@@ -168,7 +168,7 @@ def _prior(
 ) -> tuple[Float64[Array, " two"], Float64[Array, " two"], bool]:
     """Return alpha and the odds of s = 1 of two factors, and whether there are spikes."""
     shared, both = now.views[name], list(plane)
-    if settings.dense:
+    if not settings.view(name).spikes:
         return shared.alpha[both], np.ones(2), False
     theta = shared.theta[both]
     return shared.alpha[both], theta / (1.0 - theta), True
