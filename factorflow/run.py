@@ -26,7 +26,6 @@ from factorflow.engine.memory import fit_into_memory, fits_one_group, measure
 from factorflow.engine.memory_limits import (
     kept_bytes,
     local_must_spill,
-    must_spill,
 )
 from factorflow.engine.observers import observers
 from factorflow.engine.plan import Plan
@@ -341,16 +340,14 @@ def _plan(
     sparse = meta.sparse_views if options.device == "cpu" else ()
     source = Source(data, views, hidden, cache, room - cache, options.device, tables, sparse)
     plan = Plan(model, source, options.seed, options.max_iter, fixed=fixed, warm=warm)
-    spill = must_spill(model.stages(), meta, footprint, n_groups, n_chains, limit)
-    local_spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)
-    output.open(needed=has_draws or spill or local_spill or not isinstance(executor, LocalExecutor))
+    spill = local_must_spill(meta, footprint, n_groups, n_chains, limit)
+    output.open(needed=has_draws or spill or not isinstance(executor, LocalExecutor))
     # A folder for a result in memory is a temporary one: it is there for runs on one machine.
     executor.check_paths(str(data.path), *([] if output.shown_path is None else [str(output.folder)]))
     plan = replace(
         plan,
         draws_path=output.store if has_draws else None,
-        kept_path=output.statistics_path if spill else None,
-        local_path=output.statistics_path if local_spill else None,
+        local_path=output.local_path if spill else None,
         may_join=fits_one_group(model, footprint, executor),
     )
     return plan, DrawStore(plan.draws_path, draw_chunk(footprint.globals_)) if plan.draws_path else None

@@ -18,7 +18,7 @@ from typing import Any
 
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan, State
-from factorflow.engine.spill import delete_unreferenced, files_of, link_into, sync_files
+from factorflow.engine.spill import delete_spilled, link_into
 from factorflow.engine.tasks import Group
 from factorflow.errors import RUN_ANEW, InputError, RunError
 from factorflow.posterior.draw_store import check_draws
@@ -29,7 +29,7 @@ from factorflow.storage.publish import write_file
 from factorflow.storage.serialize import dumps, loads
 from factorflow.trees import freeze
 
-CHECKPOINT_VERSION = 9
+CHECKPOINT_VERSION = 10
 MANIFEST = "manifest.json"
 TRACE = "trace.json"
 SIGNATURE = "signature"
@@ -48,8 +48,8 @@ class Checkpoints:
     record : RunRecord
         The run; its identity must be that of a checkpoint that is to be resumed.
     copy : callable, optional
-        Called with each checkpoint that is written: its folder, the files beside it that it refers to, and
-        whether there are draws (``with_draws=``).
+        Called with each checkpoint that is written: its folder, and whether there are draws
+        (``with_draws=``).
     """
 
     def __init__(self, directory: Path, record: RunRecord, copy: Callable[..., None] | None = None) -> None:
@@ -78,7 +78,7 @@ class Checkpoints:
             results = executor.result(saved)
             files = [
                 {"file": Path(path).name, "sha256": digest, "blocks": [g.start, g.stop]}
-                for g, (path, digest, _) in zip(groups, results, strict=True)
+                for g, (path, digest) in zip(groups, results, strict=True)
             ]
             path, digest = executor.result(saved_state)
             _, trace_digest = _write(json.dumps(trace).encode(), str(folder / TRACE))
@@ -98,10 +98,9 @@ class Checkpoints:
             if old != folder:
                 shutil.rmtree(old, ignore_errors=True)
         on_disk = self.directory / KEPT
-        referred = [path for _, _, paths in results for path in paths]
-        delete_unreferenced(on_disk, referred)
+        delete_spilled(on_disk)
         if self._copy is not None:
-            self._copy(folder, referred, with_draws=draws_written is not None)
+            self._copy(folder, with_draws=draws_written is not None)
         if not executor.loses_results and not on_disk.exists():
             return list(locals_), state, folder
         return *self.load(executor, plan, groups, manifest), folder
@@ -227,12 +226,11 @@ def _complete_directory(folder: Path) -> Iterator[None]:
         raise RunError(f"the checkpoint {folder} cannot be written: {reason}") from error
 
 
-def save_group(group: Group | None, path: str) -> tuple[str, str, list[str]]:
-    """Write the local state of a group; return its path and checksum, and the files it refers to."""
+def save_group(group: Group | None, path: str) -> tuple[str, str]:
+    """Write the local state of a group; return its path and checksum."""
     group = group or Group()
-    sync_files(files_of(group.kept))
     local = tuple((n, link_into(values, Path(path).parent, make=True)) for n, values in group.local.items())
-    return *_dump((local, tuple(group.kept.items()), group.stage), path), files_of(group.kept)
+    return _dump(local, path)
 
 
 def save_state(state: State, path: str) -> tuple[str, str]:
@@ -243,16 +241,10 @@ def save_state(state: State, path: str) -> tuple[str, str]:
 def load_group(plan: Plan, files: Sequence[tuple[str, str]], blocks: range) -> Group:
     """Read the local state of a group from the files that hold parts of it."""
     local: dict[int, Any] = {}
-    states: dict[tuple[int, int], Any] = {}
-    stage = -1
     for path, digest in files:
-        here, there, stage = _undump(path, digest, plan)
-        folder = Path(path).parent
+        here, folder = _undump(path, digest, plan), Path(path).parent
         local.update({n: link_into(value, folder, make=False) for n, value in here if n in blocks})
-        states.update(
-            {at: link_into(v, folder.parent / KEPT, make=False) for at, v in there if at[1] in blocks}
-        )
-    return Group(local, states, stage=stage)
+    return Group(local)
 
 
 def load_state(plan: Plan, path: str, digest: str) -> State:

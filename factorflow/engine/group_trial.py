@@ -71,8 +71,7 @@ def regroup(group: range, parts: Sequence[Group | None]) -> Group | None:
     if not groups:
         return None
     local = {number: state for part in groups for number, state in part.local.items() if number in group}
-    statistics = {place: state for part in groups for place, state in part.kept.items() if place[1] in group}
-    return Group(local, statistics, None, groups[0].stage)
+    return Group(local)
 
 
 def overlapping(group: range, groups: Sequence[range], handles: Sequence[Handle]) -> list[Handle]:

@@ -29,7 +29,7 @@ import numpy as np
 from factorflow.covariates import COVARIATES
 from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.feature_runs import Run, cut_features, update_globals
-from factorflow.engine.memory_limits import Footprint, check_memory, local_must_spill, must_spill
+from factorflow.engine.memory_limits import Footprint, check_memory, local_must_spill
 from factorflow.engine.memory_limits import required_bytes as required_bytes  # the estimate, beside `measure`
 from factorflow.engine.plan import FEATURE_RUN
 from factorflow.errors import InputError
@@ -385,8 +385,6 @@ def fit_into_memory(
 def fits_one_group(model: Model[Any, Any], footprint: Footprint, executor: Executor) -> bool:
     """Return whether one worker has the memory for all blocks, and nothing of it goes to disk."""
     meta, n_chains, limit = model.meta, model.n_chains, executor.memory_bytes
-    if must_spill(model.stages(), meta, footprint, 1, n_chains, limit):
-        return False
     if local_must_spill(meta, footprint, 1, n_chains, limit):
         return False
     need = required_bytes(meta, footprint, 1, n_chains, limit, executor.n_root_threads)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from factorflow.engine.executors.assignment import max_merged_nodes
 from factorflow.engine.plan import FEATURE_RUN
 from factorflow.engine.source import READ_AHEAD
 from factorflow.errors import InputError
-from factorflow.models.contract import Stage
 from factorflow.shape import Meta
 
 PROCESS_BYTES = 256 << 20
@@ -25,7 +23,7 @@ MERGED = 3
 
 
 KEPT_SHARE = 0.25
-"""Share of a task's memory that kept statistics, and local state, may take before they go to disk."""
+"""Share of a task's memory that local state may take before it goes to disk."""
 
 
 LOCAL_COPIES = 3
@@ -129,15 +127,6 @@ def check_memory(
             f"{footprint.local_per_row} bytes of local state a row",
             REMEDY,
         )
-
-
-def must_spill(
-    stages: tuple[Stage[Any], ...], meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int
-) -> bool:
-    """Return whether the kept statistics of a group would take more memory than they may."""
-    sweeps = max((len(stage.sweeps) for stage in stages if stage.replace), default=0)
-    blocks = -(-meta.n_blocks // n_groups)
-    return sweeps * blocks * n_chains * footprint.statistics > KEPT_SHARE * limit
 
 
 def local_must_spill(meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int) -> bool:

@@ -37,8 +37,8 @@ class Plan:
         Counted iterations at most, over all stages.
     draws_path : str or None
         Store that draws are written to.
-    kept_path, local_path : str or None
-        Folder for the kept statistics of incremental updates, and for local state; None: in memory.
+    local_path : str or None
+        Folder for local state; None: in memory.
     fixed : Fixed or None
         The globals of a fitted model, for new samples; None: they are learned.
     warm : Warm or None
@@ -52,7 +52,6 @@ class Plan:
     seed: int
     max_iter: int | None = None
     draws_path: str | None = None
-    kept_path: str | None = None
     local_path: str | None = None
     fixed: FixedGlobals | None = None
     warm: Warm | None = None

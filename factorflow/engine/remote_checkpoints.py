@@ -15,12 +15,11 @@ import os
 import secrets
 import socket
 import warnings
-from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
-from factorflow.engine.checkpoint import DRAWN, KEPT, MANIFEST
+from factorflow.engine.checkpoint import DRAWN, MANIFEST
 from factorflow.errors import FactorflowError, InputError, RunError
 from factorflow.storage.local import LOCK, Lock, check_space, sync
 from factorflow.storage.publish import write_file
@@ -93,7 +92,7 @@ class RemoteCheckpoints:
             self.location.unlink_within(present - {OWNER})
         self._uploaded = dict.fromkeys(present if resuming else (), ())
 
-    def upload(self, checkpoint: Path, paths: Iterable[str], *, with_draws: bool) -> None:
+    def upload(self, checkpoint: Path, *, with_draws: bool) -> None:
         """Upload the newest checkpoint, its manifest last, and delete what it does not name.
 
         A store that cannot be reached costs a warning: the checkpoint is on the disk, and the next one is
@@ -103,14 +102,12 @@ class RemoteCheckpoints:
         ----------
         checkpoint : Path
             Its directory.
-        paths : iterable of str
-            Files beside it that it refers to.
         with_draws : bool
             Whether the run has draws on the disk.
         """
         try:
             self._check_owner()
-            files = self._files(checkpoint, paths, with_draws)
+            files = self._files(checkpoint, with_draws)
             new = [name for name, identity in files.items() if self._uploaded.get(name) != identity]
             for name in map_concurrently(True, self._upload_file, new):
                 self._uploaded[name] = files[name]
@@ -152,11 +149,10 @@ class RemoteCheckpoints:
         text = f"the run to {self.out} was taken over by {by}"
         raise _TakenOverError(f"{text}: it ends here, and goes on there.")
 
-    def _files(self, checkpoint: Path, paths: Iterable[str], with_draws: bool) -> dict[str, tuple[int, ...]]:
+    def _files(self, checkpoint: Path, with_draws: bool) -> dict[str, tuple[int, ...]]:
         """Return the digest of each file of a checkpoint by relative name."""
         walks = (entry for f in [checkpoint, *[self.directory / DRAWN] * with_draws] for entry in os.walk(f))
         files = [os.path.join(folder, name) for folder, _, names in walks for name in names]
-        files += [str(self.directory / KEPT / Path(file).name) for file in paths]
         stats = {os.path.relpath(file, self.directory): os.stat(file) for file in files}
         return {name: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 

@@ -249,8 +249,8 @@ class Output:
         return None if self.folder is None else str(self.folder / DRAWN)
 
     @property
-    def statistics_path(self) -> str | None:
-        """Where kept statistics go when they outgrow memory."""
+    def local_path(self) -> str | None:
+        """Where local state goes when it outgrows memory."""
         return None if self.folder is None else str(self.folder / KEPT)
 
     def open(self, *, needed: bool) -> None:

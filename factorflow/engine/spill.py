@@ -1,24 +1,22 @@
-"""Local state and kept statistics of blocks on disk, when they outgrow memory.
+"""Local state of blocks on disk, when it outgrows memory.
 
-That is the state of the rows from one iteration to the next and, with `Stage.replace`, the statistics that
-every block gave last. A file is written once, under the number of the round that made it, and never
-changed: a task that is computed again writes the same bytes, and a checkpoint may refer to it. Statistics
-that the newest checkpoint no longer names are deleted. Local state is deleted as it is superseded; a
-checkpoint links what it needs.
+That is the state of the rows from one iteration to the next. A file is written once, under the number of the
+round that made it, and never changed: a task that is computed again writes the same bytes. Files are deleted
+as they are superseded; a checkpoint links what it needs.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from factorflow.errors import RunError
-from factorflow.storage.local import atomic_write, describe, sync, sync_directory
+from factorflow.storage.local import atomic_write, describe, sync
 from factorflow.storage.serialize import dumps, loads
 from factorflow.trees import freeze
 
@@ -118,23 +116,7 @@ def link_into(values: tuple[Any, ...], folder: Path, *, make: bool) -> tuple[Any
     return (OnDisk(str(new)),)
 
 
-def sync_files(files: Iterable[str]) -> None:
-    """Fsync files and the directories with their names."""
-    paths = [Path(file) for file in files]
-    for path in paths:
-        sync(path)
-    for folder in {path.parent for path in paths}:
-        sync_directory(folder)
-
-
-def delete_unreferenced(folder: Path, referenced: Iterable[str]) -> None:
-    """Delete the files that nothing refers to any more."""
-    names = {Path(path).name for path in referenced}
+def delete_spilled(folder: Path) -> None:
+    """Delete what was spilled into a folder: a checkpoint has links to all that counts."""
     for file in folder.glob("*.tree"):
-        if file.name not in names:
-            file.unlink(missing_ok=True)
-
-
-def files_of(states: Mapping[Any, tuple[Any, ...]]) -> list[str]:
-    """Return the files that kept statistics are in."""
-    return [part.path for stats in states.values() for part in stats if isinstance(part, OnDisk)]
+        file.unlink(missing_ok=True)

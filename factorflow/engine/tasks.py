@@ -51,19 +51,12 @@ class Group:
     ----------
     local : mapping of int to tuple
         Per block, the local state for each chain, or where it is on disk.
-    kept : mapping of (int, int) to tuple
-        Per place of a sweep in its stage, and block, the statistics for each chain: where blocks may sit out,
-        they keep theirs.
     nodes : tuple of tuple of Node, or None
         Subtrees of the statistics for each chain; None when the run is over.
-    stage : int
-        The stage that ``kept`` is of.
     """
 
     local: Mapping[int, tuple[Any, ...]] = field(default_factory=dict)
-    kept: Mapping[tuple[int, int], tuple[Any, ...]] = field(default_factory=dict)
     nodes: tuple[Nodes, ...] | None = None
-    stage: int = -1
 
     __sizeof__ = nbytes
 
@@ -126,12 +119,10 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     steps = [plan.step(chain, state, scale) for chain in chains]
     prepared = [sweep.prepare(g) for g in globals_] if chosen else []
     local = dict(before.local)
-    states = dict(before.kept) if stage.replace and before.stage == state.stage else {}
     trees = [Tree() for _ in steps]
     blocks = plan.source.stream([n for n in group if n in chosen])
     for number in group:
-        place = state.sweep, number
-        stats: tuple[Any, ...] = load_spilled(states.get(place, (None,) * plan.n_chains), plan.classes)
+        stats: tuple[Any, ...] = (None,) * plan.n_chains
         if number in chosen:
             block = next(blocks)
             old = load_spilled(local.get(number, (None,) * plan.n_chains), plan.classes)
@@ -145,13 +136,9 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
                 local[number] = spill(
                     plan.local_path, "local", number, _round(plan, state), new, local.get(number)
                 )
-                if stage.replace:
-                    states[place] = spill(
-                        plan.kept_path, f"kept-{state.sweep}", number, _round(plan, state), stats
-                    )
         for tree, value in zip(trees, stats, strict=False):
             tree.add(number, value)
-    return Group(local, states, tuple(tree.nodes(hand_over=True) for tree in trees), state.stage)
+    return Group(local, tuple(tree.nodes(hand_over=True) for tree in trees))
 
 
 def update_remotely(plan: Plan, group: range, before: Group | None, state: State) -> RemoteGroup:
@@ -289,7 +276,7 @@ def _globals_at(plan: Plan, state: State, chain: int) -> Any:
 
 def _takes_all(plan: Plan, stage: Stage[Any], state: State) -> bool:
     one_part = stage.n_parts(plan.model.meta) == 1
-    return one_part or evaluating(stage, state) or (stage.replace and state.iteration == 0)
+    return one_part or evaluating(stage, state)
 
 
 def _part(plan: Plan, stage: Stage[Any], state: State, group: range) -> tuple[range | frozenset[int], float]:
@@ -297,12 +284,11 @@ def _part(plan: Plan, stage: Stage[Any], state: State, group: range) -> tuple[ra
     if _takes_all(plan, stage, state):
         return group, 1.0
     n_parts = stage.n_parts(plan.model.meta)
-    return part_of(group, n_parts, state.iteration, plan.seed), _scale(plan, stage, state)
+    return part_of(group, n_parts, state.iteration, plan.seed), float(n_parts)
 
 
 def _scale(plan: Plan, stage: Stage[Any], state: State) -> float:
-    whole = stage.replace or _takes_all(plan, stage, state)
-    return 1.0 if whole else float(stage.n_parts(plan.model.meta))
+    return 1.0 if _takes_all(plan, stage, state) else float(stage.n_parts(plan.model.meta))
 
 
 def _round(plan: Plan, state: State) -> int:

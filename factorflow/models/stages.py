@@ -232,9 +232,6 @@ class Stage(Generic[G]):
         Rows that one iteration visits, about: the engine draws parts of that size, one after the other until
         all blocks had their turn, spread evenly over the data and shuffled anew for each epoch. None: all.
         ``step.scale`` times a sum over a part estimates the sum over all rows without bias.
-    replace : bool
-        Blocks outside the part keep the statistics they gave last, so that ``stats`` is always a sum over the
-        whole dataset (incremental updates); the first iteration visits all blocks.
     evaluate : Sweep or None
         Run over all blocks every `evaluate_every` iterations, and after the last, whatever ended them:
         reports ``objective`` and ``observed``, and changes nothing. Then `tol` looks at its reports alone,
@@ -260,7 +257,6 @@ class Stage(Generic[G]):
     counts: bool = True
     closing: bool = False
     part_rows: int | None = None
-    replace: bool = False
     evaluate: Sweep[G, Any, Any] | None = None
     evaluate_every: int = 50
     shared: bool = False

@@ -42,11 +42,8 @@ def test_long_rounds_are_not_tried(seconds: float) -> None:
 
 
 def test_groups_take_the_states_of_their_blocks() -> None:
-    left = Group({0: ("a",), 1: ("b",)}, {(0, 1): ("kept",)}, None, 2)
-    right = Group({2: ("c",)}, {(0, 2): ("more",)}, None, 2)
+    left, right = Group({0: ("a",), 1: ("b",)}), Group({2: ("c",)})
     both = regroup(range(0, 3), [left, right])
-    assert both == Group({0: ("a",), 1: ("b",), 2: ("c",)}, {(0, 1): ("kept",), (0, 2): ("more",)}, None, 2)
-    assert regroup(range(1, 3), [both]) == Group(
-        {1: ("b",), 2: ("c",)}, {(0, 1): ("kept",), (0, 2): ("more",)}, None, 2
-    )
+    assert both == Group({0: ("a",), 1: ("b",), 2: ("c",)})
+    assert regroup(range(1, 3), [both]) == Group({1: ("b",), 2: ("c",)})
     assert regroup(range(0, 3), [None, None]) is None  # before the first round

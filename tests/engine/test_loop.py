@@ -18,7 +18,6 @@ from factorflow.engine.executors.local import cut_evenly
 from factorflow.engine.loop import Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
-from factorflow.engine.spill import delete_unreferenced
 from factorflow.engine.submissions import Budget
 from factorflow.flatten import allow_package
 from factorflow.models.contract import Gather, Model, Stage, Sweep
@@ -65,11 +64,10 @@ def run(dataset: Any) -> Callable[..., Any]:
         executor: Any = None,
         n_chains: int = 1,
         max_iter: int | None = None,
-        kept_path: str | None = None,
         **budget: Any,
     ) -> Loop:
         model = Toy(dataset.meta(), stages, start, n_chains)
-        plan = Plan(model, Source(dataset, ("x",), None, 1 << 20), 5, max_iter, None, kept_path)
+        plan = Plan(model, Source(dataset, ("x",), None, 1 << 20), 5, max_iter)
         loop = Loop(plan, executor or Cut(), Budget(**budget), None, None, lambda event: None)
         loop.start()
         assert loop.run() is None
@@ -255,19 +253,15 @@ def test_two_sweeps_of_an_iteration_draw_the_same_noise(run: Any) -> None:
 
 
 class Turns(AddUp):
-    """Each block that is visited adds the number of the iteration, from 1, times ten to the place."""
+    """Each block that is visited adds the number of the iteration, from 1."""
 
     name = "turns"
 
-    def __init__(self, place: int = 0) -> None:
-        self.place = place
-
     def map(self, block: Any, local: Any, globals_: Sum, step: Any) -> Any:
-        return None, Sum(10.0**self.place * (step.count + 1))
+        return None, Sum(step.count + 1.0)
 
     def update(self, globals_: Sum, stats: Sum, step: Any) -> Any:
-        name = "objective" if self.place == 0 else f"place{self.place}"
-        return replace(globals_, value=stats.value), {name: stats.value, "observed": 1.0}
+        return replace(globals_, value=stats.value), {"objective": stats.value, "observed": 1.0}
 
 
 def reported(loop: Any, name: str = "objective") -> list[float]:
@@ -279,37 +273,6 @@ def test_parts_of_the_blocks(run: Any, cut: tuple[int, ...]) -> None:
     """Two of eight blocks give iteration + 1 each; the others sit out but take their place in the tree."""
     stage = Stage("some", (Turns(),), 3, part_rows=ROWS // 4)
     assert reported(run(stage, start=Sum(0.0), executor=Cut(*cut, look_ahead=1))) == [2.0, 4.0, 6.0]
-
-
-@pytest.mark.parametrize("cut", [(), (1,), (3, 6), (2, 3, 5)])
-@pytest.mark.parametrize("where", ["in memory", "on disk"])
-def test_incremental_replacement_keeps_what_sits_out(
-    run: Any, cut: tuple[int, ...], where: str, tmp_path: Path
-) -> None:
-    """All eight blocks at first, then two at a time: of each of two sweeps of one class its own totals."""
-    stage = Stage("replace", (Turns(1), Turns()), 5, part_rows=ROWS // 4, replace=True)
-    kept = str(tmp_path / "kept") if where == "on disk" else None
-    loop = run(stage, start=Sum(0.0), executor=Cut(*cut, look_ahead=1), kept_path=kept)
-    order = reported(loop)
-    assert order[0] == 8.0
-    assert reported(loop, "place1") == [10 * value for value in order]
-    assert order[1] == 8.0 + 2 * (2 - 1)  # two blocks now give 2
-    assert order[-1] > order[1]
-
-
-def test_kept_statistics_on_disk_are_written_once(run: Any, tmp_path: Path) -> None:
-    stage = Stage("replace", (Turns(1), Turns()), 5, part_rows=ROWS // 4, replace=True)
-    loop = run(stage, start=Sum(0.0), executor=Cut(3, look_ahead=1), kept_path=str(tmp_path / "kept"))
-    assert len(list((tmp_path / "kept").iterdir())) == 2 * (8 + 4 * 2)  # each sweep: all, then four parts
-    current = {part.path for group in loop.locals for stats in group.kept.values() for part in stats}
-    delete_unreferenced(tmp_path / "kept", current)
-    assert {str(p) for p in (tmp_path / "kept").iterdir()} == current
-    assert len(current) == 2 * 8
-
-
-def test_kept_statistics_belong_to_their_stage(run: Any) -> None:
-    stages = [Stage(name, (Turns(),), 2, part_rows=ROWS // 4, replace=True) for name in ("one", "two")]
-    assert reported(run(*stages, start=Sum(0.0), executor=Cut(3))) == [8.0, 10.0, 8.0, 10.0]
 
 
 class Evaluate(AddUp):

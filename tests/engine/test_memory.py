@@ -27,7 +27,6 @@ from factorflow.engine.memory_limits import (
     kept_bytes,
     local_must_spill,
     merge_bytes,
-    must_spill,
     required_bytes,
 )
 from factorflow.engine.source import Source
@@ -35,7 +34,7 @@ from factorflow.engine.tasks import merge_nodes
 from factorflow.engine.tree import Tree, merge_steps, n_nodes
 from factorflow.errors import InputError
 from factorflow.models import ProbitFactors, SparseGFA
-from factorflow.models.contract import Stage, Step
+from factorflow.models.contract import Step
 from factorflow.shape import Meta, ViewMeta
 from factorflow.trees import nbytes
 
@@ -398,16 +397,8 @@ def test_a_merge_makes_three_sums_at_most() -> None:
         assert peak < (memory_limits.MERGED + 0.5) * 8 * 10**5
 
 
-def test_kept_statistics_and_local_state_may_take_a_quarter() -> None:
+def test_local_state_may_take_a_quarter() -> None:
     meta = Meta(8000, 9, 1024, (ViewMeta("a", "gaussian", 4, "none"),))
-    stage = stochastic_model.StochasticFactors().build(meta).stages()[-1]
-    one = Stage("one", stage.sweeps[:1], 9, part_rows=64, replace=True)
-    two = Stage("two", stage.sweeps[:1] * 2, 9, part_rows=64, replace=True)
-    stages = (one, two, Stage("none", stage.sweeps[:1] * 4, 9))
-    kept = 2 * 5 * 3 * 100  # two sweeps, of 9 blocks in 2 groups, 3 chains
-    assert not must_spill(stages, meta, Footprint(0, 100, 0), 2, 3, 4 * kept)
-    assert must_spill(stages, meta, Footprint(0, 100, 0), 2, 3, 4 * kept - 4)
-    assert not must_spill((), meta, Footprint(0, 100, 0), 2, 3, 4)
     local = 3 * 2667 * 2 * 10
     assert not local_must_spill(meta, Footprint(10, 0, 0), 3, 2, 4 * local)
     assert local_must_spill(meta, Footprint(10, 0, 0), 3, 2, 4 * local - 4)
