@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.linalg import solve_triangular
+from scipy.linalg import cholesky, lapack, solve_triangular
 
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.basis import Basis
@@ -86,9 +87,9 @@ class _Site:
     ) -> _Site:
         """Decompose I + L'GL, and I + ratio L'GL, for L L' the prior covariance, or its diagonal."""
         root = root_of(covariance)
-        inner = turned_root(root, turned_root(root, form).T)
-        wide = np.linalg.cholesky(np.eye(len(inner)) + inner)
-        steep = wide if ratio == 1.0 else np.linalg.cholesky(np.eye(len(inner)) + ratio * inner)
+        inner = root[:, None] * form * root if root.ndim == 1 else root.T @ form @ root
+        wide = _cholesky_beside_one(inner)
+        steep = wide if ratio == 1.0 else _cholesky_beside_one(ratio * inner)
         along = solve_triangular(steep, turned_root(root, linear[:, None])[:, 0], lower=True)
         return cls(root, along, wide, steep)
 
@@ -117,15 +118,27 @@ class _Site:
         """E c."""
         return self.root * self.white if self.root.ndim == 1 else self.root @ self.white
 
-    def half(self, values: Float64[Array, "M M"]) -> Float64[Array, "M M"]:
-        """Return X G of a matrix G, with Cov c = X'X."""
-        return np.asarray(solve_triangular(self.wide, turned_root(self.root, values), lower=True))
+    @cached_property
+    def inverse(self) -> Float64[Array, "M M"]:
+        """A root of Cov v, R: Cov v = R'R."""
+        return np.asarray(lapack.dtrtri(self.wide.T)[0].T)  # no copy, where it lies row by row
+
+    @property
+    def half(self) -> Float64[Array, "M M"]:
+        """X, with Cov c = X'X."""
+        return self.inverse * self.root if self.root.ndim == 1 else self.inverse @ self.root.T
 
     @property
     def energy(self) -> float:
         """E |v|^2."""
-        inverse = solve_triangular(self.wide, np.eye(len(self.wide)), lower=True)
-        return float(self.white @ self.white) + float((inverse**2).sum())
+        return float(self.white @ self.white) + float((self.inverse**2).sum())
+
+
+def _cholesky_beside_one(matrix: Float64[Array, "M M"]) -> Float64[Array, "M M"]:
+    """Return the lower root of I + a matrix; twice as fast as numpy's, which copies."""
+    total = np.array(matrix, order="C")
+    total.flat[:: len(total) + 1] += 1.0
+    return np.asarray(cholesky(total.T, lower=False, overwrite_a=True, check_finite=False).T)
 
 
 def root_of(covariance: Float64[Array, "M ..."]) -> Float64[Array, "M ..."]:
@@ -175,9 +188,10 @@ def slope_by_covariance(
 ) -> tuple[float, Float64[Array, "M ..."]]:
     """Return e_k, and twice its slope by the prior covariance of c, or by its diagonal."""
     site = _Site.of(covariance, form, linear, ratio)
-    left, lost = linear - ratio * (form @ site.mean), site.half(form)
-    if covariance.ndim == 1:
-        return site.value, left**2 - np.diag(form) + (lost**2).sum(axis=0)
+    left = linear - ratio * (form @ site.mean)
+    if covariance.ndim == 1:  # G Cov c G - G = L^-1 (Cov v - I) L^-1
+        return site.value, left**2 + ((site.inverse**2).sum(axis=0) - 1.0) / covariance
+    lost = site.half @ form
     return site.value, np.outer(left, left) - form + lost.T @ lost
 
 
@@ -218,8 +232,7 @@ def update_courses(basis: Basis, courses: Courses, forms: Forms, starts: int = 1
                 for j in smooth:
                     slope[j] -= forms.form(j, k) @ (mean[k] - before)
     for k, site in sites.items():
-        half = site.half(np.eye(mean.shape[1]))
-        covariance[k] = half.T @ half
+        covariance[k] = site.half.T @ site.half
         nats[k], energy[k], logdet[k] = site.value, site.energy, site.logdet
         average[k] = float((covariance[k] * courses.second).sum())
     return replace(
