@@ -136,7 +136,7 @@ def test_weights_mean_the_same_on_the_scale_of_the_data(datasets: Any, scale: st
     """Reference and scale are those of the data as they are now: loadings, noise and means are not moved."""
 
     from factorflow.models.sparse_gfa.start.warm_start import warm_globals
-    from factorflow.models.sparse_gfa.state import expected_weights
+    from factorflow.models.sparse_gfa.weights import expected_weights
     from factorflow.posterior.globals import StoredGlobals
 
     fit = factorflow.fit(datasets(200), gfa(**{"scale_views": False, scale: True}))

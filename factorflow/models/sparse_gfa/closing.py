@@ -11,7 +11,6 @@ from jaxtyping import Float64
 from factorflow.kernels.explained import explained_share
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
-from factorflow.models.sparse_gfa.e_step import rotated_scores
 from factorflow.models.sparse_gfa.global_step import change_basis, select_factors
 from factorflow.models.sparse_gfa.intervals import Spread, corrected
 from factorflow.models.sparse_gfa.kernels import products as gfa
@@ -20,9 +19,11 @@ from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.restarts import other_starts, start_similarity
-from factorflow.models.sparse_gfa.state import Globals, Local, Start, expected_weights
+from factorflow.models.sparse_gfa.state import Globals, Local, Start
+from factorflow.models.sparse_gfa.stored_scores import rotated_scores
 from factorflow.models.sparse_gfa.summaries import Closing, Corrected
 from factorflow.models.sparse_gfa.variance_explained import Squares, explained_squares, squares_of_block
+from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
 __all__ = ["ClosingSweep"]

@@ -14,7 +14,8 @@ from factorflow.likelihoods import get_likelihood
 from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Meta
 from factorflow.models.registry import register
-from factorflow.models.sparse_gfa.loadings import get_prior, prior_help, prior_names
+from factorflow.models.sparse_gfa.examples import small_examples
+from factorflow.models.sparse_gfa.loadings import get_prior, prior_help
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.refusals import refuse_options
 from factorflow.models.sparse_gfa.resolve import likelihoods_of, loadings_of, settings_of, sparse_views_of
@@ -277,63 +278,7 @@ class SparseGFA(ModelConfig):
     @classmethod
     def examples(cls) -> Mapping[str, Example]:
         """Return cases small enough for tests."""
-        small: dict[str, Any] = {"n_factors": 3, "warmup_iter": 4, "max_iter": 4}
-        mixed = {"a": ("gaussian", 9), "b": ("bernoulli", 7), "c": ("poisson", 6)}
-        wide = {"a": ("gaussian", 12), "b": ("gaussian", 8)}
-        binary = {"a": ("gaussian", 9), "b": ("bernoulli", 8)}
-        dense: dict[str, Any] = {"n_factors": 3, "r2": 0.8, "sparsity": 0.3, "view_activity": 1.0}
-        priors = {
-            name: Example(
-                cls(**small, loadings={"a": name, "b": "ard"}, **get_prior(name).options),
-                data={"views": mixed, "n_factors": 3},
-            )
-            for name in prior_names()
-            if name not in ("spike_slab", "ard")
-        }
-        return {
-            "gaussian": Example(cls(**small)),
-            **priors,
-            "likelihoods": Example(cls(**small), data={"views": mixed, "n_factors": 3}),
-            "bound": Example(
-                cls(**small, bound=True),
-                data={"views": {"a": ("gaussian", 9), "b": ("bernoulli", 7)}, "n_factors": 3},
-            ),
-            "outliers": Example(
-                cls(**small, likelihoods={"a": "student_t(nu=5)", "c": "binomial(trials=400)"}),
-                data={"views": {"a": ("gaussian", 9), "c": ("poisson", 6)}, "n_factors": 3},
-            ),
-            "outcomes": Example(
-                cls(**small, outcomes={"y": "guided", "death": "open"}),
-                data={
-                    **dense,
-                    "views": {"a": ("gaussian", 12), "y": ("bernoulli", 1), "death": ("survival", 1)},
-                },
-            ),
-            "groups": Example(
-                cls(**small, grouped_noise=True, scores="spike"),
-                data={"views": wide, "n_factors": 3, "groups": 3},
-            ),
-            "covariates": Example(
-                cls(**small, covariates="group", scores="normal", size_factors={"c": "total+learned"}),
-                data={"views": mixed, "n_factors": 3, "groups": 3},
-            ),
-            "smooth": Example(
-                cls(**small, smooth_covariates="time"),
-                data={**dense, "views": binary, "smooth": 2, "groups": 2},
-            ),
-            "plane": Example(
-                cls(**small, smooth_covariates=[["x", "y"]], n_functions=5),
-                data={**dense, "views": wide, "smooth": 2, "places": "plane"},
-            ),
-            "score_covariates": Example(
-                cls(**small, smooth_covariates="time", score_covariates="group", smooth_groups=False),
-                data={**dense, "views": binary, "smooth": 2, "groups": 2},
-            ),
-            "starts": Example(
-                cls(**small, n_starts=3),
-                data={"views": {"a": ("gaussian", 9), "b": ("bernoulli", 7)}, "n_factors": 3},
-            ),
-        }
+        return small_examples(cls)
 
     def wider(self, kind: str) -> str | None:
         """Return the option with which measurements have outliers, or counts vary more than Poisson's."""

@@ -12,7 +12,7 @@ from jaxtyping import Float64, Integer
 
 from factorflow.covariates import COVARIATES
 from factorflow.kernels import device
-from factorflow.kernels.linalg import block_places, congruence, diagonal, n_pairs, pack, row_place, unpack
+from factorflow.kernels.linalg import block_places, diagonal, n_pairs, pack, row_place, unpack
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Block, Step
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group, scatter_rows
@@ -36,21 +36,23 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.rows import Conditional, CoursePrior, course_prior, spread_scores
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.statistics import Stats
+from factorflow.models.sparse_gfa.stored_scores import (
+    blank_entropy,
+    blank_precision,
+    blank_scores,
+    rotated_scores,
+    scores_before,
+    scores_or_blank,
+    starting_scores_of,
+)
 from factorflow.trees import replace
 
 __all__ = [
-    "apply_transform",
-    "blank_scores",
     "map_rows",
-    "scores_of",
     "update_rows",
     "round_scores",
-    "rotated_scores",
     "update_scores",
 ]
-
-START_VARIANCE = 0.1
-"""Variance of the scores that a stage begins with."""
 
 UNKNOWN = 1e-6
 """Added to the variances of unknown covariates: those of all levels of a category are singular."""
@@ -73,7 +75,7 @@ def map_rows(
     if not step.projecting and phase != "known":  # new ones never changed basis
         local = rotated_scores(local, globals_)
     if phase == "start":
-        local = _start(settings, block, globals_, step)
+        local = starting_scores_of(settings, block, globals_, step)
     else:
         local = scores_or_blank(settings, block, local, globals_)
     if settings.n_noise_groups == 1:
@@ -86,65 +88,6 @@ def map_rows(
         stats = add_groups([(g, added) for g, (_, added) in done], settings.n_noise_groups)
         new = scatter_rows([(p[1], d[1][0]) for p, d in zip(parts, done, strict=True)], block.n_rows)
     return (replace(new, before=before) if settings.stateful else None), stats
-
-
-def scores_or_blank(settings: Settings, block: Block, local: Local | None, globals_: Globals) -> Local | None:
-    """Return the scores of rows; of new samples, seen by no iteration before, what a stage starts with."""
-    if local is None and settings.stateful:
-        return blank_scores(settings, np.zeros((block.n_rows, globals_.n_factors)))
-    return local
-
-
-def scores_before(local: Local | None, globals_: Globals) -> Local | None:
-    """Return the scores to go back to, of before a longer step; None where there is none."""
-    if local is None or globals_.snapshot is None:
-        return None
-    return local if local.before is None else local.before
-
-
-def rotated_scores(local: Local | None, globals_: Globals) -> Local | None:
-    """Return the scores that globals go with, see `scores_of`, after the last change of basis."""
-    return apply_transform(scores_of(local, globals_), globals_)
-
-
-def scores_of(local: Local | None, globals_: Globals) -> Local | None:
-    """Return the scores that globals go with, as they are stored.
-
-    After a longer step was given up, those of before it; None where they are of another start.
-    """
-    if local is None or globals_.regained:
-        return None
-    if globals_.restored and local.before is not None:
-        return local.before
-    return replace(local, before=None)
-
-
-def apply_transform(local: Local | None, globals_: Globals) -> Local | None:
-    """Apply the last change of basis to scores that were stored before it."""
-    t = globals_.transform
-    if local is None or t is None or local.mean.shape[1] != t.shape[1]:
-        return local
-    mean = local.mean @ t.T
-    if local.variance.shape[1] != local.mean.shape[1]:
-        return replace(local, mean=mean, variance=congruence(local.variance, t))
-    inclusion = None if local.inclusion is None else local.inclusion @ (t != 0).T.astype(np.float64)
-    return replace(local, mean=mean, variance=local.variance @ (t**2).T, inclusion=inclusion)
-
-
-def _start(settings: Settings, block: Block, globals_: Globals, step: Step) -> Local:
-    """Return the q(z) that the run starts from."""
-    from factorflow.models.sparse_gfa.start.components import starting_scores
-
-    mean = starting_scores(settings, block, globals_, step)
-    return blank_scores(settings, mean)
-
-
-def blank_scores(settings: Settings, mean: Float64[Array, "B K"]) -> Local:
-    """Return q(z) with given means and the variance that a stage starts with."""
-    shape = (len(mean), len(settings.views))
-    noise = np.ones(shape) if settings.sample_noise else None
-    inclusion = np.ones(mean.shape) if settings.scores_spike else None
-    return Local(mean, np.full(mean.shape, START_VARIANCE), inclusion, noise, noise)
 
 
 def update_rows(
@@ -261,16 +204,6 @@ def update_samples(
     """Update rows that share their noise precision, and return what they add up; see `update_rows`."""
     rows = update_rows(settings, block, codes, local, prepared, noise_group, phase, new=new)
     return rows.local, sum_statistics(settings, codes, rows, prepared.globals_)
-
-
-def blank_entropy(mean: Float64[Array, "B K"]) -> float:
-    """Return the entropy of `blank_scores`, without its constant."""
-    return 0.5 * float(mean.size) * (1.0 + float(np.log(START_VARIANCE)))
-
-
-def blank_precision(mean: Float64[Array, "B K"]) -> Float64[Array, " K"]:
-    """Return `UpdatedRows.precision` of `blank_scores`."""
-    return np.full(mean.shape[1], -len(mean) * np.log(START_VARIANCE))
 
 
 def round_scores(local: Local, settings: Settings) -> Local:

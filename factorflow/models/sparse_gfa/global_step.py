@@ -30,14 +30,9 @@ from factorflow.models.sparse_gfa.squarem import (
     squarem_step,
 )
 from factorflow.models.sparse_gfa.start.guided import is_guided
-from factorflow.models.sparse_gfa.state import (
-    Globals,
-    Snapshot,
-    Weights,
-    expected_weights,
-    transformed_weights,
-)
+from factorflow.models.sparse_gfa.state import Globals, Snapshot
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
+from factorflow.models.sparse_gfa.weights import Weights, expected_weights, transformed_weights
 from factorflow.trees import replace
 
 __all__ = [

@@ -33,7 +33,8 @@ from scipy.special import gammaln
 from factorflow.kernels.linalg import unpack
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
+from factorflow.models.sparse_gfa.state import Fixed, Globals, View
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
 __all__ = ["column_precision", "message_precision", "noise_prior_of", "optimize_hyperparameters"]

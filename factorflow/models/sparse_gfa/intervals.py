@@ -30,8 +30,9 @@ from factorflow.kernels.linalg import diagonal, unpack
 from factorflow.models.contract import Array, Variable
 from factorflow.models.sparse_gfa.hyperparameters import column_precision, message_precision
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.state import Globals, Weights, expected_weights
+from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.summaries import Corrected
+from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 
 __all__ = ["Spread", "corrected", "corrected_table"]
 

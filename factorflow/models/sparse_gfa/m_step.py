@@ -15,9 +15,10 @@ from factorflow.models.sparse_gfa.hyperparameters import ALONE, column_precision
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.n_factors import worth_of_loadings
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
+from factorflow.models.sparse_gfa.state import Fixed, Globals, View
 from factorflow.models.sparse_gfa.statistics import FeatureStats, FeatureSums, Stats
 from factorflow.models.sparse_gfa.summaries import Corrected
+from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 from factorflow.trees import replace
 
 ROUNDING = 1e-6

@@ -25,7 +25,7 @@ from factorflow.models.contract import (
 )
 from factorflow.models.sparse_gfa import prediction, results
 from factorflow.models.sparse_gfa.closing import ClosingSweep
-from factorflow.models.sparse_gfa.e_step import Phase, map_rows, scores_of
+from factorflow.models.sparse_gfa.e_step import Phase, map_rows
 from factorflow.models.sparse_gfa.global_step import finish_iteration, follow_loadings
 from factorflow.models.sparse_gfa.m_step import update_features
 from factorflow.models.sparse_gfa.naming import EARLY, WARM_UP, factor_labels
@@ -48,8 +48,10 @@ from factorflow.models.sparse_gfa.start.restarts import SPARE, best_start, next_
 from factorflow.models.sparse_gfa.start.set_components import SetComponentsSweep, looks_at_sets
 from factorflow.models.sparse_gfa.start.sparse_stage import initialize_sparse
 from factorflow.models.sparse_gfa.start.warm_start import warm_globals
-from factorflow.models.sparse_gfa.state import Globals, Local, Weights
+from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
+from factorflow.models.sparse_gfa.stored_scores import scores_of
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
 __all__ = ["SparseGFAModel", "UpdateSweep"]

@@ -34,8 +34,9 @@ from factorflow.kernels.linalg import diagonal, n_pairs, unpack
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.elbo import Moves, scores_terms, weights_terms
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, Weights
+from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
+from factorflow.models.sparse_gfa.weights import Weights
 
 __all__ = ["EVIDENCE", "HORIZON", "falls_behind", "least_worth", "worth", "worth_of_loadings"]
 

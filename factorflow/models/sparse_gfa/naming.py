@@ -20,7 +20,8 @@ from jaxtyping import Bool, Float64, Int64
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.informed import INSIDE, OUTSIDE
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, Weights
+from factorflow.models.sparse_gfa.state import Globals
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
 __all__ = [

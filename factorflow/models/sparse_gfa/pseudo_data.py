@@ -21,13 +21,8 @@ from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.rows import for_blocks, with_tables
-from factorflow.models.sparse_gfa.state import (
-    Globals,
-    Local,
-    Weights,
-    expected_slab,
-    expected_weights,
-)
+from factorflow.models.sparse_gfa.state import Globals, Local
+from factorflow.models.sparse_gfa.weights import Weights, expected_slab, expected_weights
 from factorflow.trees import replace
 
 LOW_NOISE = 5.0

@@ -11,7 +11,6 @@ from jaxtyping import Float64, Integer
 
 from factorflow.kernels.linalg import diagonal
 from factorflow.models.contract import Array, Block, Step, Variable
-from factorflow.models.sparse_gfa.e_step import rotated_scores
 from factorflow.models.sparse_gfa.learned_sizes import log_sizes_of, size_means
 from factorflow.models.sparse_gfa.naming import own_evidence
 from factorflow.models.sparse_gfa.projection import project_scores
@@ -19,7 +18,8 @@ from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_s
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.results import course_variables
 from factorflow.models.sparse_gfa.smooth.rows import courses_of_rows
-from factorflow.models.sparse_gfa.state import Globals, Local, View, expected_weights
+from factorflow.models.sparse_gfa.state import Globals, Local, View
+from factorflow.models.sparse_gfa.stored_scores import rotated_scores
 from factorflow.models.sparse_gfa.summaries import Closing
 from factorflow.models.sparse_gfa.variance_explained import (
     Squares,
@@ -28,6 +28,7 @@ from factorflow.models.sparse_gfa.variance_explained import (
     squares_of_block,
     terms_shares,
 )
+from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
 __all__ = ["finish", "variables"]

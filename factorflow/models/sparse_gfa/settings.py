@@ -14,7 +14,8 @@ from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.loadings import LoadingsPrior, PriorConstants, get_prior
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
-from factorflow.models.sparse_gfa.state import Local, Weights
+from factorflow.models.sparse_gfa.state import Local
+from factorflow.models.sparse_gfa.weights import Weights
 
 __all__ = ["PARAMETER_TOL", "Priors", "Settings", "ViewSettings"]
 

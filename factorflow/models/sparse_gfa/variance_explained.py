@@ -20,8 +20,9 @@ from factorflow.models.sparse_gfa.kernels.entry_rows import centred
 from factorflow.models.sparse_gfa.kernels.gaps import lowest
 from factorflow.models.sparse_gfa.messages import TILE
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, expected_weights
+from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.summaries import Explained
+from factorflow.models.sparse_gfa.weights import expected_weights
 
 __all__ = ["Squares", "explained_shares", "explained_squares", "squares_of_block", "terms_shares"]
 

@@ -11,7 +11,8 @@ from factorflow.kernels.linalg import diagonal
 from factorflow.models.contract import Array, Variable
 from factorflow.models.sparse_gfa.intervals import corrected_table
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, Weights, expected_weights
+from factorflow.models.sparse_gfa.state import Globals
+from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 
 __all__ = ["view_table"]
 

@@ -9,7 +9,7 @@ import pytest
 
 import factorflow
 from factorflow.models.sparse_gfa import SparseGFA
-from factorflow.models.sparse_gfa.e_step import apply_transform
+from factorflow.models.sparse_gfa.stored_scores import apply_transform
 
 VIEWS = {
     "gaussian": ("gaussian",),

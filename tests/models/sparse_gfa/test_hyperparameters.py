@@ -14,7 +14,8 @@ import factorflow
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import hyperparameters
 from factorflow.models.sparse_gfa.settings import Priors
-from factorflow.models.sparse_gfa.state import Fixed, View, Weights
+from factorflow.models.sparse_gfa.state import Fixed, View
+from factorflow.models.sparse_gfa.weights import Weights
 
 D, K = 60, 3
 

@@ -10,8 +10,8 @@ import numpy as np
 from factorflow import fit, write_dataset
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.sparse_gfa import SparseGFA
-from factorflow.models.sparse_gfa.e_step import apply_transform
 from factorflow.models.sparse_gfa.intervals import Spread, _common, _variance, corrected
+from factorflow.models.sparse_gfa.stored_scores import apply_transform
 
 
 def test_scores_of_one_entry_are_integrated_out() -> None:

@@ -15,7 +15,7 @@ from factorflow.errors import InputError
 from factorflow.likelihoods import get_likelihood
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.start.warm_start import _in_units
-from factorflow.models.sparse_gfa.state import Weights
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.posterior.prediction import Predictor
 
 TRIALS = 12

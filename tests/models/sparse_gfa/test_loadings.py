@@ -16,7 +16,8 @@ from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.loadings import LoadingSums, PriorConstants, get_prior, prior_names
 from factorflow.models.sparse_gfa.loadings.base import _REGISTRY
 from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture, truncated
-from factorflow.models.sparse_gfa.state import View, Weights, expected_weights
+from factorflow.models.sparse_gfa.state import View
+from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 
 ALPHA, THETA = 1.7, 0.3
 CERTAIN = 1e9

@@ -23,7 +23,7 @@ from factorflow.models.sparse_gfa.pseudo_data import (
     pseudo_data,
     variance_of_predictor,
 )
-from factorflow.models.sparse_gfa.state import Weights, expected_weights
+from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 
 ALL = ("gaussian", "bernoulli", "poisson")
 NONE = np.empty(0, np.intp)

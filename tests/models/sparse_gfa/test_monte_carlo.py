@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import betaln, gammaln
 
-from factorflow.models.sparse_gfa.e_step import apply_transform
 from factorflow.models.sparse_gfa.pseudo_data import expected_scores
+from factorflow.models.sparse_gfa.stored_scores import apply_transform
 
 N_DRAWS = 1500
 

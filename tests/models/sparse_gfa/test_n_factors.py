@@ -14,10 +14,10 @@ import factorflow
 from factorflow.kernels.linalg import congruence, pack, unpack
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import global_step, squarem
-from factorflow.models.sparse_gfa.e_step import apply_transform
 from factorflow.models.sparse_gfa.global_step import extend_transform
 from factorflow.models.sparse_gfa.n_factors import HORIZON, least_worth
-from factorflow.models.sparse_gfa.state import expected_weights
+from factorflow.models.sparse_gfa.stored_scores import apply_transform
+from factorflow.models.sparse_gfa.weights import expected_weights
 
 
 def simulated(n_rows: int, sizes: tuple[int, ...], seed: int) -> dict[str, Any]:

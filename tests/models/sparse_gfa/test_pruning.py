@@ -14,7 +14,7 @@ from factorflow.kernels.linalg import diagonal
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.pseudo_data import expected_scores
 from factorflow.models.sparse_gfa.start.sparse_stage import _best, initialize_sparse
-from factorflow.models.sparse_gfa.state import expected_weights
+from factorflow.models.sparse_gfa.weights import expected_weights
 
 SETTLED = 10  # sparse passes during which nothing is dropped
 

@@ -261,7 +261,7 @@ def test_a_rare_mutation_does_not_score_worse_than_its_frequency(tmp_path):
 
 def test_tiny_weights_do_not_become_subnormal():
     """Products of subnormal single-precision numbers are tens of times slower."""
-    from factorflow.models.sparse_gfa.state import expected_slab
+    from factorflow.models.sparse_gfa.weights import expected_slab
 
     gamma = np.array([[1.0, 1e-10, 1e-30, 1e-200]])
     mean, variance = expected_slab(np.ones((1, 4)), np.ones((1, 4)), gamma)

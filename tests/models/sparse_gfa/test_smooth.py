@@ -46,7 +46,7 @@ from factorflow.models.sparse_gfa.smooth.rows import (
 from factorflow.models.sparse_gfa.smooth.site_sums import site_sums
 from factorflow.models.sparse_gfa.smooth.sweeps import shows_courses
 from factorflow.models.sparse_gfa.smooth.warping import KNOTS, common_clock
-from factorflow.models.sparse_gfa.state import Weights
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.places import PLACES, Places
 from factorflow.shape import Block
 from factorflow.trees import replace

@@ -15,7 +15,8 @@ from factorflow.kernels.special import digamma, gamma_term, gammaln
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.base import LoadingSums, PriorConstants, log_alpha
 from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture
-from factorflow.models.sparse_gfa.state import View, Weights
+from factorflow.models.sparse_gfa.state import View
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
 __all__ = ["AdaptiveShrinkage"]

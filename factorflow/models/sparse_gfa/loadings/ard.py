@@ -14,7 +14,8 @@ from factorflow.models.sparse_gfa.loadings.base import (
     Scale,
     slab_variances,
 )
-from factorflow.models.sparse_gfa.state import View, Weights
+from factorflow.models.sparse_gfa.state import View
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
 __all__ = ["ARD"]

@@ -16,7 +16,8 @@ from factorflow.errors import InputError
 from factorflow.kernels.linalg import diagonal
 from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.state import View, Weights
+from factorflow.models.sparse_gfa.state import View
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
 __all__ = [

@@ -13,7 +13,8 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.ard import ARD
 from factorflow.models.sparse_gfa.loadings.base import PriorConstants
 from factorflow.models.sparse_gfa.loadings.spike_slab import SpikeSlab
-from factorflow.models.sparse_gfa.state import View, Weights
+from factorflow.models.sparse_gfa.state import View
+from factorflow.models.sparse_gfa.weights import Weights
 
 __all__ = ["Guided"]
 

@@ -14,7 +14,8 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.base import LoadingSums, PriorConstants, log_alpha
 from factorflow.models.sparse_gfa.loadings.optimum import Shares, optimal_slab
 from factorflow.models.sparse_gfa.loadings.spike_slab import SpikeSlab
-from factorflow.models.sparse_gfa.state import View, Weights
+from factorflow.models.sparse_gfa.state import View
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
 __all__ = ["INSIDE", "OUTSIDE", "Informed"]

@@ -30,7 +30,8 @@ from factorflow.models.sparse_gfa.loadings.base import (
     Scale,
     log_alpha,
 )
-from factorflow.models.sparse_gfa.state import View, Weights, expected_weights
+from factorflow.models.sparse_gfa.state import View
+from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 from factorflow.trees import replace
 
 __all__ = ["Component", "Mixture", "truncated"]

@@ -12,7 +12,8 @@ from factorflow.kernels.special import expected_log_beta
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.base import LoadingSums
 from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture
-from factorflow.models.sparse_gfa.state import View, Weights
+from factorflow.models.sparse_gfa.state import View
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
 __all__ = ["SLABS", "Nonnegative"]

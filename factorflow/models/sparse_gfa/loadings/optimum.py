@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float64
 
 from factorflow.kernels.special import beta_term, digamma, gamma_term, logistic
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.state import Weights
+from factorflow.models.sparse_gfa.weights import Weights
 
 __all__ = ["Shares", "optimal_slab"]
 

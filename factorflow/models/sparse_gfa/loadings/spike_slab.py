@@ -18,7 +18,8 @@ from factorflow.models.sparse_gfa.loadings.base import (
     slab_variances,
 )
 from factorflow.models.sparse_gfa.loadings.optimum import Shares, optimal_slab
-from factorflow.models.sparse_gfa.state import View, Weights
+from factorflow.models.sparse_gfa.state import View
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
 __all__ = ["SpikeSlab"]

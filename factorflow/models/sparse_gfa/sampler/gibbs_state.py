@@ -17,7 +17,8 @@ from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSum
 from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.pooled import NoisePrior, SlabPrior
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights, expected_weights
+from factorflow.models.sparse_gfa.state import Fixed, Globals, View
+from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 
 __all__ = [
     "ChainGlobals",

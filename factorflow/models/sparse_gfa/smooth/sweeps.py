@@ -18,7 +18,7 @@ from jaxtyping import Float64
 from factorflow.kernels.linalg import pack, unpack, whitening
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
-from factorflow.models.sparse_gfa.e_step import rotated_scores, scores_before, scores_or_blank, update_rows
+from factorflow.models.sparse_gfa.e_step import update_rows
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores, strip_for_workers
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.basis import Basis
@@ -35,7 +35,9 @@ from factorflow.models.sparse_gfa.smooth.site_sums import SiteSums, forms_of, me
 from factorflow.models.sparse_gfa.smooth.warping import KNOTS, WARP_ROUNDS, learn_warp, moved_basis
 from factorflow.models.sparse_gfa.smooth.weak import WeakSums, add_weak_factors, weak_sums
 from factorflow.models.sparse_gfa.start.added_factor import with_fresh_pairs
-from factorflow.models.sparse_gfa.state import Globals, Local, expected_weights
+from factorflow.models.sparse_gfa.state import Globals, Local
+from factorflow.models.sparse_gfa.stored_scores import rotated_scores, scores_before, scores_or_blank
+from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
 __all__ = ["CourseSweep", "PlacesSweep", "close_courses", "shows_courses"]

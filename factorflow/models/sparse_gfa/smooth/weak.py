@@ -31,7 +31,8 @@ from factorflow.models.sparse_gfa.smooth.composite import smooth_part
 from factorflow.models.sparse_gfa.smooth.cosines import Cosines
 from factorflow.models.sparse_gfa.smooth.rows import place_values
 from factorflow.models.sparse_gfa.start.added_factor import with_added_factor, with_fresh_pairs
-from factorflow.models.sparse_gfa.state import Globals, expected_weights
+from factorflow.models.sparse_gfa.state import Globals
+from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
 __all__ = ["WeakSums", "add_weak_factors", "few_functions", "weak_sums"]

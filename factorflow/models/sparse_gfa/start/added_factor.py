@@ -11,7 +11,8 @@ from jaxtyping import Float64, Int8
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, View, Weights
+from factorflow.models.sparse_gfa.state import Globals, View
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
 __all__ = ["with_added_factor", "with_fresh_pairs"]

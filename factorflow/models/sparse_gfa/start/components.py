@@ -26,7 +26,8 @@ from factorflow.models.sparse_gfa.kernels.gaps import lowest
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import entry_level
-from factorflow.models.sparse_gfa.state import Fixed, Globals, View, Weights
+from factorflow.models.sparse_gfa.state import Fixed, Globals, View
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
 __all__ = [

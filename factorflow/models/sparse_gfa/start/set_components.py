@@ -26,7 +26,6 @@ from jaxtyping import Float64
 
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
-from factorflow.models.sparse_gfa.e_step import rotated_scores
 from factorflow.models.sparse_gfa.entries import values_of
 from factorflow.models.sparse_gfa.global_step import select_factors
 from factorflow.models.sparse_gfa.kernels import products as gfa
@@ -34,7 +33,9 @@ from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.added_factor import with_added_factor, with_fresh_pairs
-from factorflow.models.sparse_gfa.state import Globals, Local, expected_weights
+from factorflow.models.sparse_gfa.state import Globals, Local
+from factorflow.models.sparse_gfa.stored_scores import rotated_scores
+from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
 __all__ = ["SetComponentsSweep", "looks_at_sets"]

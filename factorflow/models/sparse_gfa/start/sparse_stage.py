@@ -16,7 +16,8 @@ from factorflow.models.sparse_gfa.start.guided import (
     rotation_with_guides,
     with_guided_classes,
 )
-from factorflow.models.sparse_gfa.state import Globals, expected_weights
+from factorflow.models.sparse_gfa.state import Globals
+from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
 __all__ = ["initialize_sparse"]

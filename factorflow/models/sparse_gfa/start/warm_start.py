@@ -9,7 +9,8 @@ from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, View, Weights
+from factorflow.models.sparse_gfa.state import Globals, View
+from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
 __all__ = ["warm_globals"]
