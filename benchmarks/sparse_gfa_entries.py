@@ -133,10 +133,13 @@ def fit(path: Path, k: int, part: str, workers: int = 0, max_iter: int = 0) -> d
     if part == "dense":
         SparseGFA.sparse_views = lambda self, meta: ()  # type: ignore[method-assign]
     at: list[tuple[str, float]] = []
+    entered: list[tuple[str, float]] = []
 
     def listen(event: Any) -> None:
         if type(event).__name__ == "IterationDone":
             at.append((event.stage, clock()))
+        elif type(event).__name__ == "StageEntered":
+            entered.append((event.stage, clock()))
 
     begun, watched = clock(), dict[int, tuple[int, float]]()
     if workers:
@@ -150,18 +153,17 @@ def fit(path: Path, k: int, part: str, workers: int = 0, max_iter: int = 0) -> d
     place: dict[str, Any] = {"executor": "dask", "workers": workers} if workers else {}
     posterior = factorflow.fit(path, model, memory_limit=MEMORY, on_event=listen, progress=False, **place)
     seconds = clock() - begun
-    stages = dict.fromkeys(stage for stage, _ in at)
-    ends = {stage: max(time for own, time in at if own == stage) - begun for stage in stages}
+    ends = [began for _, began in entered[1:]] + [clock()]
     last = at[-1][0]
     passes = [b - a for (_, a), (stage, b) in zip(at, at[1:], strict=False) if stage == last]
     summary = posterior.summary()
     more = {
         "cpu_seconds": round(time.process_time() + sum(cpu for _, cpu in watched.values()), 1),
-        "end_of_stage": {stage: round(end, 1) for stage, end in ends.items()},
         "MiB_here": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
     return {
         "seconds": round(seconds, 1),
+        "stages": {stage: round(end - began, 1) for (stage, began), end in zip(entered, ends, strict=True)},
         **(more if watched else {}),
         "pass": round(float(np.median(passes)), 3),
         "passes": len(at),

@@ -93,10 +93,11 @@ class SparseRows(HostRows):
 
     def sums(self, values: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """Return the sum over the entries of each row, (B,): of them, or of one number (M,) for each."""
-        values = self.entries if values is None else values
-        total = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-        stops = np.cumsum(self.counts)
-        return np.asarray(total[stops] - total[stops - self.counts])
+        values, counts = self.entries if values is None else values, self.counts
+        out, some = np.zeros(len(self)), counts > 0
+        if some.any():
+            out[some] = np.add.reduceat(values, (np.cumsum(counts) - counts)[some], dtype=np.float64)
+        return out
 
     def observed(self) -> NDArray[np.bool_]:
         """Return which entries are not missing, (B, D)."""

@@ -334,7 +334,7 @@ MIB = 1 << 20
 def test_what_is_needed_is_the_sum_of_its_parts() -> None:
     """By hand: 8 blocks of 1024 rows of 4 KiB; two read ahead, one on its way, one in hand."""
     meta = Meta(8000, 8, 1024, (ViewMeta("a", "gaussian", 1024, "none"),))
-    alone = (256 + 4 * 4) * MIB
+    alone = (320 + 4 * 4) * MIB
     huge = 1 << 40
     assert required_bytes(meta, Footprint(0, 0, 0), 1, 1, huge) == alone
     assert required_bytes(meta, Footprint(0, 0, 5), 1, 3, huge) == alone + 3 * 2 * 5
@@ -351,7 +351,7 @@ def test_what_is_needed_is_the_sum_of_its_parts() -> None:
         merging = 2 * 10**9 * nodes + 10**9 + 2 * 10**8 + 10**10 + 10**6
         assert merge_bytes(wide, heavy, n_groups, 2, 2) == merging
         mapping = 4 * 5000 * 4096 + 7 + 11 * 1024 + 2 * 10**9 * 7 + 2 * 2 * 10**8
-        assert required_bytes(wide, heavy, n_groups, 2, huge, 2) == 256 * MIB + max(mapping, merging)
+        assert required_bytes(wide, heavy, n_groups, 2, huge, 2) == 320 * MIB + max(mapping, merging)
     assert merge_bytes(wide, heavy, 3, 2, 99) == merge_bytes(wide, heavy, 3, 2, 3)  # as many as runs
     # three local states of a group of 8000 / 3 rows; of a block, where the group's are on disk
     assert required_bytes(meta, Footprint(10, 0, 0), 3, 2, huge) == alone + 2 * 3 * 10 * 2667
@@ -409,14 +409,14 @@ def test_a_run_that_just_fits_is_not_refused() -> None:
     """And one that does not is told all numbers."""
     meta = Meta(8000, 8, 1024, (ViewMeta("a", "gaussian", 1024, "none"),))
     footprint = Footprint(0, 2 * MIB, 3 * MIB, 5 * MIB, 1024)
-    need = (256 + 16 + 6 + 7 * 2 + 2 * 3) * MIB
+    need = (320 + 16 + 6 + 7 * 2 + 2 * 3) * MIB
     check_memory(meta, footprint, 1, 1, need)
     with pytest.raises(InputError) as refused:
         check_memory(meta, footprint, 1, 1, need - 1)
     for number in (
-        "298 MiB a worker",
+        "362 MiB a worker",
         "11.0 MiB to merge",
-        "at least 298 MiB",
+        "at least 362 MiB",
         "blocks of 4.0",
         "6.0 MiB to work",
         "2.0 MiB of st",
