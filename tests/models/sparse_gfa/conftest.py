@@ -15,7 +15,6 @@ from scipy.stats import t as student_t
 from factorflow.kernels.linalg import unpack
 from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa import SparseGFA
-from factorflow.models.sparse_gfa.e_step import _start as start_scores
 from factorflow.models.sparse_gfa.e_step import update_samples
 from factorflow.models.sparse_gfa.global_step import finish_iteration
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group, scatter_rows
@@ -23,6 +22,7 @@ from factorflow.models.sparse_gfa.m_step import update_features
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.squarem import discard_unverified_step
 from factorflow.models.sparse_gfa.stored_scores import apply_transform
+from factorflow.models.sparse_gfa.stored_scores import starting_scores_of as start_scores
 from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.shape import Block, Meta, ViewMeta
 from factorflow.trees import add, freeze, restrict
