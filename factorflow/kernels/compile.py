@@ -50,10 +50,12 @@ def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
     """Compile with `numba.njit`, cached on disk if possible."""
     from numba import njit
 
+    alone = chosen.pop("vectors_first", False)
     if INNER.items() <= chosen.items():
-        from factorflow.kernels.linked import LinkedCompiler
+        from factorflow.kernels.linked import LinkedCompiler, OptimisedCompiler
 
-        return njit(pipeline_class=LinkedCompiler, **chosen)(function)  # type: ignore[no-any-return]
+        compiler = OptimisedCompiler if alone else LinkedCompiler
+        return njit(pipeline_class=compiler, **chosen)(function)  # type: ignore[no-any-return]
     try:
         compiled: Callable[..., Any] = njit(**chosen)(function)
     except RuntimeError as error:
@@ -78,6 +80,8 @@ def _log_compilation() -> None:
 def options(**choices: Any) -> Callable[[F], F]:
     """Decorate a scalar function with options of `numba.njit` (``forceinline``, ``fastmath``), CPU only.
 
+    ``vectors_first`` asks for a function to be optimised before it comes into its callers, for loops that
+    become vectors only there.
     ``stand_in`` is a function that was compiled for the CPU otherwise, and takes the place of this one there.
     """
 

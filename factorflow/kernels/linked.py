@@ -1,9 +1,8 @@
 """A compiler of functions that only compiled ones call: without machine code of their own.
 
-Numba makes machine code of such a function, and again of it in each function that calls it, up to the loop
-that Python calls: only the last is run. Here a function is typed and optimised, so that its loops are vectors
-before they come into their callers, and then linked: half the time for a loop whose calls are nested, and the
-same bits. Importing this module imports numba.
+Numba optimises such a function and makes machine code of it, and again of it in each function that calls it,
+up to the loop that Python calls: only the last is run. Here a function is typed, simplified and linked; the
+loop that Python calls is optimised, once. Importing this module imports numba.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -31,16 +30,38 @@ class _LinkedLibrary(JITCodeLibrary):
         """Return 0: there is no machine code."""
         return 0
 
+    def _optimize_final_module(self) -> None:
+        """Simplify, as Numba does before it optimises."""
+        passes, builder = self._codegen._module_pass_manager(
+            loop_vectorize=False, slp_vectorize=False, opt=0, cost="cheap"
+        )
+        passes.run(self._final_module, builder)
+
     def _finalize_final_module(self) -> None:
         self._finalize_dynamic_globals()
         self._finalized = True
 
 
+class _OptimisedLibrary(_LinkedLibrary):
+    """Code whose loops are vectors before it is linked."""
+
+    def _optimize_final_module(self) -> None:
+        JITCodeLibrary._optimize_final_module(self)
+
+
 class LinkedCompiler(Compiler):
     """Numba's compiler, for ``pipeline_class`` of `numba.njit`, without machine code."""
+
+    library: type[_LinkedLibrary] = _LinkedLibrary
 
     def define_pipelines(self) -> Any:
         """Return Numba's passes; what they write goes to a library for linking only."""
         state = self.state
-        state.library = _LinkedLibrary(state.targetctx.codegen(), state.func_id.func_qualname)
+        state.library = self.library(state.targetctx.codegen(), state.func_id.func_qualname)
         return super().define_pipelines()
+
+
+class OptimisedCompiler(LinkedCompiler):
+    """The same for functions whose loops become vectors only where they stand alone."""
+
+    library = _OptimisedLibrary

@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 from numba import types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 
 import factorflow
-from factorflow.kernels.compile import INNER, compile_scalar
+from factorflow.kernels.compile import INNER, compile_scalar, jit
 from factorflow.kernels.scalar import normal
+from factorflow.models.probit.kernels import trajectory
 
 FIT = """
 import hashlib, sys
@@ -123,6 +125,18 @@ def test_inner_functions_have_no_machine_code_of_their_own() -> None:
     assert compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name) == 0
     alone = compile_scalar(normal.log_ndtr)
     assert alone(-0.5) == pytest.approx(normal.log_ndtr(-0.5), rel=1e-14)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_inner_functions_are_optimised_before_they_are_linked_only_if_asked_for(first: bool) -> None:
+    """Loops of the others become vectors once, in the loop that Python calls."""
+    signature = (types.float64[::1], types.float64[::1], types.uint64)
+    inner: Any = jit(trajectory._dot, fastmath=True, vectors_first=first, **INNER)
+    inner.compile(signature)
+    (compiled,) = inner.overloads.values()
+    with global_compiler_lock:
+        code = str(compiled.library._get_module_for_linking())
+    assert (" x double>" in code) == first
 
 
 def test_functions_that_are_omitted_are_not_compiled() -> None:

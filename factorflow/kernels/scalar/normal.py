@@ -183,7 +183,8 @@ def ndtri(p):
     c = p - 0.5
     if abs(c) <= CENTRAL:
         return central_quantile(c)
-    return -tail_quantile(p) if c < 0.0 else tail_quantile(1.0 - p)
+    tail = tail_quantile(p if c < 0.0 else 1.0 - p)
+    return -tail if c < 0.0 else tail
 
 
 def _far_tail(a, u):
@@ -201,9 +202,8 @@ def positive_tail(mean, u, q):
     """Return a normal of this mean, truncated to y >= 0, where q = u Phi(mean) lies outside the centre."""
     if mean < -FAR:
         return _far_tail(-mean, u)
-    if q > 0.5:
-        return at_least_zero(mean - tail_quantile(1.0 - q))
-    return at_least_zero(mean + tail_quantile(q))
+    tail = tail_quantile(1.0 - q if q > 0.5 else q)
+    return at_least_zero(mean - tail if q > 0.5 else mean + tail)
 
 
 def positive_normal(mean, u):

@@ -222,7 +222,7 @@ def binary_factors(x, loadings, offset, gram, odds, latent, uniform, factors, sc
             factors[k] = drawn
 
 
-@options(fastmath={"contract", "reassoc", "nsz"})
+@options(fastmath={"contract", "reassoc", "nsz"}, vectors_first=True)
 def _likelihood_ratios(x, mean, step, column, out):
     """Fill out with factors of the likelihood at mean + step z_k, and return the rest of its logarithm.
 

@@ -181,16 +181,17 @@ def _slab_flight(x, loadings, offset, odds, positive, travel, limit, uniform, la
     angle = rest[at + 4 * size : at + 5 * size]
     _observed_slope(x, loadings, slope)
     _start_switches(uniform, n_factors, switch, energy)
+    for i in range(3 * n_factors if positive else 2 * n_factors, 4 * n_factors + x.size):
+        uniform[i] = ndtri(uniform[i])  # at one place: every call of it is compiled
     for k in range(n_factors):
         for j in range(n_factors):
             products[k, j] = 0.0
             for i in range(m):
                 products[k, j] += slope[k, i] * slope[j, i]
         on[k] = 1.0 if factors[k] != 0.0 else 0.0
-        spare = uniform[2 * n_factors + k]
-        idle = positive_normal(0.0, spare) if positive else ndtri(spare)
+        idle = positive_normal(0.0, uniform[2 * n_factors + k]) if positive else uniform[2 * n_factors + k]
         displacement[m + k] = factors[k] if on[k] == 1.0 else idle
-        velocity[m + k] = ndtri(uniform[3 * n_factors + k])
+        velocity[m + k] = uniform[3 * n_factors + k]
         centre[m + k] = 0.0
     i = 0
     for n in range(x.size):
@@ -198,7 +199,7 @@ def _slab_flight(x, loadings, offset, odds, positive, travel, limit, uniform, la
             sign = -1.0 if x[n] == 0 else 1.0
             centre[i] = sign * offset[n]
             displacement[i] = sign * (latent[n] - offset[n])
-            velocity[i] = ndtri(uniform[4 * n_factors + n])
+            velocity[i] = uniform[4 * n_factors + n]
             for k in range(n_factors):
                 velocity[i] += on[k] * slope[k, i] * velocity[m + k]
             i += 1

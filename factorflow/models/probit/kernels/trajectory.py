@@ -189,12 +189,20 @@ def slab_trajectory(slope, gram, odds, positive, travel, limit, switch, energy, 
     n_factors, n_observed = slope.shape
     size = n_observed + n_factors
     n_walls = size if positive else n_observed
-    began = _slab_energy(slope, on, displacement, velocity, impulse)
-    gained, now, events = 0.0, 0.0, 0
+    began, gained, now, events, wall = 0.0, 0.0, 0.0, 0, -1
+    begun, end, cos, sin = False, False, 1.0, 0.0
     for i in range(size):
         impulse[i] = 0.0
-    _advance(displacement, velocity, centre, impulse, angle, 1.0, 0.0, size)
-    while events <= limit:
+    while True:  # functions are called at one place each: every call of one is compiled
+        _advance(displacement, velocity, centre, impulse, angle, cos, sin, size)
+        if wall >= 0:
+            displacement[wall] = -centre[wall]
+        end = end or events > limit
+        if end or not begun:
+            total = _slab_energy(slope, on, displacement, velocity, impulse)
+            if end:
+                break
+            began, begun = total, True
         wall = _argmin_angle(angle, n_walls)
         cos, sin, delay = _wall_angle(displacement, velocity, centre, wall)
         until = now + delay if now + delay < travel else travel
@@ -216,15 +224,13 @@ def slab_trajectory(slope, gram, odds, positive, travel, limit, switch, energy, 
             for i in range(size):
                 impulse[i] = 0.0
             cos, sin = math.cos(travel - now), math.sin(travel - now)
-            _advance(displacement, velocity, centre, impulse, angle, cos, sin, size)
-            break
-        _reflect(slope, on, displacement, velocity, impulse, wall, cos, sin)
-        _advance(displacement, velocity, centre, impulse, angle, cos, sin, size)
-        displacement[wall] = -centre[wall]
-        now += delay
-        events += 1
-        counts[WALLS] += 1.0
-    error = abs(_slab_energy(slope, on, displacement, velocity, impulse) - began - gained)
+            wall, end = -1, True
+        else:
+            _reflect(slope, on, displacement, velocity, impulse, wall, cos, sin)
+            now += delay
+            events += 1
+            counts[WALLS] += 1.0
+    error = abs(total - began - gained)
     if events > limit or not math.isfinite(error):
         return 0
     counts[ENERGY_ERROR] += error
@@ -235,7 +241,8 @@ def _slab_energy(slope, on, displacement, velocity, spare):
     """Return half the squares of v and of the residuals of y, of their velocities too."""
     n_factors, n_observed = slope.shape
     total = 0.0
-    for values in (displacement, velocity):
+    for part in range(2):
+        values = displacement if part == 0 else velocity
         for n in range(n_observed):
             spare[n] = values[n]
         for k in range(n_factors):
