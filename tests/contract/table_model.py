@@ -16,8 +16,7 @@ S the products over the other variables of E mu, E mu^2, sums over the rows of l
                bound of y = sum y log e - log y! + y sum_l p_l (log prod_{g' != g} exp(E log mu_l) - log p_l)
                             + sum_dl A_dl E log mu_dl - B_dl E mu_dl
 
-Rows without a response or an exposure are left out (predicted at exposure 1). With ``part_rows`` the updates
-are incremental: blocks that sit out keep the sums they gave last, and an evaluation reports the bound.
+Rows without a response or an exposure are left out (predicted at exposure 1).
 
 | symbol | field |
 |---|---|
@@ -53,7 +52,6 @@ class ProductTable(ModelConfig):
     n_components: int = Field(default=2, ge=1, description="Components (L).")
     max_iter: int = Field(default=6, ge=1, description="Iterations at most.")
     cached: bool = Field(default=False, description="Keep the looked-up levels of every row.")
-    part_rows: int | None = Field(default=None, ge=1, description="Rows an incremental iteration visits.")
 
     @classmethod
     def examples(cls) -> dict[str, Example]:
@@ -63,7 +61,6 @@ class ProductTable(ModelConfig):
         return {
             "gaussian": Example(cls(), "table", gaussian),
             "poisson": Example(cls(cached=True), "table", poisson),
-            "incremental": Example(cls(cached=True, part_rows=40, max_iter=10), "table", poisson),
         }
 
     def build(self, meta: Meta) -> Products:
@@ -119,12 +116,6 @@ class Stats:
 
 
 @dataclass(frozen=True)
-class Total:
-    fit: float
-    n: float
-
-
-@dataclass(frozen=True)
 class Table:
     """What all sweeps know of the data."""
 
@@ -175,7 +166,6 @@ class Update(Sweep[Globals, Looked, Stats]):
     table: Table
     variable: int
     cached: bool
-    reports: bool
     name: ClassVar[str] = "levels"
 
     @property
@@ -238,34 +228,7 @@ class Update(Sweep[Globals, Looked, Stats]):
         if self.table.likelihood == "gaussian":
             after = replace(after, noise=np.array([1 + stats.n / 2, 1 + max(fit, 0.0) / 2]))
         after = replace(after, scale=scales(after, self.table.likelihood))
-        if not self.reports:  # of an incremental run, whose sums are not all of the same levels
-            return after, {}
         return after, {"objective": bound(after, fit, stats.n, self.table.likelihood), "observed": stats.n}
-
-
-@dataclass(frozen=True)
-class Evaluate(Sweep[Globals, Looked, Total]):
-    """The bound, over all rows; of counts with the best p."""
-
-    table: Table
-    name: ClassVar[str] = "evaluate"
-
-    def prepare(self, globals_: Globals) -> Any:
-        return self.table.tables(globals_)
-
-    def map(self, block: Any, local: Looked | None, tables: Any, step: Step) -> tuple[None, Total]:
-        y, e = self.table.rows(block)
-        f, s = products(self.table, block, tables)
-        if self.table.likelihood == "gaussian":
-            fit = ((y - e * f.sum(axis=1)) ** 2 + e**2 * (s - f**2).sum(axis=1)).sum()
-        else:
-            rate = np.where(e > 0, e * s.sum(axis=1), 1.0)
-            fit = (y * np.log(rate) - e * f.sum(axis=1) - gammaln(y + 1)).sum()
-        return None, Total(float(fit), float((e > 0).sum()))
-
-    def update(self, globals_: Globals, stats: Total, step: Step) -> tuple[Globals, dict[str, float]]:
-        objective = bound(globals_, stats.fit, stats.n, self.table.likelihood)
-        return globals_, {"objective": objective, "observed": stats.n}
 
 
 @dataclass(frozen=True)
@@ -282,19 +245,8 @@ class Products(Model[Globals, Looked]):
 
     def stages(self) -> tuple[Stage[Globals], ...]:
         c, table = self.config, self.layout
-        parts = c.part_rows is not None
-        sweeps = tuple(Update(table, g, c.cached, not parts) for g in range(len(table.variables)))
-        return (
-            Stage(
-                "levels",
-                sweeps,
-                c.max_iter,
-                part_rows=c.part_rows,
-                replace=parts,
-                evaluate=Evaluate(table) if parts else None,
-                evaluate_every=3,
-            ),
-        )
+        sweeps = tuple(Update(table, g, c.cached) for g in range(len(table.variables)))
+        return (Stage("levels", sweeps, c.max_iter),)
 
     def init(self, step: Step) -> Globals:
         table, n, first, levels = self.layout, self.config.n_components, 0, {}

@@ -16,7 +16,9 @@ def test_measurements_have_the_moments_of_the_mixture() -> None:
     rng = np.random.default_rng(0)
     z, w, b = rng.normal(size=(2, 3, 5, 2)), rng.normal(size=(2, 3, 4, 2)), 100.0 + rng.normal(size=(2, 3, 4))
     tau = rng.uniform(0.2, 5.0, (2, 3, 4))
-    view = SimpleNamespace(is_gaussian=True, is_scaled=True, density=get_likelihood("gaussian"))
+    view = SimpleNamespace(
+        is_gaussian=True, is_scaled=True, density=get_likelihood("gaussian"), size_factors="none"
+    )
     settings: Any = SimpleNamespace(view=lambda name: view)
     record = {"loadings_v": w, "intercept_v": b, "noise_precision_v": tau}
     mean, sd = _predict(settings, {"scores_draws": z}, record, "v")
@@ -28,7 +30,11 @@ def test_measurements_have_the_moments_of_the_mixture() -> None:
 def test_averages_of_a_chain_are_over_its_kept_draws() -> None:
     draws = np.random.default_rng(0).normal(2.0, 1.0, (7, 5, 2))
     local = _drawn(draws)
-    found = SampledGFAModel.finish(None, None, local, None, None)  # type: ignore[arg-type]
+    model: Any = SimpleNamespace(settings=SimpleNamespace(views=()))
+    block: Any = SimpleNamespace(n_rows=5)
+    globals_: Any = SimpleNamespace(fixed={})
+    step: Any = None
+    found = SampledGFAModel.finish(model, block, local, globals_, step)
     np.testing.assert_allclose(found.mean, draws.mean(0))
     np.testing.assert_allclose(found.variance, draws.var(0))
 
