@@ -174,7 +174,7 @@ def _noise(weights: Weights, fixed: Fixed, view: View, old: View) -> View:
     best, optimum = -np.inf, view
     for by_variance in (False, True):
         x = squares / unit if by_variance else squares
-        value, shape, rate = _of_most_evidence(half, x, view.noise_shape)
+        value, shape, rate = _of_most_evidence(half, x)
         value -= float((half * np.log(unit)).sum()) if by_variance else 0.0
         if value > best:
             best = value
@@ -182,33 +182,24 @@ def _noise(weights: Weights, fixed: Fixed, view: View, old: View) -> View:
     return optimum
 
 
-def _of_most_evidence(
-    half: Float64[Array, " D"], x: Float64[Array, " D"], before: float
-) -> tuple[float, float, float]:
-    """Return the largest log marginal likelihood of halved squares, and the prior's shape and rate.
-
-    ``before`` is the shape of the last pass: the evidence has one top, which is near that.
-    """
-    near = np.abs(np.log(SHAPES / before)) < 2.5 * np.log(SHAPES[1] / SHAPES[0])
-    shapes = SHAPES[near[:, 0]] if before in SHAPES else SHAPES
-    level = np.full((len(shapes), 1), np.log(np.median(x / half)))  # log s
-    sums, weights = (
-        np.stack([np.ones(len(x)), half], axis=1),
-        np.concatenate([shapes, np.ones_like(shapes)], axis=1),
-    )
+def _of_most_evidence(half: Float64[Array, " D"], x: Float64[Array, " D"]) -> tuple[float, float, float]:
+    """Return the largest log marginal likelihood of halved squares, and the prior's shape and rate."""
+    level = np.full((len(SHAPES), 1), np.log(np.median(x / half)))  # log s
+    sums = np.stack([np.ones(len(x)), half], axis=1)
+    weights = np.concatenate([SHAPES, np.ones_like(SHAPES)], axis=1)
     for _ in range(NEWTON):
-        t = x * (np.exp(-level) / shapes)
+        t = x * (np.exp(-level) / SHAPES)
         t += 1.0
         np.reciprocal(t, out=t)
         first, second = (((part @ sums) * weights).sum(axis=1, keepdims=True) for part in (t, t * t))
-        step = np.clip((len(x) * shapes - first) / np.maximum(first - second, 1e-300), -2.0, 2.0)
+        step = np.clip((len(x) * SHAPES - first) / np.maximum(first - second, 1e-300), -2.0, 2.0)
         level += step
         if np.abs(step).max() < 1e-6:  # the error is the square of it
             break
-    rate = shapes * np.exp(level)
+    rate = SHAPES * np.exp(level)
     if (half == half[0]).all():
         half = half[:1]
-    total = gammaln(shapes + half) - gammaln(shapes) + shapes * np.log(rate)
-    value = (total - (shapes + half) * np.log(rate + x)).sum(axis=1)
+    total = gammaln(SHAPES + half) - gammaln(SHAPES) + SHAPES * np.log(rate)
+    value = (total - (SHAPES + half) * np.log(rate + x)).sum(axis=1)
     i = int(value.argmax())
-    return float(value[i]), float(shapes[i, 0]), float(rate[i, 0])
+    return float(value[i]), float(SHAPES[i, 0]), float(rate[i, 0])
