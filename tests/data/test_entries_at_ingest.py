@@ -93,6 +93,21 @@ def test_zeros_that_are_stored_and_missing_entries(tmp_path: Path) -> None:
             write_dataset(tmp_path / "e.zarr", {"v": zeros}, kinds)
 
 
+@pytest.mark.parametrize("layout", ["sparse", "dense"])
+def test_entries_of_one_place_are_added_up_and_the_matrix_stays(layout: str, tmp_path: Path) -> None:
+    """It is read several times. SciPy copies the arrays of a block that is less than half of the matrix."""
+    values = _counts()
+    once = sp.csr_array(values)
+    data = np.stack([np.floor(once.data / 2), np.ceil(once.data / 2)], axis=1).ravel()
+    matrix = sp.csr_array((data, np.repeat(once.indices, 2), 2 * once.indptr), values.shape)
+    before = matrix.data.copy(), matrix.indices.copy()
+    options: dict[str, Any] = {"layout": {"v": layout}, "likelihoods": {"v": "poisson"}, "block_rows": 128}
+    dataset = write_dataset(tmp_path / "a.zarr", {"v": matrix}, **options)
+    assert dataset.fingerprint == write_dataset(tmp_path / "b.zarr", {"v": values}, **options).fingerprint
+    for array, old in zip((matrix.data, matrix.indices), before, strict=True):
+        np.testing.assert_array_equal(array, old)
+
+
 def test_a_view_of_logarithms_is_surveyed_by_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from factorflow.data import add_view
 

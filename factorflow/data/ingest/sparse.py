@@ -94,6 +94,7 @@ class SparseRows:
             values = values.astype(np.float32)
         block = csr_array((values, indices, pointers - first), shape=(pointers.size - 1, self.shape[1]))
         if not block.has_canonical_format:
+            block = block.copy()  # its arrays may be those of a matrix in memory
             self._sum(block, start)
         return block
 
