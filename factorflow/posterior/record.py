@@ -190,7 +190,7 @@ class RunRecord(BaseModel):
         return ended and self.identity == run.identity and self.options.max_iter == run.options.max_iter
 
     def attributes(self) -> dict[str, Any]:
-        """Return the record as attributes, one for each part that has a value: netCDF knows no None."""
+        """Return the record as attributes, one for each part that has a value: netCDF has no None."""
         parts = self.model_dump(mode="json", exclude={"options": set(PASSING)})
         attributes = {**parts.pop("identity"), **parts.pop("options"), **parts}
         return encode({name: value for name, value in attributes.items() if value is not None})

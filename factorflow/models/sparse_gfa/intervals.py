@@ -45,7 +45,7 @@ RUN = 512
 
 @dataclass(frozen=True)
 class Spread:
-    """What q(z) says of the scores of all samples.
+    """Moments of q(z) over all samples.
 
     Parameters
     ----------

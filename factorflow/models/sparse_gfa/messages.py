@@ -12,7 +12,7 @@ from factorflow.likelihoods.base import LEAST_CURVATURE, REACH
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.entries import entries_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.kernels.arrays import given
+from factorflow.models.sparse_gfa.kernels.arrays import contiguous
 from factorflow.models.sparse_gfa.settings import ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed
 
@@ -118,7 +118,7 @@ def _write_tangents(
 
     message = (density.bound if view.bounded else density.terms)(y, at, v, phi, aux)
     limits = np.array([1.0 / REACH if density.limited and not view.bounded else 0.0, LEAST_CURVATURE])
-    rows = [given(np.broadcast_to(part, m.shape), m.dtype).reshape(-1) for part in (y, *message, m, v)]
-    rows += [given(limits, m.dtype), weight.reshape(-1), response.reshape(-1)]
+    rows = [contiguous(np.broadcast_to(part, m.shape), m.dtype).reshape(-1) for part in (y, *message, m, v)]
+    rows += [contiguous(limits, m.dtype), weight.reshape(-1), response.reshape(-1)]
     value, remainder = loops.tangents(*rows)
     return value, remainder

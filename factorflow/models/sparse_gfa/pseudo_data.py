@@ -303,7 +303,7 @@ class Evidence:
 
 
 def evidence_of(pseudo: Pseudo, table: Table, size: int) -> Evidence:
-    """Return what a view says of (z, a) of each row: packed precisions and linear terms; ``size``: L."""
+    """Return packed precisions and linear terms of (z, a) of each row by a view; ``size``: L."""
     linear = device.product(pseudo.response, table.loadings, size)
     if pseudo.weight is not None:
         return Evidence((pseudo.weight @ table.pairs).astype(np.float64), linear)

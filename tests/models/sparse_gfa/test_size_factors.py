@@ -152,6 +152,13 @@ def test_the_learned_one_of_a_sample_is_where_its_density_is_highest(
     np.testing.assert_allclose(1.0 / (np.nansum(curvature, axis=1) + beta), of_size[rows], rtol=0.1)
 
 
+def test_intercepts_have_the_mean_that_is_reported(learned: ff.Posterior) -> None:
+    """Both with the mean logarithm of the size factors."""
+    mean = float(learned.intercept("rna").mean())
+    assert float(learned.variable("intercept_mean").sel(view="rna")) == pytest.approx(mean, abs=0.1)
+    assert abs(mean) > 0.5
+
+
 def test_a_learned_one_is_that_of_the_average_where_the_view_is_missing(learned: ff.Posterior) -> None:
     size = learned.size_factors("rna").values
     assert size[3] == pytest.approx(1.0)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 from numpy.typing import DTypeLike
 
-__all__ = ["RUN_ENTRIES", "clear", "given", "runs"]
+__all__ = ["RUN_ENTRIES", "clear", "contiguous", "runs"]
 
 RUN_ENTRIES = 1 << 15
 """Entries that are worked on together: temporaries of 256 kB in double precision."""
@@ -20,7 +20,9 @@ def runs(table: Shaped[np.ndarray, "N D"]) -> Iterator[slice]:
     return (slice(first, first + size) for first in range(0, len(table), size))
 
 
-def given(array: Shaped[np.ndarray, "*shape"], dtype: DTypeLike = np.float64) -> Shaped[np.ndarray, "*shape"]:
+def contiguous(
+    array: Shaped[np.ndarray, "*shape"], dtype: DTypeLike = np.float64
+) -> Shaped[np.ndarray, "*shape"]:
     """Return an array as compiled loops read it: contiguous and read-only.
 
     A loop is compiled for each type of its arguments, and whether they can be written is part of a type.

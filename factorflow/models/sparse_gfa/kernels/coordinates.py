@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.kernels.linalg import diagonal, n_pairs
-from factorflow.models.sparse_gfa.kernels.arrays import given, runs
+from factorflow.models.sparse_gfa.kernels.arrays import contiguous, runs
 from factorflow.shape import Array
 
 __all__ = ["coordinate_updates"]
@@ -52,7 +52,7 @@ def coordinate_updates(
     n_rows, n_factors = linear.shape
     mean, variance, inclusion = (np.empty((n_rows, n_factors)) for _ in range(3))
     entropy = np.empty(n_rows)
-    packed, scale = given(pairs), given(scale)
+    packed, scale = contiguous(pairs), contiguous(scale)
     work = np.empty((n_pairs(n_factors) + 6 * n_factors, lanes.LANES))
     for run in runs(linear):
         mine, factor = _of_run(packed, run), _of_run(scale, run)
@@ -65,7 +65,7 @@ def coordinate_updates(
             old = 1.0 / before[1][run]
             h[:] = (1.0 - step) * old * m + step * h
             logit[:] = (1.0 - step) * _own_odds(m, old, gamma) + step * logit
-            precision, factor = (1.0 - step) * old + step * precision, given(step * factor)
+            precision, factor = (1.0 - step) * old + step * precision, contiguous(step * factor)
         log_precision = np.log(precision)
         logit -= 0.5 * log_precision
         v[:] = 1.0 / precision

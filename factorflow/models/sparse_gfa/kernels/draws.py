@@ -54,8 +54,8 @@ def gamma_marginals(
 ) -> Float64[np.ndarray, "A P"]:
     """Return log p of data with x ~ Ga(a, a s unit) integrated out, see `gammas.loop_marginals`."""
     out = np.empty((len(shapes), len(scales)))
-    given = (np.ascontiguousarray(a, np.float64) for a in (halves, rates, shapes, scales, units, logs))
-    compile_scalar(gammas.loop_marginals)(*given, out)
+    arguments = (np.ascontiguousarray(a, np.float64) for a in (halves, rates, shapes, scales, units, logs))
+    compile_scalar(gammas.loop_marginals)(*arguments, out)
     return out
 
 
@@ -76,10 +76,10 @@ def draw_loadings(
     See `spikes.loop_features`; ``noise`` are uniforms and normals.
     """
     drawn = np.array(loadings, dtype=np.float64)
-    given = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
+    arguments = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
     of_one = np.ones(cross.shape[1] - 1) if odds is None else np.array(odds, dtype=np.float64)
     uniform, normal = (np.array(a, order="C") for a in noise)
-    compile_scalar(spikes.loop_features)(*given, of_one, odds is not None, backwards, uniform, normal, drawn)
+    compile_scalar(spikes.loop_features)(*arguments, of_one, odds is not None, backwards, uniform, normal, drawn)
     return drawn
 
 
@@ -94,10 +94,10 @@ def plane_equations(
     loadings: Float64[np.ndarray, "D K1"],
 ) -> tuple[Float64[np.ndarray, "D ..."], ...]:
     """Return C, h, G of two factors, and how residuals go with their loadings; see `turns.loop_planes`."""
-    given = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
+    arguments = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
     n, size = cross.shape
     out = np.empty((n, 3)), np.empty((n, 2)), np.empty((n, size, 2)), np.empty((n, 7))
-    compile_scalar(turns.loop_planes)(*given, spikes, plane, np.array(loadings, order="C"), *out)
+    compile_scalar(turns.loop_planes)(*arguments, spikes, plane, np.array(loadings, order="C"), *out)
     return out
 
 

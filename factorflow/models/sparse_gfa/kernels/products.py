@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from factorflow.kernels import device
 from factorflow.kernels.linalg import block_places, n_pairs, pack, unpack
 from factorflow.kernels.sparse_rows import SparseRows
-from factorflow.models.sparse_gfa.kernels.arrays import clear, given, runs
+from factorflow.models.sparse_gfa.kernels.arrays import clear, contiguous, runs
 from factorflow.models.sparse_gfa.kernels.coordinates import coordinate_updates
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, ListedGaps, list_gaps, lowest
 from factorflow.shape import Array
@@ -246,9 +246,9 @@ def _add_listed(
     from factorflow.models.sparse_gfa.kernels import loops
 
     out = np.empty((len(keep), base.size))
-    lists = given(table, table.dtype), given(start, np.int64), given(index, np.int32)
+    lists = contiguous(table, table.dtype), contiguous(start, np.int64), contiguous(index, np.int32)
     room = np.empty(table.shape[1], table.dtype), start[:-1].copy()
-    loops.add_listed(*lists, *map(given, (keep, sign, base)), *room, out)
+    loops.add_listed(*lists, *map(contiguous, (keep, sign, base)), *room, out)
     return out
 
 
@@ -279,7 +279,7 @@ def quadratic(
     if len(pairs) == 1:
         return out + _dot(extended @ unpack(pairs[0], extended.shape[1]), extended)
     forms = np.empty(len(mean))
-    loops.quadratic_forms(given(pairs), extended, forms)
+    loops.quadratic_forms(contiguous(pairs), extended, forms)
     return out + forms
 
 
@@ -317,7 +317,7 @@ def solve_normals(
     covariance = np.empty((n_rows, n_pairs(n_factors)))
     solved = _beside(linear, np.zeros((n_rows, 1)))
     work = np.empty((covariance.shape[1] + 2 * n_factors + 1, lanes.LANES))
-    lanes.solve(*map(given, (pairs, scale, prior)), solved, covariance, work)
+    lanes.solve(*map(contiguous, (pairs, scale, prior)), solved, covariance, work)
     return np.ascontiguousarray(solved[:, :n_factors]), covariance, solved[:, n_factors].copy()
 
 

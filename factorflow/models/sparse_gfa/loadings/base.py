@@ -226,7 +226,7 @@ def _default_first(name: str) -> tuple[bool, str]:
 
 
 def prior_help() -> str:
-    """Return what each prior of this package says of loadings, for the help of the option."""
+    """Return a line about each prior of loadings, for the help of the option."""
     _scan_package()
     own_names = sorted(
         (n for n, kind in _REGISTRY.items() if kind.__module__.startswith(__package__)), key=_default_first

@@ -75,7 +75,7 @@ class SmoothSettings:
 
 @dataclass(frozen=True)
 class CoursePrior:
-    """Prior of the scores of some rows, given what is known of the courses.
+    """Prior of the scores of some rows, given q of the courses.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What rows say of the courses, added up: messages of blocks, and the forms of all rows."""
+"""Sums of the messages of rows about the courses: of a block, and of all rows."""
 
 from __future__ import annotations
 

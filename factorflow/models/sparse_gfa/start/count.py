@@ -129,7 +129,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         return None, CountStats(tuple(sketches))
 
     def _is_part(self, spectrum: Spectrum, whole: Spectrum) -> bool:
-        """Return whether the product of a spectrum is a part of that of all views: the first one is."""
+        """Return whether the first product of all views has that of this spectrum among its parts."""
         begin = not any(one.has_sketch or one.n_components for one in (spectrum, whole))
         shapes = [(self._width(one), self._n_flips(one)) for one in (spectrum, whole)]
         return begin and shapes[0] == shapes[1]
