@@ -79,7 +79,9 @@ def draw_loadings(
     arguments = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
     of_one = np.ones(cross.shape[1] - 1) if odds is None else np.array(odds, dtype=np.float64)
     uniform, normal = (np.array(a, order="C") for a in noise)
-    compile_scalar(spikes.loop_features)(*arguments, of_one, odds is not None, backwards, uniform, normal, drawn)
+    compile_scalar(spikes.loop_features)(
+        *arguments, of_one, odds is not None, backwards, uniform, normal, drawn
+    )
     return drawn
 
 
