@@ -6,7 +6,8 @@ The model adds up a matrix of features x columns for each block, and sleeps for 
 computing: the messages are those of a model whose statistics are of that size. Counted are, for a round, the
 bytes that the worker of the root receives, and the most that any worker does (Dask's own counter,
 ``Worker.transfer_incoming_log``), in sizes of one set of statistics; transitions of the scheduler for each
-worker; and the largest size of a worker's process. Times are of one machine whose cores the workers share.
+worker; seconds of the processor that it takes, a process of its own with Dask's settings, and those of the
+client; and the largest size of a worker's process. Times are of one machine whose cores the workers share.
 """
 
 # ruff: noqa: E402  (threads are limited before anything is imported)
@@ -20,15 +21,18 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUM
 
 import argparse
 import json
+import subprocess
+import sys
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from distributed import get_worker
+from distributed import Client, get_worker
 
 import factorflow
 from factorflow.models.configuration import ModelConfig
@@ -98,16 +102,38 @@ def counters(dask_worker: Any) -> dict[str, int]:
     }
 
 
-def transitions(dask_scheduler: Any) -> int:
-    return int(dask_scheduler.transition_counter)
+def transitions(dask_scheduler: Any) -> tuple[int, float]:
+    """Return the transitions of the scheduler so far, and seconds of the processor that it took."""
+    return int(dask_scheduler.transition_counter), time.process_time()
+
+
+@contextmanager
+def cluster(n_workers: int) -> Iterator[Client]:
+    """Start a scheduler and workers, each a process, with Dask's settings (a context manager)."""
+    from factorflow.engine.executors.local_cluster import WorkerProcesses
+
+    folder = tempfile.TemporaryDirectory()
+    file = Path(folder.name) / "scheduler.json"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(file)]
+    scheduler = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        with Client(scheduler_file=str(file), set_as_default=False) as client:
+            address = client.scheduler.address  # type: ignore[union-attr]
+            workers = WorkerProcesses(folder, address, n_workers, "4GiB", 1)
+            try:
+                workers.wait(client)
+                yield client
+            finally:
+                workers.close()
+    finally:
+        scheduler.terminate()
+        scheduler.wait()
 
 
 def measure(dataset: Any, n_workers: int, config: AddUp) -> dict[str, Any]:
     """Return the figures of one number of workers; those of a round are means over the rounds of a fit."""
-    from factorflow.engine.executors.local_cluster import local_cluster
-
-    client, owned = local_cluster(n_workers, "4GiB")
-    try:
+    with cluster(n_workers) as client:
         factorflow.fit(dataset, config.model_copy(update={"n_iter": 2}), executor=client, progress=False)
         idle = client.run(counters)
         known = client.run_on_scheduler(transitions)
@@ -122,20 +148,18 @@ def measure(dataset: Any, n_workers: int, config: AddUp) -> dict[str, Any]:
         factorflow.fit(
             dataset, config, executor=client, progress=False, checkpoint_every=10**6, on_event=note
         )
-        moved = client.run_on_scheduler(transitions) - known
+        now = client.run_on_scheduler(transitions)
         found = client.run(counters)
-    finally:
-        for part in owned:
-            part.close()
     unit = N_FEATURES * config.columns * 8 * config.n_iter
     received = {a: (found[a]["received"] - idle[a]["received"]) / unit for a in found}
     root = max(found, key=lambda a: found[a]["roots"] - idle[a]["roots"])
     return {
         "ms_an_iteration": round(1e3 * float(np.median(np.diff(times)[2:])), 1),
-        "cpu_ms_of_client_and_scheduler": round(1e3 * (used[-1] - used[2]) / (len(used) - 3), 1),
+        "cpu_ms_of_client": round(1e3 * (used[-1] - used[2]) / (len(used) - 3), 1),
+        "cpu_ms_of_scheduler": round(1e3 * (now[1] - known[1]) / config.n_iter, 1),
         "sets_into_the_root": round(received[root], 2),
         "sets_into_any_worker": round(max(received.values()), 2),
-        "transitions_a_worker_and_iteration": round(moved / n_workers / config.n_iter, 1),
+        "transitions_a_worker_and_iteration": round((now[0] - known[0]) / n_workers / config.n_iter, 1),
         "peak_mib": max(found[a]["peak"] for a in found) >> 20,
         "peak_mib_of_the_root": found[root]["peak"] >> 20,
     }

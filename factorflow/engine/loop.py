@@ -226,7 +226,11 @@ class Loop:
         with self.executor.together():
             for _ in range(n_rounds):
                 state, locals_ = self._tasks.submit(
-                    self.plan_handle, state, locals_, hands_out=self._hands_out()
+                    self.plan_handle,
+                    state,
+                    locals_,
+                    hands_out=self._hands_out(),
+                    stateful=self.plan.stateful,
                 )
                 record = self.executor.submit("record", attrgetter("record"), state, group=0)
                 rounds.append(Round(self._submission, None if self.draws is None else state, record))

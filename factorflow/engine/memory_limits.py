@@ -64,6 +64,11 @@ class Footprint:
     update: int = 0
     update_run: int = 0
 
+    @property
+    def is_stateless(self) -> bool:
+        """Whether the model was measured, and has no local state."""
+        return self.statistics > 0 and self.local_per_row == 0
+
 
 def required_bytes(
     meta: Meta, footprint: Footprint, n_groups: int, n_chains: int, limit: int, n_root_threads: int = 1

@@ -45,6 +45,8 @@ class Plan:
         The globals of an earlier fit that the first stage that counts begins with; None: a start anew.
     may_join : bool
         Whether one worker has memory enough for all blocks: they may become one group.
+    stateful : bool
+        Whether blocks have local state: else a round leaves nothing on the workers.
     """
 
     model: Model[Any, Any]
@@ -56,6 +58,7 @@ class Plan:
     fixed: FixedGlobals | None = None
     warm: Warm | None = None
     may_join: bool = False
+    stateful: bool = True
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the stages of the model, which may hold functions and are rebuilt."""

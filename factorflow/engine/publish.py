@@ -120,9 +120,11 @@ def publish(loop: Loop, output: Output) -> xr.DataTree | Location:
     return tree
 
 
-def publish_group(plan: Plan, group: range, result: Group, state: State, path: str | None) -> ClosingResult:
+def publish_group(
+    plan: Plan, group: range, result: Group | None, state: State, path: str | None
+) -> ClosingResult:
     """Compute the variables of one group's samples and score its held-out entries; chains lead."""
-    model = plan.model
+    model, result = plan.model, result or Group()
     table = {v.name: v for v in model.table if v.rows and not v.draws}
     tree, sums = Tree(), Tree()
     collected: dict[str, list[Any]] = {name: [] for name in table}

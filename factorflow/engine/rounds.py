@@ -35,7 +35,7 @@ class Rounds:
         self._beside = {merge.group for merge in self._steps[0]} if self._steps else {0}
 
     def submit(
-        self, plan: Handle, state: Handle, before: Sequence[Handle], *, hands_out: bool
+        self, plan: Handle, state: Handle, before: Sequence[Handle], *, hands_out: bool, stateful: bool
     ) -> tuple[Handle, list[Handle]]:
         """Submit one round: a task per group, its local state, merges of neighbours, and the root.
 
@@ -45,14 +45,14 @@ class Rounds:
             The run, and its state before the round.
         before : sequence of Handle
             Local state of the groups.
-        hands_out : bool
-            Whether each group gets the state as it needs it.
+        hands_out, stateful : bool
+            Whether each group gets the state as it needs it; whether there is local state.
 
         Returns
         -------
         state : Handle
         locals_ : list of Handle
-            After the round.
+            After the round; None of each group, where there is none.
         """
         submit, n_threads = self.executor.submit, self.executor.n_root_threads
         near = [self._hand_out(plan, state, i) if hands_out else state for i in range(len(self.groups))]
@@ -61,10 +61,12 @@ class Rounds:
             submit("update_samples", update_samples if i in self._beside else update_remotely, *mine, group=i)
             for i, mine in enumerate(inputs)
         ]
-        locals_ = [
-            update if i in self._beside else submit("keep", keep, *mine, update, group=i)
-            for i, (mine, update) in enumerate(zip(inputs, updates, strict=True))
-        ]
+        locals_: list[Handle] = [None] * len(self.groups)
+        if stateful:
+            locals_ = [
+                update if i in self._beside else submit("keep", keep, *mine, update, group=i)
+                for i, (mine, update) in enumerate(zip(inputs, updates, strict=True))
+            ]
         merged, places = self._merge_neighbours(updates)
         shares = self._share_features(plan, state, merged, places) if self.executor.n_feature_tasks else []
         if shares:

@@ -3,7 +3,7 @@
 One round is one sweep::
 
     update_samples   a group maps its blocks and merges their statistics into aligned subtrees
-    keep             what stays of that where the blocks are
+    keep             what stays of that where the blocks are, if anything does
     merge_nodes      subtrees of neighbouring groups are merged, in steps, until few are left
     update_features  a share of the feature axis is merged and updated (when the statistics are wide)
     merge            the root merges what is left, updates the globals and decides what comes next
@@ -25,6 +25,7 @@ from factorflow.engine.minibatch import part_of
 from factorflow.engine.plan import Plan, State
 from factorflow.engine.spill import load_spilled, spill
 from factorflow.engine.tree import Node, Tree
+from factorflow.errors import RunError
 from factorflow.kernels.device import on_host
 from factorflow.models.contract import Stage, Sweep
 from factorflow.posterior.store import fit_draws, write_rows
@@ -130,6 +131,11 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
             stats = plan.of_all(state, [freeze(value) for _, value in results])
             if not evaluating(stage, state):
                 new = plan.of_all(state, [freeze(new) for new, _ in results])
+                if not plan.stateful and any(part is not None for part in new):
+                    raise RunError(
+                        f"sweep {type(sweep).__name__} returned local state, and none when it was measured. "
+                        "A sweep returns local state for all blocks or for none."
+                    )
                 if plan.fixed is not None:
                     stats = tuple(_mark_changes(sweep, *parts) for parts in zip(old, new, stats, strict=True))
                 _write_draws(plan, stage, state, block, new)

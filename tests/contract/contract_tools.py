@@ -8,6 +8,7 @@ from typing import Any
 from factorflow.data.sample_tables import SampleTables, model_meta
 from factorflow.engine.executors.local import LocalExecutor
 from factorflow.engine.loop import Loop
+from factorflow.engine.memory import measure
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
 from factorflow.engine.spill import load_spilled
@@ -49,7 +50,7 @@ def plan_of(dataset: Any, config: Any, holdout: Any = None, **options: Any) -> P
     views = tuple(view.name for view in model.meta.views)
     tables = SampleTables.of(model.meta)
     source = Source(dataset, views, holdout, 1 << 24, 1 << 24, tables=tables, sparse=model.meta.sparse_views)
-    return Plan(model, source, 3, **options)
+    return Plan(model, source, 3, stateful=not measure(model).is_stateless, **options)
 
 
 def run_loop(plan: Plan, executor: Any = None, **budget: Any) -> Loop:
@@ -71,7 +72,7 @@ def run_plan(plan: Plan, executor: Any = None, **budget: Any) -> dict[str, Any]:
         "place": (state.tick, state.stage, state.draws),
     }
     found |= {f"globals {i}": bits(globals_) for i, globals_ in enumerate(state.globals_)}
-    for group in loop.executor.result(loop.locals):
+    for group in loop.executor.result([local for local in loop.locals if local is not None]):
         found |= {f"block {number}": bits(load_spilled(local)) for number, local in group.local.items()}
     return found
 

@@ -19,6 +19,7 @@ from factorflow.engine.loop import Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
 from factorflow.engine.submissions import Budget
+from factorflow.errors import RunError
 from factorflow.flatten import allow_package
 from factorflow.models.contract import Gather, Model, Stage, Sweep
 
@@ -94,6 +95,37 @@ class AddUp(Sweep[Sum, Any, Sum]):
 
 
 TOTAL = ROWS * (ROWS - 1) / 2
+
+
+class KeepRows(AddUp):
+    """Returns local state."""
+
+    def map(self, block: Any, local: Any, globals_: Sum, step: Any) -> Any:
+        return Sum(block.data["x"][:, 0]), super().map(block, local, globals_, step)[1]
+
+
+def test_stateless_runs_leave_nothing(dataset: Any) -> None:
+    """Without local state no task keeps any; local state that comes all the same is not dropped silently."""
+    plan = Plan(
+        Toy(dataset.meta(), (Stage("add", (AddUp(),), 2),), Sum(0.0)), Source(dataset, ("x",), None, 0), 5
+    )
+    names: list[str] = []
+    executor = Cut(3)
+    submit = executor.submit
+    executor.submit = lambda name, *args, **kw: (names.append(name), submit(name, *args, **kw))[1]
+    for stateful in (True, False):
+        loop = Loop(replace(plan, stateful=stateful), executor, Budget(), None, None, lambda event: None)
+        loop.start()
+        loop.run()
+        assert executor.result(loop.state).globals_[0].value == 2 * TOTAL
+        assert names.count("keep") == 2
+    wrong = replace(plan.model, made_of=(Stage("add", (KeepRows(),), 2),))
+    loop = Loop(
+        replace(plan, model=wrong, stateful=False), executor, Budget(), None, None, lambda event: None
+    )
+    loop.start()
+    with pytest.raises(RunError, match="KeepRows returned local state, and none when it was measured"):
+        loop.run()
 
 
 # Rounds submitted, and read, at once -----------------------------------------------------------

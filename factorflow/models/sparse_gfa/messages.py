@@ -118,7 +118,9 @@ def _write_tangents(
 
     message = (density.bound if view.bounded else density.terms)(y, at, v, phi, aux)
     limits = np.array([1.0 / REACH if density.limited and not view.bounded else 0.0, LEAST_CURVATURE])
-    parts = (part if part.shape == m.shape else np.broadcast_to(part, m.shape) for part in (y, *message, m, v))
+    parts = (
+        part if part.shape == m.shape else np.broadcast_to(part, m.shape) for part in (y, *message, m, v)
+    )
     rows = [contiguous(part, m.dtype).reshape(-1) for part in parts]
     rows += [contiguous(limits, m.dtype), weight.reshape(-1), response.reshape(-1)]
     value, remainder = loops.tangents(*rows)
