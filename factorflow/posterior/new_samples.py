@@ -125,7 +125,7 @@ def _scores_of(
     meta, n_factors = posterior.meta, len(posterior.factors)
     if not meta.score_inputs:
         scores = posterior.run["config"].get("scores", "auto")
-        if scores == "spike" or (scores != "normal" and meta.groups):
+        if scores in ("spike", "nonnegative") or (scores != "normal" and meta.groups):
             expected = "scores of which the prior is N(0, 1), or that have covariates"
             remedy = "Fit with {scores}."
             raise InputError("new_obs", f"scores={scores!r}", expected, remedy, scores="normal")

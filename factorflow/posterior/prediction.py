@@ -134,10 +134,12 @@ class Predictor:
         other._record = self._record | dict(changes)
         return other
 
-    def with_factors(self, factors: Sequence[int]) -> Predictor:
+    def with_factors(self, factors: Sequence[int], *, others_at_mean: bool = False) -> Predictor:
         """Return predictions by some factors, by their positions, and the intercepts.
 
         Of a table, whose response has no loadings, those of its variables make up a factor.
+        ``others_at_mean``: where scores may not be negative, other factors have their average over the
+        samples instead of 0.
         """
         posterior, changes = self.posterior, {}
         views = (self.view,) if posterior.has(f"loadings_{self.view}") else posterior.loaded_views
@@ -148,6 +150,10 @@ class Predictor:
                 values = np.zeros_like(labels)
                 values[..., factors] = labels[..., factors]
                 changes[name] = values
+        if others_at_mean and any(v.name == "scores" and v.positive for v in self._rows):
+            name, centre = f"loadings_{self.view}", posterior.variable("scores").values.mean(axis=0)
+            level = (posterior.variable(name).values - changes[name]) @ centre
+            changes[f"intercept_{self.view}"] = self._record[f"intercept_{self.view}"] + level
         return self.with_record(changes)
 
     def block(self, rows: NDArray[np.intp]) -> Block:

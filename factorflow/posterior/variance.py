@@ -29,8 +29,9 @@ def variance_explained(
 
     In total 1 - sum (y - yhat)^2 / sum (y - mean of the feature)^2 over the observed entries of a view. By
     one factor: what it takes, with the intercepts, from the residual sum of squares of the intercepts alone,
-    as a share of the same denominator, so that a factor without loadings explains nothing. For groups and
-    samples the sums run over their entries; the mean of a feature is always that over all samples.
+    as a share of the same denominator, so that a factor without loadings explains nothing (other
+    factors are at their mean: 0, but of scores that may not be negative). For groups and samples the sums run
+    over their entries; the mean of a feature is always that over all samples.
 
     Parameters
     ----------
@@ -130,8 +131,8 @@ def _squares(
 
     holdout = Holdout.of(posterior.run, dataset.design)
     whole = Predictor(posterior, view)
-    predictors = [whole, *(whole.with_factors([k]) for k in range(len(posterior.factors)))]
-    predictors.append(whole.with_factors([]))
+    alone: list[list[int]] = [*([k] for k in range(len(posterior.factors))), []]
+    predictors = [whole, *(whole.with_factors(factors, others_at_mean=True) for factors in alone)]
     n_features = len(posterior.features(view))
     n_groups = len(posterior.meta.groups) if by == "group" else 1
     n_sums = {"sample": dataset.n_rows, "feature": n_features}.get(by or "", n_groups)

@@ -52,7 +52,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
 
     Factors are ordered by the share of the variance they explain, summed over views. The sign of each is
     such that its largest loading in absolute value, on the scale of the model, over all views is positive;
-    where loadings of a view are not negative, as they are.
+    where loadings of a view, or scores, are not negative, as they are.
     After a warm start order and signs are those of the earlier fit.
     """
 
@@ -146,7 +146,8 @@ def _slopes(settings: Settings, moments: Float64[Array, " Q"], k: int) -> Float6
 
 
 def _signs(settings: Settings, globals_: Globals) -> Float64[Array, " K"]:
-    if any(not view.prior(sparse=True).signed for view in settings.views):  # they have their signs
+    signed = all(view.prior(sparse=True).signed for view in settings.views) and not settings.nonnegative
+    if not signed:  # they have their signs
         return np.ones(globals_.n_factors)
     stacked = np.concatenate([expected_weights(globals_.weights[v.name])[0] for v in settings.views])
     if not stacked.shape[1]:

@@ -74,7 +74,8 @@ class SparseGFA(ModelConfig):
         description=f"Prior of the loadings, of all views or by view: {prior_help()}.",
     )
     slab: Literal["exponential", "half_normal"] = Field(
-        default="exponential", description="Distribution of positive loadings where they are 'nonnegative'."
+        default="exponential",
+        description="Distribution of positive loadings and scores where they are 'nonnegative'.",
     )
     outcomes: dict[str, Literal["open", "guided"]] | None = Field(
         default=None,
@@ -138,9 +139,10 @@ class SparseGFA(ModelConfig):
         default="feature", description="What has a noise precision of its own in Gaussian views."
     )
     grouped_noise: bool = Field(default=False, description="A noise precision for each feature and group.")
-    scores: Literal["auto", "normal", "ard", "spike", "smooth"] = Field(
+    scores: Literal["auto", "normal", "ard", "spike", "nonnegative", "smooth"] = Field(
         default="auto",
         description="Prior of the scores; 'ard' and 'spike' learn a scale for each group and factor; "
+        "'nonnegative': as 'spike', 0 or positive (without intercepts nothing is subtracted); "
         "'smooth': functions of smooth_covariates, random_intercepts and score_covariates, as far as data "
         "show it. 'auto': 'smooth' where any of these is given, 'ard' where there are groups, else 'normal'.",
     )
@@ -345,9 +347,10 @@ class SparseGFA(ModelConfig):
         if self.given_sets([view.name for view in meta.views]) is None:
             unused["feature_sets"] = "the loadings of no view are 'informed'"
         if all(get_prior(loadings_of(self, view.name)).signed for view in meta.value_views):
-            unused["slab"] = "the loadings of no view are 'nonnegative'"
-        if self.intercepts:
-            unused["center"] = "intercepts are learned"
+            if self.scores != "nonnegative":
+                unused["slab"] = "neither scores nor the loadings of any view are 'nonnegative'"
+        if self.intercepts or self.scores == "nonnegative":
+            unused["center"] = "intercepts are learned" if self.intercepts else "scores are not negative"
         if not self.n_draws:
             why = "they are of the sampler; n_draws says how many draws it keeps"
             unused |= dict.fromkeys(("n_burn_in", "thin", "chains"), why)

@@ -24,6 +24,7 @@ from factorflow.models.sparse_gfa.learned_sizes import (
     with_log_sizes,
 )
 from factorflow.models.sparse_gfa.messages import Pseudo
+from factorflow.models.sparse_gfa.nonnegative_scores import update_nonnegative
 from factorflow.models.sparse_gfa.pseudo_data import (
     Evidence,
     PreparedGlobals,
@@ -261,11 +262,14 @@ def update_scores(
         prior = courses.precision
         linear = linear.copy()
         linear[:, :n_factors] += prior * courses.mean
-    h = linear[:, :n_factors]
-    for c in range(design.shape[1]):
-        h = h - design[:, c, None] * device.on_host(pairs[:, row_place(n_factors + c, n_factors)])
+    h = _less_given(linear, pairs, design, n_factors)
     if unknown:
         new = _with_unknown_covariates(settings, pairs, linear, prior)
+        if settings.nonnegative:  # of the covariates what goes with normal scores
+            assert new.covariates is not None
+            h = _less_given(linear, pairs, np.hstack([design[:, :1], new.covariates]), n_factors)
+            nonnegative, _ = _coordinates(settings, codes, local, globals_, (pairs, h, prior))
+            new = replace(nonnegative, covariates=new.covariates)
         if local is not None:
             new = replace(new, noise_shape=local.noise_shape, noise_rate=local.noise_rate)
         return new, 0.0, np.zeros(n_factors), None
@@ -284,6 +288,19 @@ def update_scores(
     own = [device.on_host(pairs[:, k * (k + 3) // 2])[:, None] for k in range(n_factors)]  # of the diagonal
     log_odds = np.log(np.concatenate([np.zeros((len(pairs), 0)), *own], axis=1) + prior)
     return new, entropy, log_odds.sum(axis=0) if len(log_odds) == n_rows else n_rows * log_odds[0], site_terms
+
+
+def _less_given(
+    linear: Float64[Array, "B L"],
+    pairs: Float64[Array, "#B Q"],
+    design: Float64[Array, "B C"],
+    n_factors: int,
+) -> Float64[Array, "B K"]:
+    """Return the linear terms of the scores less what given columns explain."""
+    h = linear[:, :n_factors]
+    for c in range(design.shape[1]):
+        h = h - design[:, c, None] * device.on_host(pairs[:, row_place(n_factors + c, n_factors)])
+    return h
 
 
 def _with_unknown_covariates(
@@ -334,6 +351,9 @@ def _coordinates(
 ) -> tuple[Local, float]:
     """Update factorised scores, with or without a spike, one factor after the other."""
     pairs, h, prior = system
+    if settings.nonnegative:
+        assert local is not None
+        return update_nonnegative(settings, codes, local, globals_, device.on_host(pairs), h)
     mean, variance, inclusion = np.zeros(h.shape), np.ones(h.shape), np.ones(h.shape)
     if local is not None and local.variance.shape == local.mean.shape:
         mean, variance = local.mean, local.variance

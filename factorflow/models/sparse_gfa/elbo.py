@@ -30,7 +30,7 @@ class Moves:
     loadings : mapping of view to LoadingSums
         Sums over the loadings.
     second : array
-        sum_n E[z^2].
+        sum_n E[z^2], of exponential scores sum_n E[z].
     entropy : float
         Entropy of q(z) and of all q(w).
     """
@@ -59,7 +59,8 @@ def update_shared(
     if settings.scores_prior == "normal":
         return new
     (shape, rate), (on, off) = settings.priors.beta, settings.priors.psi
-    new = replace(new, beta_shape=shape + 0.5 * stats.number, beta_rate=rate + 0.5 * moves.second)
+    power = settings.score_power
+    new = replace(new, beta_shape=shape + stats.number / power, beta_rate=rate + moves.second / power)
     if not settings.scores_spike:
         return new
     return replace(new, psi_on=on + stats.number, psi_off=off + stats.rows[:, None] - stats.number)
@@ -170,7 +171,7 @@ def scores_terms(settings: Settings, globals_: Globals, moves: Moves, stats: Sta
         return np.asarray(-0.5 * moves.second.sum(axis=0))
     shape, rate = globals_.beta_shape, globals_.beta_rate
     log_beta = digamma(shape) - np.log(rate)
-    total = 0.5 * (stats.number * log_beta - shape / rate * moves.second).sum(axis=0)
+    total = (stats.number * log_beta - shape / rate * moves.second).sum(axis=0) / settings.score_power
     total += gamma_term(shape, rate, *settings.priors.beta).sum(axis=0)
     if settings.scores_spike:
         log_on, log_off = expected_log_beta(globals_.psi_on, globals_.psi_off)

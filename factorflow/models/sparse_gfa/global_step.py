@@ -72,6 +72,10 @@ def finish_iteration(
         second=unpack(stats.moments[: n_pairs(k)], k) / settings.n_rows,
         basis={},
         transform=None,
+        shift=None,
+        score_mean=unpack(stats.moments, k + globals_.n_given)[k, :k] / settings.n_rows
+        if settings.nonnegative
+        else None,
         snapshot=None,
         restored=False,
         regained=False,
@@ -297,8 +301,13 @@ def change_basis(
     turned, extended = _transform_loadings(globals_, inverse), extend_transform(inverse, globals_.n_given)
     turned = replace(turned, courses=turn_courses(globals_.courses, transform))
     views = {name: replace(v, pairs=congruence(v.pairs, extended)) for name, v in globals_.views.items()}
-    before = globals_.transform
-    return replace(turned, views=views, transform=transform if before is None else transform @ before)
+    before, mean = globals_.transform, globals_.score_mean
+    return replace(
+        turned,
+        views=views,
+        transform=transform if before is None else transform @ before,
+        score_mean=None if mean is None else transform @ mean,
+    )
 
 
 def extend_transform(transform: Float64[Array, "K before"], n_given: int) -> Float64[Array, "L before_L"]:
@@ -343,6 +352,7 @@ def select_factors(globals_: Globals, factors: Integer[Array, " kept"]) -> Globa
         worth=globals_.worth[factors] if globals_.worth is not None and len(factors) == k else None,
         score=float("nan"),
         trial_failed=globals_.trial_failed and len(factors) == k,
+        score_mean=None if globals_.score_mean is None else globals_.score_mean[factors],
         iterates=(),
         transform=pick if before is None else pick @ before,
         numbers=None if globals_.numbers is None else globals_.numbers[factors],

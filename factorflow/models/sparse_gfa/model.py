@@ -44,6 +44,7 @@ from factorflow.models.sparse_gfa.squarem import discard_unverified_step as whol
 from factorflow.models.sparse_gfa.start.components import MomentsSweep, empty_globals, moment_passes
 from factorflow.models.sparse_gfa.start.count import CountSweep, most_passes
 from factorflow.models.sparse_gfa.start.guided import guided_labels
+from factorflow.models.sparse_gfa.start.nonnegative import ShiftSweep
 from factorflow.models.sparse_gfa.start.restarts import SPARE, best_start, next_start
 from factorflow.models.sparse_gfa.start.set_components import SetComponentsSweep, looks_at_sets
 from factorflow.models.sparse_gfa.start.sparse_stage import initialize_sparse
@@ -172,7 +173,7 @@ class SparseGFAModel(Model[Globals, Local]):
     def _fit_stages(self) -> list[Stage[Globals]]:
         """Return the warm-up and the sparse stage, or the dense one."""
         s = self.settings
-        warm, sparse = UpdateSweep(s, sparse=False), UpdateSweep(s, sparse=True)
+        warm, sparse = UpdateSweep(s.warm_up, sparse=False), UpdateSweep(s, sparse=True)
         if s.dense:
             return [Stage("dense", (warm,), self.max_iter, tol=self.tol, parameter_tol=PARAMETER_TOL)]
         return [
@@ -192,6 +193,9 @@ class SparseGFAModel(Model[Globals, Local]):
         """Return the sparse stage; with feature sets one before in which factors start from sets."""
         s = self.settings
         first = self._sparse_stage(sweep, partial(initialize_sparse, s))
+        if s.nonnegative:
+            shifts = Stage[Globals]("shift", (ShiftSweep(s),), 1, counts=False, enter=first.enter)
+            return [shifts, self._sparse_stage(UpdateSweep(s, sparse=True, warm=True))]
         if not looks_at_sets(s):
             return [first]
         early = replace(first, name="naming", max_iter=min(self.max_iter, EARLY))

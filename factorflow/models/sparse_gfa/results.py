@@ -96,7 +96,7 @@ def _rows_table(settings: Settings) -> list[Variable]:
 
     doc = "Expected score of a sample on a factor, E[z]."
     table = [
-        single("scores", SCORE, doc, lambda rows: expected_scores(rows.q)[0]),
+        single("scores", SCORE, doc, lambda rows: expected_scores(rows.q)[0], positive=settings.nonnegative),
         single("scores_variance", SCORE, "Variance of a score, Var z.", spread),
     ]
     if settings.scores_spike:

@@ -152,7 +152,7 @@ def _cross(
 def _prior_sums(
     settings: Settings, codes: Integer[Array, " B"], local: Local, moments: Float64[Array, " Q"]
 ) -> tuple[Float64[Array, "G K"], Float64[Array, "G K"]]:
-    """Return sum_n P(score not 0) and sum_n of the slab's second moment, by group.
+    """Return sum_n P(score not 0) and sum_n of the slab's moment that beta follows from, by group.
 
     Of scores without spikes and groups the latter are in the sum of E[(z, a)(z, a)'] already.
     """
@@ -162,11 +162,13 @@ def _prior_sums(
             None, :n_factors
         ]
     included = local.inclusion
-    squares = local.mean**2 + diagonal(local.variance, n_factors)
+    squares = (
+        local.mean if settings.score_power == 1.0 else local.mean**2 + diagonal(local.variance, n_factors)
+    )
     if included is None:
         included = np.broadcast_to(1.0, squares.shape)
     else:
-        squares *= included
+        squares = squares * included
     n_groups = settings.n_groups
     number, second = np.zeros((n_groups, n_factors)), np.zeros((n_groups, n_factors))
     for g in range(n_groups):

@@ -16,6 +16,7 @@ from factorflow.models.sparse_gfa.loadings import LoadingsPrior, PriorConstants,
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.weights import Weights
+from factorflow.trees import replace
 
 __all__ = ["PARAMETER_TOL", "Priors", "Settings", "ViewSettings"]
 
@@ -134,7 +135,9 @@ class Settings:
     intercepts, center, scale_views, scale_features : bool
         How entries are centred and scaled.
     scores_prior : str
-        "normal", "ard" or "spike".
+        "normal", "ard", "spike" or "nonnegative".
+    score_slab : str
+        Slab of non-negative scores.
     full_scores : bool
         Full covariance of q(z_n).
     start : str
@@ -179,6 +182,7 @@ class Settings:
     learns_n_factors: bool
     precision_bits: int
     priors: Priors
+    score_slab: str = "exponential"
     covariates: Covariates | None = None
     sets: FeatureSets | None = None
     smooth: SmoothSettings | None = None
@@ -233,13 +237,28 @@ class Settings:
 
     @property
     def dense(self) -> bool:
-        """Whether all loadings are normal: they keep covariances, and factors are rotated to the end."""
-        return all(view.loadings == "ard" for view in self.views)
+        """Whether loadings and scores are normal: they keep covariances, factors are rotated to the end."""
+        return all(view.loadings == "ard" for view in self.views) and not self.nonnegative
 
     @property
     def scores_spike(self) -> bool:
-        """Whether scores have a spike."""
-        return self.scores_prior == "spike"
+        """Whether scores may be 0, with a probability each."""
+        return self.scores_prior in ("spike", "nonnegative")
+
+    @property
+    def nonnegative(self) -> bool:
+        """Whether scores are 0 or positive."""
+        return self.scores_prior == "nonnegative"
+
+    @property
+    def score_power(self) -> float:
+        """The power of scores whose expectation beta follows from: see `LoadingsPrior.power`."""
+        return 1.0 if self.nonnegative and self.score_slab == "exponential" else 2.0
+
+    @property
+    def warm_up(self) -> Settings:
+        """Settings of the warm-up: there scores are normal that later may not be negative."""
+        return replace(self, scores_prior="normal", full_scores=True) if self.nonnegative else self
 
     @property
     def stateful(self) -> bool:

@@ -202,6 +202,10 @@ class Globals:
         dropping it.
     transform : array or None
         What the next map applies to stored scores first: a rotation, a selection.
+    shift : array or None
+        What it adds to them behind that; None: nothing.
+    score_mean : array or None
+        Average of E z over the samples, at the last iteration, of scores that may not be negative.
     step_length : float
         Share of the way that scores and weights move then: less after every fall.
     closing : Closing or None
@@ -246,6 +250,8 @@ class Globals:
     second: Float64[np.ndarray, "K K"]
     strength: Float64[np.ndarray, "M K"]
     transform: Float64[np.ndarray, "K before"] | None = None
+    shift: Float64[np.ndarray, " K"] | None = None
+    score_mean: Float64[np.ndarray, " K"] | None = None
     step_length: float = 1.0
     closing: Closing | None = None
     numbers: Int64[np.ndarray, " K"] | None = None

@@ -53,7 +53,7 @@ class Stats:
     entropy : float
         Entropy of q(z) without its constant.
     number, second : array
-        sum_n P(score not 0) and sum_n E[z^2] (of the slab) in each group.
+        sum_n P(score not 0) and sum_n E[z^n] (of the slab; n: `Settings.score_power`) in each group.
     moments : array
         sum_n E[(z, a)(z, a)'].
     covariance : array

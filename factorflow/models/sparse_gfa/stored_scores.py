@@ -64,6 +64,8 @@ def apply_transform(local: Local | None, globals_: Globals) -> Local | None:
     if local is None or t is None or local.mean.shape[1] != t.shape[1]:
         return local
     mean = local.mean @ t.T
+    if globals_.shift is not None:
+        mean = mean + globals_.shift
     if local.variance.shape[1] != local.mean.shape[1]:
         return replace(local, mean=mean, variance=congruence(local.variance, t))
     inclusion = None if local.inclusion is None else local.inclusion @ (t != 0).T.astype(np.float64)

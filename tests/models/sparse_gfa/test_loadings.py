@@ -258,7 +258,7 @@ def test_a_view_of_parts_beside_one_of_both_signs(tmp_path: Path) -> None:
 
 def test_slabs_of_parts_are_checked(truth: dict[str, Any], tmp_path: Path) -> None:
     data = factorflow.write_dataset(tmp_path / "d", {"y": truth["y"]})
-    with pytest.warns(UnusedWarning, match="the loadings of no view are 'nonnegative'"):
+    with pytest.warns(UnusedWarning, match="nor the loadings of any view are 'nonnegative'"):
         factorflow.fit(data, SparseGFA(n_factors=2, slab="half_normal", max_iter=2), progress=False)
     with pytest.raises(InputError, match="slab = normal: expected one of exponential, half_normal"):
         get_prior("nonnegative(slab=normal)")

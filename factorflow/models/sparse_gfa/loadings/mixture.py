@@ -145,8 +145,8 @@ def collapsed(
     components: tuple[Component, ...],
     linear: Float64[Array, " D"],
     p: Float64[Array, " D"],
-    alpha: tuple[float, float],
-    log_shares: Float64[Array, " J"],
+    alpha: tuple[float | Float64[Array, "#D 1"], float | Float64[Array, "#D 1"]],
+    log_shares: Float64[Array, "*#D J"],
     *,
     power: float,
     learned: bool,
@@ -154,7 +154,8 @@ def collapsed(
     """Return of each loading E w, E w^2, E |w / c|^power, terms of the bound, P(w not 0), and r.
 
     The terms are E log p(w, j) - E log q(w, j) less what alpha adds (`LoadingsPrior.power`), and less
-    E log pi where shares are learned; ``alpha`` are its expectation, and that of its logarithm.
+    E log pi where shares are learned; ``alpha`` are its expectation, and that of its logarithm. They
+    and shares are those of all loadings, or of each.
     """
     of_alpha, log_of_alpha = alpha
     scales = np.array([one.scale for one in components])
@@ -178,7 +179,12 @@ def collapsed(
         entropy[:, one_sided] += 0.5 * (old_p * (v - 2.0 * old_m * m + old_m**2) - 1.0) + log_mass + own
     zero = kinds == "zero"
     if zero.any():
-        share[:, zero], first[:, zero], second[:, zero], entropy[:, zero] = log_shares[zero], 0.0, 0.0, 0.0
+        share[:, zero], first[:, zero], second[:, zero], entropy[:, zero] = (
+            log_shares[..., zero],
+            0.0,
+            0.0,
+            0.0,
+        )
     share -= share.max(axis=1, keepdims=True)
     log_r = share - np.log(np.exp(share).sum(axis=1, keepdims=True))
     r = np.exp(log_r)

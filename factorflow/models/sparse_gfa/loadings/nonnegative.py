@@ -34,6 +34,7 @@ class Nonnegative(Mixture):
     slab: str = "exponential"
     name, help = "nonnegative", "some are 0, others positive"
     spikes, signed, learns_shares = True, False, True
+    options = {"scores": "nonnegative"}
 
     def __post_init__(self) -> None:
         if self.slab not in SLABS:

@@ -76,7 +76,8 @@ KNOWN = 0.5
 
 def first_number(settings: Settings, n_counted: int) -> int:
     """Return how many factors a fit begins with: some to spare, where those that are not there go."""
-    return min(n_counted + (SPARE if settings.deletes else 0), settings.n_factors)
+    goes = settings.deletes or settings.nonnegative
+    return min(n_counted + (SPARE if goes else 0), settings.n_factors)
 
 
 def most_passes(n_factors: int) -> int:

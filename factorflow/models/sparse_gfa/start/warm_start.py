@@ -48,6 +48,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         views=views,
         basis={},
         transform=None,
+        shift=None,
         step_length=1.0,
         closing=None,
         worth=None,
