@@ -103,6 +103,11 @@ class Covariates:
         return [label for term in self.terms for label in self._interaction_names(term, "labels")]
 
     @property
+    def coords(self) -> dict[str, list[str]]:
+        """Labels of what a fit stores by covariate and by term."""
+        return {"covariate": self.labels, "term": self.names}
+
+    @property
     def units(self) -> NDArray[np.float64]:
         """How much of a covariate is one of its number: a standard deviation of columns of numbers."""
         parts = [

@@ -48,12 +48,19 @@ def coefficients(posterior: StoredPosterior, view: str, *, total: bool) -> xr.Da
     if total:
         mean = mean + posterior.variable(f"loadings_{name}") @ posterior.variable("score_regression")
     dims = ("covariate", f"feature_{name}")
-    sd = posterior.variable(f"coefficients_variance_{name}") ** 0.5
+    sd = _sd(posterior, f"coefficients_{name}", f"coefficients_variance_{name}")
     statistics = {"mean": mean.transpose(*dims) / units, "sd": sd.transpose(*dims) / units}
     dataset: xr.Dataset = statistics["mean"].to_dataset(name="mean").assign(sd=statistics["sd"])
     dataset["mean"].attrs = {"long_name": "Total effect." if total else "Effect beside the factors."}
     dataset["sd"].attrs = {"long_name": "Its standard deviation, factors taken for known."}
     return dataset
+
+
+def _sd(posterior: StoredPosterior, name: str, variance: str) -> xr.DataArray:
+    """Return the standard deviation of coefficients: over the draws, where there are any."""
+    if posterior.kind == "monte carlo":
+        return posterior.draws(name).std(("chain", "draw"))
+    return posterior.variable(variance) ** 0.5
 
 
 def score_coefficients(posterior: StoredPosterior) -> xr.Dataset:
@@ -68,7 +75,7 @@ def score_coefficients(posterior: StoredPosterior) -> xr.Dataset:
         )
     units = xr.DataArray(covariates.units, dims=("score_covariate",))
     mean = posterior.variable("score_coefficients") / units
-    sd = posterior.variable("score_coefficients_variance") ** 0.5 / units
+    sd = _sd(posterior, "score_coefficients", "score_coefficients_variance") / units
     dataset: xr.Dataset = mean.to_dataset(name="mean").assign(sd=sd)
     dataset["mean"].attrs = {"long_name": "Effect on the score, for each unit of the column."}
     dataset["sd"].attrs = {"long_name": "Its standard deviation, loadings taken for known."}

@@ -38,8 +38,17 @@ MORE = {
             data={"views": {"a": ("poisson", 6), "b": ("gaussian", 5)}, "n_factors": 2},
         ),
         "draws": Example(
-            SparseGFA(n_factors=3, warmup_iter=3, max_iter=2, n_draws=4, n_burn_in=2, chains=2),
-            data={"views": {"a": ("gaussian", 6), "b": ("bernoulli", 5)}, "n_factors": 2},
+            SparseGFA(
+                n_factors=3,
+                warmup_iter=3,
+                max_iter=2,
+                n_draws=4,
+                n_burn_in=2,
+                chains=2,
+                covariates="group",
+                scores="normal",
+            ),
+            data={"views": {"a": ("gaussian", 6), "b": ("bernoulli", 5)}, "n_factors": 2, "groups": 2},
         ),
         "metropolis": Example(
             SparseGFA(

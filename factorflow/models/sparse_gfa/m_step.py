@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from jaxtyping import Float64
@@ -17,7 +17,6 @@ from factorflow.models.sparse_gfa.n_factors import worth_of_loadings
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View
 from factorflow.models.sparse_gfa.statistics import FeatureStats, FeatureSums, Stats
-from factorflow.models.sparse_gfa.summaries import Corrected
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 from factorflow.trees import replace
 
@@ -30,10 +29,14 @@ __all__ = [
     "normal_equations",
     "precision_pairs",
     "residual_squares",
+    "select_features",
     "update_features",
 ]
 
-T = TypeVar("T", Weights, Fixed, Corrected)
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)

@@ -277,12 +277,8 @@ class SparseGFAModel(Model[Globals, Local]):
             "view": [view.name for view in self.settings.views],
         }
         if self.settings.covariates is not None:
-            n_given = self.settings.n_given
-            names["covariate"], names["term"] = (
-                self.settings.covariates.labels,
-                self.settings.covariates.names,
-            )
-            names["coefficient_pair"] = [str(i) for i in range(n_pairs(n_given))]
+            names |= self.settings.covariates.coords
+            names["coefficient_pair"] = [str(i) for i in range(n_pairs(self.settings.n_given))]
         if self.settings.sets is not None:
             names["feature_set"] = list(self.settings.sets.names)
         if self.settings.smooth is not None:

@@ -78,12 +78,6 @@ REFUSALS = (
         {"n_draws": "a sweep draws loadings that are spike_slab or ard"},
     ),
     Refusal(
-        "covariates",
-        "left out",
-        lambda s: s.covariates is not None,
-        {"n_draws": "a sweep draws no coefficients of covariates"},
-    ),
-    Refusal(
         "size_factors",
         "that are not learned",
         lambda s: s.learns_sizes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -31,7 +32,7 @@ from factorflow.models.sparse_gfa.variance_explained import (
 from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
-__all__ = ["finish", "variables"]
+__all__ = ["covariates_variable", "finish", "variables"]
 from factorflow.models.sparse_gfa.view_results import view_table
 
 SCORE = ("obs", "factor")
@@ -86,6 +87,12 @@ def _courses(
     return courses_of_rows(settings.smooth, block, courses, new=new)
 
 
+def covariates_variable(value: Callable[[Any], Array]) -> Variable:
+    """Return the variable of the covariates of rows."""
+    doc = "Covariates as the model has them: centred, numbers by their standard deviation."
+    return Variable("covariates", ("obs", "covariate"), doc, value, rows=True)
+
+
 def _rows_table(settings: Settings) -> list[Variable]:
     """Return the variables with a row for each sample."""
     single = partial(Variable, rows=True)
@@ -115,8 +122,7 @@ def _rows_table(settings: Settings) -> list[Variable]:
         variable = "log_size_factors_variance"
         table.append(single(variable, ("obs", "view"), doc, lambda rows: rows.q.log_sizes_variance))
     if settings.covariates is not None:
-        doc = "Covariates as the model has them: centred, numbers by their standard deviation."
-        table.append(single("covariates", ("obs", "covariate"), doc, lambda rows: rows.covariates))
+        table.append(covariates_variable(lambda rows: rows.covariates))
     if settings.smooth is not None:
         doc = "Course of a factor at the place of a sample, E f; NaN where the place is not known."
         table.append(single("smooth_scores", SCORE, doc, lambda rows: rows.courses[0]))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from factorflow.covariates import COVARIATES, Column, Covariates, Term
 from factorflow.kernels.random import Step
 from factorflow.likelihoods import get_likelihood
 from factorflow.models.sparse_gfa import SparseGFA
@@ -35,18 +36,27 @@ VARIANCES, LEVEL = np.array([0.5, 1.0, 1.5, 3.0]), 1.5
 """Of the entries, as the prior of their noise sees them: constants here."""
 N, K, D = 6, 2, 4
 CODES = np.array([0, 1, 0, 1, 1, 0], np.int32)
+AGES = np.array([[-1.2], [0.3], [1.5], [-0.6], [-0.9], [0.9]])
 
 
 def settings_of(
-    kinds: tuple[str, ...], *, groups: bool, dense: bool | str = False, slab: bool = False
+    kinds: tuple[str, ...],
+    *,
+    groups: bool,
+    dense: bool | str = False,
+    slab: bool = False,
+    covariates: bool = False,
 ) -> Settings:
     """Return the settings of the sampler with priors that can be drawn from.
 
-    ``dense``: whether loadings are "ard"; "last": those of the last view.
+    ``dense``: whether loadings are "ard"; "last": those of the last view; ``covariates``: whether `AGES` are
+    given.
     """
     kind_of = {name: get_likelihood(name).kinds[0] for name in kinds}
     views = tuple(ViewMeta(f"v{i}", kind_of[name], D, "scattered") for i, name in enumerate(kinds))
-    named = {"groups": ("one", "two"), "group_sizes": (3, 3)} if groups else {}
+    named: dict[str, Any] = {"groups": ("one", "two"), "group_sizes": (3, 3)} if groups else {}
+    if covariates:
+        named["covariates"] = Covariates((Column("age"),), (Term(("age",)),), (float((AGES**2).mean()),))
     ard = {"last": {views[-1].name: "ard"}, True: "ard", False: "spike_slab"}[dense]
     config = SparseGFA(n_factors=K, n_draws=1, loadings=ard, precision=64)
     found = config.build(Meta(N, 1, 32, views, **named)).settings
@@ -88,12 +98,14 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
         elif view in corrected_views(settings):
             density = view.density
             phi = density.phi_mean + density.phi_sd * rng.normal(size=(D, density.n_phi))
-        weights[view.name] = DrawnWeights(np.concatenate([w, b], axis=1), tau, phi=phi)
-        views[view.name] = DrawnView(alpha, theta, float(m), float(lam), noise)
+        terms = rng.gamma(settings.priors.intercept[0], size=settings.n_terms) / settings.priors.intercept[1]
+        others = rng.normal(size=(D, settings.n_given - 1)) / np.sqrt(terms[settings.term_of_column])
+        weights[view.name] = DrawnWeights(w, np.concatenate([b, others], axis=1), tau, phi=phi)
+        views[view.name] = DrawnView(alpha, theta, float(m), float(lam), noise, terms)
         zeros = np.zeros((D, 1))
         fixed[view.name] = Fixed(zeros[:, 0], np.ones(D), zeros[:, 0], zeros, zeros, zeros)
     shared = Shared(views, beta, slab)
-    rest = np.eye(K), np.zeros(K), Record(weights, shared), Names.of(weights.values())
+    rest = np.eye(K), np.zeros((settings.n_given, K)), Record(weights, shared), Names.of(weights.values())
     return z, ChainGlobals(fixed, weights, shared, variances, *rest)
 
 
@@ -104,7 +116,7 @@ def observe(
     data, fixed, reference = {}, {}, {}
     for view in settings.views:
         mine = g.weights[view.name]
-        x, none = z @ mine.loadings[:, :-1].T + mine.loadings[:, -1], np.nan
+        x, none = predictors(settings, z, mine), np.nan
         if mine.precision is not None:
             y = x + rng.normal(size=x.shape) / np.sqrt(mine.precision[:, 0])
         else:
@@ -116,28 +128,52 @@ def observe(
         count, squares = (~missing).sum(axis=0)[:, None], np.nansum(y**2, axis=0)[:, None]
         fixed[view.name] = replace(g.fixed[view.name], count=count.astype(float), squares=squares)
         if mine.phi is not None:
-            reference[view.name] = reference_of(view, np.where(missing, np.nan, y))
+            reference[view.name] = reference_of(settings, view, np.where(missing, np.nan, y))
     return data, replace(g, fixed=fixed, reference=reference)
 
 
-def reference_of(view: ViewSettings, y: Any) -> DrawnWeights:
+def design_of(settings: Settings) -> Any:
+    """Return the given columns."""
+    return np.column_stack([np.ones(N), AGES])[:, : settings.n_given]
+
+
+def predictors(settings: Settings, z: Any, mine: DrawnWeights) -> Any:
+    """Return x of all entries of a view."""
+    return z @ mine.loadings.T + design_of(settings) @ mine.coefficients.T
+
+
+def moved_scores(settings: Settings, z: Any, g: ChainGlobals) -> Any:
+    """Return the scores that a chain goes on from."""
+    return z @ g.transform.T + design_of(settings) @ g.shift
+
+
+def reference_of(settings: Settings, view: ViewSettings, y: Any) -> DrawnWeights:
     """Return parameters without factors in the place of those of a fit: they depend on the data alone."""
     n, total = np.maximum((y == y).sum(axis=0), 1), np.nansum(y, axis=0)
     level = view.density.intercept(n.astype(float), total)
-    loadings = np.concatenate([np.zeros((D, K)), level[:, None]], axis=1)
-    return DrawnWeights(loadings, None, phi=np.full((D, view.density.n_phi), view.density.phi_mean))
+    coefficients = np.column_stack([level, np.zeros((D, settings.n_given - 1))])
+    return DrawnWeights(
+        np.zeros((D, K)), coefficients, None, phi=np.full((D, view.density.n_phi), view.density.phi_mean)
+    )
+
+
+def statistics_of(sweep: Any, data: Any, local: Any, g: ChainGlobals, step: Step) -> tuple[Any, ...]:
+    """Return scores, statistics, and what features draw and add up in a pass."""
+    columns: dict[str, Any] = {"group": CODES} if sweep.settings.groups else {}
+    if sweep.settings.covariates is not None:
+        columns[COVARIATES] = AGES
+    block = Block(0, 0, N, 1, data, columns=columns)
+    local, stats = sweep.map(block, local, sweep.prepare(g), step)
+    found = {name: sweep.features(name, range(D), g, stats, step) for name in sweep.axes()}
+    return local, stats, *({name: pair[i] for name, pair in found.items()} for i in (0, 1))
 
 
 def sweep_once(
     sweep: GibbsSweep, data: Any, local: Any, g: ChainGlobals, step: Step
 ) -> tuple[Any, ChainGlobals]:
-    columns = {"group": CODES} if sweep.settings.groups else {}
-    block = Block(0, 0, N, 1, data, columns=columns)
     passes = (sweep, ChoiceSweep(sweep.settings)) if corrected_views(sweep.settings) else (sweep,)
     for each in passes:
-        local, stats = each.map(block, local, each.prepare(g), step)
-        found = {name: each.features(name, range(D), g, stats, step) for name in each.axes()}
-        parts, sums = ({name: pair[i] for name, pair in found.items()} for i in (0, 1))
+        local, stats, parts, sums = statistics_of(each, data, local, g, step)
         g, _ = each.assemble(g, stats, parts, sums, step)
     return local, g
 
@@ -147,8 +183,14 @@ def summaries(z: Any, g: ChainGlobals | Record) -> list[float]:
     if g.shared.slab is not None:
         out += [np.log(g.shared.slab.shape), np.log(g.shared.slab.mean)]
     for name, mine in g.weights.items():
-        w, b, v = mine.loadings[:, :-1], mine.loadings[:, -1], g.shared.views[name]
+        w, b, v = mine.loadings, mine.coefficients[:, 0], g.shared.views[name]
         out += [(w != 0).mean(), (np.tanh(w) ** 2).mean(), np.tanh(b).mean(), (np.tanh(b) ** 2).mean()]
+        for column in mine.coefficients[:, 1:].T:
+            out += [np.tanh(column).mean(), (np.tanh(column) ** 2).mean(), *np.log(v.term_precision)]
+            out += [
+                (np.tanh(column) * np.tanh(b)).mean(),
+                (np.tanh(AGES.T @ z) * (np.tanh(column @ w))).mean(),
+            ]
         out += [np.log(v.alpha).mean(), v.theta.mean(), (v.theta**2).mean(), np.tanh(v.intercept_mean)]
         out += [np.tanh(v.intercept_mean) ** 2, np.log(v.intercept_precision), (v.theta * (w != 0)).mean()]
         out += [(np.tanh(np.abs(z).mean(axis=0) * np.abs(w).mean(axis=0))).mean()]
@@ -162,9 +204,9 @@ def summaries(z: Any, g: ChainGlobals | Record) -> list[float]:
     return [float(x) for x in out]
 
 
-def invariants(z: Any, g: ChainGlobals) -> list[float]:
+def invariants(settings: Settings, z: Any, g: ChainGlobals) -> list[float]:
     """Return summaries that do not change with signs and order of the factors, and a few predictors."""
-    x = [(z @ mine.loadings[:, :-1].T + mine.loadings[:, -1])[:2, :2].ravel() for mine in g.weights.values()]
+    x = [predictors(settings, z, mine)[:2, :2].ravel() for mine in g.weights.values()]
     return [*summaries(z, g)[1:], *(float(value) for part in x for value in part)]
 
 
@@ -178,13 +220,14 @@ def ranks(sweep: GibbsSweep, seed: int, n_burn_in: int, n_draws: int, thin: int)
     missing = rng.random((N, D)) < 0.2
     z, g = prior(rng, sweep.settings)
     data, known = observe(rng, sweep.settings, z, g, missing)
-    truth, (_, start) = np.array(invariants(z, g)), prior(rng, sweep.settings)
+    truth, (_, start) = np.array(invariants(sweep.settings, z, g)), prior(rng, sweep.settings)
     g, local = replace(start, fixed=known.fixed, reference=known.reference), None
     below, equal = np.zeros(len(truth)), np.zeros(len(truth))
     for i in range(n_burn_in + n_draws * thin):
         local, g = sweep_once(sweep, data, local, g, Step(seed, 0, i))
         if i >= n_burn_in and (i - n_burn_in) % thin == thin - 1:
-            drawn = np.array(invariants(local.values @ g.transform.T + g.shift, g))
+            now = moved_scores(sweep.settings, local.values, g)
+            drawn = np.array(invariants(sweep.settings, now, g))
             same = np.isclose(drawn, truth, rtol=1e-12, atol=0.0)
             equal += same
             below += (drawn < truth) & ~same

@@ -121,7 +121,7 @@ def test_what_entries_say_is_theirs(swept: Any) -> None:
     """Counts, residuals and their squares, and what becomes of them when intercepts move."""
     _, _, data, z, parts, _ = swept
     part, moved = parts["v0"], np.array([0.3, -1.0, 0.0, 2.0])
-    left = data["v0"] - z @ part.loadings[:, :-1].T - part.loadings[:, -1]
+    left = data["v0"] - z @ part.loadings.T - part.coefficients[:, 0]
     for told, shift in ((part.residual_sums, 0.0), (part.residual_sums.shifted(moved), moved)):
         np.testing.assert_allclose(told.count, np.isfinite(left).sum(axis=0))
         np.testing.assert_allclose(told.slope, np.nansum(left - shift, axis=0), atol=1e-9)
@@ -138,22 +138,22 @@ def test_intercepts_are_drawn_on_the_scale_of_the_model(swept: Any) -> None:
     fixed, moved = dict(g.fixed), dict(parts)
     for name, part in parts.items():
         fixed[name] = replace(g.fixed[name], reference=2.0 * place, scale=np.full(D, 2.0))
-        loadings = part.loadings.copy()
-        loadings[:, -1] -= place
-        moved[name] = replace(part, loadings=loadings)
+        coefficients = part.coefficients.copy()
+        coefficients[:, 0] -= place
+        moved[name] = replace(part, coefficients=coefficients)
     others = draw_collapsed(settings, replace(g, fixed=fixed), moved, shared, step)
     for name, mine in weights.items():
-        theirs, w, b = others[0][name], mine.loadings[:, :-1], mine.loadings[:, -1]
-        np.testing.assert_allclose(theirs.loadings[:, -1] + place, b)
-        np.testing.assert_array_equal(w, parts[name].loadings[:, :-1])
-        assert np.abs(b - parts[name].loadings[:, -1]).min() > 1e-6
-        found = summed[name].intercepts, summed[name].intercept_squares
+        theirs, w, b = others[0][name], mine.loadings, mine.coefficients[:, 0]
+        np.testing.assert_allclose(theirs.coefficients[:, 0] + place, b)
+        np.testing.assert_array_equal(w, parts[name].loadings)
+        assert np.abs(b - parts[name].coefficients[:, 0]).min() > 1e-6
+        found = summed[name].intercepts, summed[name].coefficient_squares[0]
         np.testing.assert_allclose(found, (b.sum(), (b**2).sum()))
-        np.testing.assert_allclose(summed[name].reading, b @ w)
+        np.testing.assert_allclose(summed[name].reading[0], b @ w)
     noise = pooled.NoiseSums.of(weights["v0"].precision[:, 0], VARIANCES, views.views["v0"].noise)
     np.testing.assert_allclose(summed["v0"].noise.precisions, noise.precisions)
     assert np.abs(weights["v0"].precision - parts["v0"].precision).min() > 1e-6
-    left = data["v0"] - z @ weights["v0"].loadings[:, :-1].T - weights["v0"].loadings[:, -1]
+    left = data["v0"] - z @ weights["v0"].loadings.T - weights["v0"].coefficients[:, 0]
     halves, rates = np.isfinite(left).sum(axis=0) / 2.0, np.nansum(left**2, axis=0) / 2.0
     rates += views.views["v0"].noise.rates(VARIANCES)  # residuals of the intercepts that were just drawn
     drawn = draw_gammas(step, NOISE_SITE, np.arange(D), views.views["v0"].noise.shape + halves)

@@ -99,6 +99,25 @@ def test_numbers_have_variance_one_and_categories_an_indicator_each(fitted: dict
     assert from_record(Covariates, asdict(found)) == found
 
 
+def test_draws_have_the_effects_of_covariates(truth: dict[str, Any], fitted: dict[str, Any]) -> None:
+    """Total effects, which the data say, agree with the truth; predictions know the covariates."""
+    options = {"n_factors": 5, "covariates": ["age", "batch"]}
+    model = ff.models.SparseGFA(**options, n_draws=40, n_burn_in=40, chains=1)
+    sampled = ff.fit(fitted["dataset"], model, progress=False)
+    found = sampled.coefficients("rna").sel(covariate="age")
+    draws = sampled.draws("coefficients_rna").sel(covariate="age") / truth["obs"]["age"].std(ddof=0)
+    np.testing.assert_allclose(found["mean"], draws.mean(("chain", "draw")))
+    np.testing.assert_allclose(found["sd"], draws.std(("chain", "draw")))
+    coefficients, scores = sampled.variable("coefficients_rna").values, sampled.scores().values
+    slopes = np.linalg.lstsq(np.column_stack([np.ones(N), truth["age"]]), scores, rcond=None)[0][1]
+    total = coefficients[:, 0] + sampled.loadings("rna").values @ slopes
+    expected = truth["slopes"] + 0.6 * truth["w"][:, 0]
+    assert np.corrcoef(total, expected)[0, 1] > 0.98
+    mean = sampled.predict("rna")["mean"].values
+    assert np.sqrt(((mean - truth["x"]) ** 2).mean()) < 0.25
+    assert sampled.variable("coefficient_precision").dims == ("view", "term")
+
+
 def test_what_is_missing_or_unknown_is_the_average(fitted: dict[str, Any]) -> None:
     found = code_covariates(fitted["dataset"], ["age", "batch"])
     table = {"age": np.array([np.nan, 50.0, np.inf]), "batch": np.array(["A", "", "Z"])}

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from joint import D, N, observe, prior, ranks, settings_of, summaries, sweep_once
+from joint import D, N, moved_scores, observe, prior, ranks, settings_of, summaries, sweep_once
 from scipy import special
 
 import factorflow
@@ -35,26 +35,40 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize(
-    ("kinds", "groups", "dense", "slab"),
+    ("kinds", "groups", "dense", "slab", "options"),
     [
-        pytest.param(("gaussian", "bernoulli"), False, "last", True, id="outcome"),
-        pytest.param(("gaussian",), True, False, False, id="groups", marks=pytest.mark.thorough),
-        pytest.param(("gaussian", "bernoulli"), False, False, True, id="mixed"),
-        pytest.param(("gaussian",), False, True, False, id="dense", marks=pytest.mark.thorough),
-        pytest.param(("poisson",), False, False, True, id="counts"),
+        pytest.param(("gaussian", "bernoulli"), False, False, True, {"covariates": True}, id="mixed"),
         pytest.param(
-            ("negative_binomial", "gaussian"), True, False, False, id="phi", marks=pytest.mark.thorough
+            ("poisson", "gaussian"),
+            True,
+            "last",
+            False,
+            {"covariates": True},
+            id="counts-covariates",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(("gaussian", "bernoulli"), False, "last", True, {}, id="outcome"),
+        pytest.param(("gaussian",), True, False, False, {}, id="groups", marks=pytest.mark.thorough),
+        pytest.param(("gaussian",), False, True, False, {}, id="dense", marks=pytest.mark.thorough),
+        pytest.param(("poisson",), False, False, True, {}, id="counts"),
+        pytest.param(
+            ("negative_binomial", "gaussian"), True, False, False, {}, id="phi", marks=pytest.mark.thorough
         ),
         pytest.param(
-            ("student_t", "binomial(trials=4)"), False, True, False, id="t", marks=pytest.mark.thorough
+            ("student_t", "binomial(trials=4)"), False, True, False, {}, id="t", marks=pytest.mark.thorough
         ),
     ],
 )
 def test_joint_distribution(
-    kinds: tuple[str, ...], groups: bool, dense: bool | str, slab: bool, length: int
+    kinds: tuple[str, ...],
+    groups: bool,
+    dense: bool | str,
+    slab: bool,
+    options: dict[str, Any],
+    length: int,
 ) -> None:
     """Geweke (2004): with entries drawn anew after every sweep, everything keeps its prior."""
-    settings = settings_of(kinds, groups=groups, dense=dense, slab=slab)
+    settings = settings_of(kinds, groups=groups, dense=dense, slab=slab, **options)
     rng = np.random.default_rng(3)
     missing = rng.random((N, D)) < 0.2
     sweep, (z, g), local = GibbsSweep(settings, keep=False), prior(rng, settings), None
@@ -62,7 +76,7 @@ def test_joint_distribution(
     for i in range(1200 * length):
         data, g = observe(rng, settings, z, g, missing)
         local, g = sweep_once(sweep, data, local, g, Step(5, 0, i))
-        z = local.values @ g.transform.T + g.shift
+        z = moved_scores(settings, local.values, g)
         found.append(summaries(local.values, g.record) + summaries(z, g))
     expected = np.array([2 * summaries(*prior(rng, settings)) for _ in range(3000 * min(length, 4))])
     batches = np.array(found).reshape(20, -1, len(found[0])).mean(axis=1)
@@ -169,7 +183,7 @@ def test_what_is_not_sampled_is_refused(kind: str, options: dict[str, Any], why:
 def _drawn(fixed: Any, weights: Any, views: Any, variances: Any) -> ChainGlobals:
     """Return globals of one factor, of scores with a precision of 1."""
     shared = Shared(views, np.ones((1, 1)), None)
-    rest = np.eye(1), np.zeros(1), Record(weights, shared), Names.of(weights.values())
+    rest = np.eye(1), np.zeros((1, 1)), Record(weights, shared), Names.of(weights.values())
     return ChainGlobals(fixed, weights, shared, variances, *rest)
 
 
@@ -181,7 +195,7 @@ def test_noise_prior_is_in_units_of_the_variance() -> None:
     settings, n = model.settings, 4000
     column = np.zeros((n, 1))
     fixed = Fixed(column[:, 0], np.ones(n), column[:, 0], column + 1e-9, column + 4e-9, column)
-    weights = DrawnWeights(np.zeros((n, 2)), np.ones((n, 1)))
+    weights = DrawnWeights(np.zeros((n, 1)), np.zeros((n, 1)), np.ones((n, 1)))
     noise = pooled.NoisePrior(3.0, 0.4, 0.5, 2.0)
     views, variances = {"a": DrawnView(np.ones(1), np.full(1, 0.5), 0.0, 1.0, noise)}, {"a": np.full(n, 8.0)}
     g = _drawn({"a": fixed}, {"a": weights}, views, variances)
@@ -309,7 +323,7 @@ def test_a_small_binary_posterior_is_exact() -> None:
     )
     zeros = np.zeros(2)
     fixed = Fixed(zeros, np.ones(2), zeros, *(np.zeros((2, 1)) for _ in range(3)))
-    weights = DrawnWeights(np.zeros((2, 2)), None)
+    weights = DrawnWeights(np.zeros((2, 1)), np.zeros((2, 1)), None)
     shared = DrawnView(np.array([alpha]), np.array([theta]), m, lam, None)
     g = _drawn({"v0": fixed}, {"v0": weights}, {"v0": shared}, {})
     block, local, found = Block(0, 0, 3, 1, {"v0": y}), None, []
@@ -318,7 +332,7 @@ def test_a_small_binary_posterior_is_exact() -> None:
         local, stats = sweep.map(block, local, sweep.prepare(g), step)
         new, _ = sweep.features("v0", range(2), g, stats, step)
         g = replace(g, weights={"v0": new})
-        w, b, scores = new.loadings[:, 0], new.loadings[:, 1], local.values[:, 0]
+        w, b, scores = new.loadings[:, 0], new.coefficients[:, 0], local.values[:, 0]
         row = [*scores**2, *np.abs(scores)]
         for d in range(2):
             row += [w[d] != 0, w[d] ** 2, b[d]]

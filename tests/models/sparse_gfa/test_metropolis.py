@@ -74,7 +74,15 @@ def test_scores_have_their_posterior(name: str, level: float) -> None:
     scores, tried = np.full((rows, 1), 2.0), 0.0
     for i in range(25):
         fresh = centre + rng.normal(size=rows) / np.sqrt(precision)
-        given = entries, centre[:, None], scores, fresh[:, None], np.arange(rows), Step(3, 0, i)
+        given = (
+            entries,
+            np.ones((rows, 1)),
+            centre[:, None],
+            scores,
+            fresh[:, None],
+            np.arange(rows),
+            Step(3, 0, i),
+        )
         scores, tried = metropolis.slice_scores(*given)
     found = np.concatenate([scores, scores**2, np.abs(scores)], axis=1)
     off = _off(found, [expected @ z, expected @ z**2, expected @ np.abs(z)])
@@ -132,9 +140,11 @@ def test_features_have_their_posterior(name: str, k: int, sized: bool) -> None:
     count, numbers, entries = np.full(n, 4.0), np.arange(n), np.tile(y[:, None], (1, n))
     for i in range(200):
         step = Step(5, 0, i)
-        tries = metropolis.propose(system, prior, density, (loadings, phis), count, numbers, step)
+        tries = metropolis.propose(
+            system, prior, density, (loadings[:, :k], loadings[:, k:], phis), count, numbers, step
+        )
         beside = None if aux is None else np.tile(aux, (1, n))
-        sums = metropolis.try_sums(density, entries, z, tries, beside, level)
+        sums = metropolis.try_sums(density, entries, design, tries, beside, level)
         taken = tries[numbers, metropolis.choose(density, tries, sums, numbers, step)]
         loadings, phis = taken[:, : k + 1], taken[:, k + 1 : -1]
     states = np.concatenate([loadings, phis], axis=1)
@@ -169,7 +179,7 @@ def test_the_kernel_runs_backwards_to_the_place_between(monkeypatch: pytest.Monk
         return draw_loadings(*given, backwards=backwards)
 
     monkeypatch.setattr(metropolis.draws, "draw_loadings", spied)
-    density, start = get_likelihood("poisson"), (w[:8], np.zeros((8, 0)))
+    density, start = get_likelihood("poisson"), (w[:8, :2], w[:8, 2:], np.zeros((8, 0)))
     system = System(*(part[:8] for part in given))
     metropolis.propose(
         system, (prior[0], prior[1][:8], prior[2]), density, start, np.ones(8), np.arange(8), Step(1)

@@ -6,12 +6,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from factorflow.likelihoods import get_likelihood
 from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, _predict
 
 
-def test_measurements_have_the_moments_of_the_mixture() -> None:
+@pytest.mark.parametrize("covariates", [False, True])
+def test_measurements_have_the_moments_of_the_mixture(covariates: bool) -> None:
     """Mean over draws; variance of the means of draws, and the mean of their noise variances."""
     rng = np.random.default_rng(0)
     z, w, b = rng.normal(size=(2, 3, 5, 2)), rng.normal(size=(2, 3, 4, 2)), 100.0 + rng.normal(size=(2, 3, 4))
@@ -19,10 +21,14 @@ def test_measurements_have_the_moments_of_the_mixture() -> None:
     view = SimpleNamespace(
         is_gaussian=True, is_scaled=True, density=get_likelihood("gaussian"), size_factors="none"
     )
-    settings: Any = SimpleNamespace(view=lambda name: view)
+    settings: Any = SimpleNamespace(view=lambda name: view, covariates=covariates or None)
     record = {"loadings_v": w, "intercept_v": b, "noise_precision_v": tau}
-    mean, sd = _predict(settings, {"scores_draws": z}, record, "v")
-    x = np.einsum("cmnk,cmdk->cmnd", z, w) + b[:, :, None]
+    rows, x = {"scores_draws": z}, np.einsum("cmnk,cmdk->cmnd", z, w) + b[:, :, None]
+    if covariates:
+        given, slopes = rng.normal(size=(5, 3)), rng.normal(size=(2, 3, 4, 3))
+        rows["covariates"], record["coefficients_v"] = np.stack([given, given]), slopes
+        x = x + np.einsum("nj,cmdj->cmnd", given, slopes)
+    mean, sd = _predict(settings, rows, record, "v")
     np.testing.assert_allclose(mean, x.mean((0, 1)))
     np.testing.assert_allclose(sd**2, x.var((0, 1)) + (1.0 / tau).mean((0, 1)))
 
@@ -30,7 +36,7 @@ def test_measurements_have_the_moments_of_the_mixture() -> None:
 def test_averages_of_a_chain_are_over_its_kept_draws() -> None:
     draws = np.random.default_rng(0).normal(2.0, 1.0, (7, 5, 2))
     local = _drawn(draws)
-    model: Any = SimpleNamespace(settings=SimpleNamespace(views=()))
+    model: Any = SimpleNamespace(settings=SimpleNamespace(views=(), design=lambda block: np.ones((5, 3))))
     block: Any = SimpleNamespace(n_rows=5)
     globals_: Any = SimpleNamespace(fixed={})
     step: Any = None

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from joint import D, N, observe, prior, settings_of
+from joint import D, N, moved_scores, observe, predictors, prior, settings_of, statistics_of
 from scipy import linalg, special
 from scipy import stats as sp_stats
 
@@ -32,7 +32,7 @@ from factorflow.models.sparse_gfa.sampler.turns import (
     plane_of,
     turned_scores,
 )
-from factorflow.shape import Block, Meta, ViewMeta
+from factorflow.shape import Meta, ViewMeta
 
 
 def _evidence(design: Any, y: Any, on: Any, tau: float, precision: Any, shift: float) -> float:
@@ -78,7 +78,7 @@ def test_gains_and_choices_match_enumeration(shared: bool, spikes: bool) -> None
         gain += special.logsumexp(logs["after"]) - special.logsumexp(logs["before"])
         chances[i] = special.softmax(logs["after"])
     loadings = np.concatenate([s * rng.normal(size=(d, k)), np.ones((d, 1))], axis=1)
-    given = pairs, cross, tau, precision, shift, spikes, plane, loadings
+    given = pairs, cross, tau, precision, shift, k, spikes, plane, loadings
     square, linear, _, _ = draws.plane_equations(*given)
     of_two = precision[list(plane)], np.exp(odds[list(plane)]), spikes
     found = draws.plane_gains(square, linear, of_two, np.stack([np.eye(2), a]).reshape(2, 4))
@@ -184,7 +184,7 @@ def test_factors_keep_their_names(degrees: int, monkeypatch: pytest.MonkeyPatch)
 def test_factors_are_known_by_those_that_load_most() -> None:
     """On either of them, among the features of all views."""
     views = [np.random.default_rng(i).normal(size=(30, 3)) for i in range(2)]
-    names = Names.of([DrawnWeights(w, None) for w in views])
+    names = Names.of([DrawnWeights(w[:, :2], w[:, 2:], None) for w in views])
     loadings = np.concatenate(views)[:, :2]
     leading = np.sort(np.abs(loadings), axis=0)[-LEADING]
     assert np.array_equal(names.features, np.flatnonzero((np.abs(loadings) >= leading).any(axis=1)))
@@ -208,15 +208,13 @@ def test_planes_are_equally_likely() -> None:
     assert np.abs(counts / 3000 - 1 / 3).max() < 0.045
 
 
-def _swept(kinds: tuple[str, ...], seed: int) -> tuple[Any, ...]:
-    """Return sweep, globals, entries, missing ones, scores, statistics, weights and sums."""
-    settings, rng = settings_of(kinds, groups=False), np.random.default_rng(seed)
+def _swept(kinds: tuple[str, ...], seed: int, **options: Any) -> tuple[Any, ...]:
+    """Return sweep, globals, entries, scores' state, statistics, weights and sums, step."""
+    settings, rng = settings_of(kinds, groups=False, **options), np.random.default_rng(seed)
     sweep, (z, g), missing = GibbsSweep(settings, keep=False), prior(rng, settings), rng.random((N, D)) < 0.2
     data, g = observe(rng, settings, z, g, missing)
     step = Step(8, 0, seed)
-    local, stats = sweep.map(Block(0, 0, N, 1, data), None, sweep.prepare(g), step)
-    found = {name: sweep.features(name, range(D), g, stats, step) for name in data}
-    parts, sums = ({name: pair[i] for name, pair in found.items()} for i in (0, 1))
+    local, stats, parts, sums = statistics_of(sweep, data, None, g, step)
     return sweep, g, data, local.values, stats, parts, sums, step
 
 
@@ -229,10 +227,10 @@ def test_what_is_told_follows_a_turn(seed: int) -> None:
     assert abs(a - np.eye(2)).max() > 1e-3
     turned, found = z @ a, turned_scores(stats, a)
     np.testing.assert_allclose(found.second[0], (turned**2).sum(axis=0))
-    np.testing.assert_allclose(found.first[0], turned.sum(axis=0))
+    np.testing.assert_allclose(found.first[0, 0], turned.sum(axis=0))
     mine = weights["v0"]
     assert np.abs(mine.loadings - parts["v0"].loadings).max() > 1e-3
-    left = data["v0"] - turned @ mine.loadings[:, :-1].T - mine.loadings[:, -1]
+    left = data["v0"] - turned @ mine.loadings.T - mine.coefficients[:, 0]
     np.testing.assert_allclose(mine.residual_sums.slope, np.nansum(left, axis=0), atol=1e-9)
     np.testing.assert_allclose(mine.residual_sums.squares, np.nansum(left**2, axis=0), atol=1e-9)
 
@@ -292,29 +290,34 @@ def _kept(settings: Any, g: Any, weights: Any, now: Any, step: Any) -> Any:
         noise = now.views[name].noise
         if noise is not None:
             noise = NoiseSums.of(mine.precision[:, 0], g.variances[name], noise)
-        sums[name] = DrawnSums.of(mine.loadings[:, :-1], mine.loadings[:, -1], 0.0, noise)
+        sums[name] = DrawnSums.of(mine.loadings, mine.coefficients, 0.0, noise)
     return weights, sums, now
 
 
-def test_what_is_recorded_goes_with_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("covariates", [False, True])
+def test_what_is_recorded_goes_with_its_scores(covariates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Moves leave the predictors as they are; loadings of record belong to the scores before the moves."""
     monkeypatch.setattr(shared_draws, "draw_collapsed", _kept)
     for module in (feature_draws, shared_draws):
         monkeypatch.setattr(module, "plane_of", lambda *_: None)
-    sweep, g, _, z, stats, parts, sums, step = _swept(("gaussian", "bernoulli"), 3)
+    swept = _swept(("gaussian", "bernoulli"), 3, covariates=covariates)
+    sweep, g, _, z, stats, parts, sums, step = swept
     new, _ = sweep.assemble(g, stats, parts, sums, step)
-    moved = z @ new.transform.T + new.shift
+    moved = moved_scores(sweep.settings, z, new)
     for name, now in new.weights.items():
         then = new.record.weights[name]
-        left = z @ then.loadings[:, :-1].T + then.loadings[:, -1]
-        np.testing.assert_allclose(moved @ now.loadings[:, :-1].T + now.loadings[:, -1], left, atol=1e-9)
+        left = predictors(sweep.settings, z, then)
+        np.testing.assert_allclose(predictors(sweep.settings, moved, now), left, atol=1e-9)
         assert np.abs(then.loadings - now.loadings).max() > 1e-6
         assert np.array_equal(then.loadings, parts[name].loadings)
     views = tuple(ViewMeta(view.name, view.likelihood, D, "scattered") for view in sweep.settings.views)
-    recorded = SparseGFA(n_factors=2, n_draws=1, precision=64).build(Meta(N, 1, 32, views)).record(new)
+    meta = Meta(N, 1, 32, views, covariates=sweep.settings.covariates)
+    recorded = SparseGFA(n_factors=2, n_draws=1, precision=64).build(meta).record(new)
     for name, then in new.record.weights.items():
-        assert np.array_equal(recorded[f"loadings_{name}"], then.loadings[:, :-1])
-        assert np.array_equal(recorded[f"intercept_{name}"], then.loadings[:, -1])
+        assert np.array_equal(recorded[f"loadings_{name}"], then.loadings)
+        assert np.array_equal(recorded[f"intercept_{name}"], then.coefficients[:, 0])
+        if covariates:
+            assert np.array_equal(recorded[f"coefficients_{name}"], then.coefficients[:, 1:])
     assert np.array_equal(recorded["alpha"][0], new.record.shared.views["v0"].alpha)
 
 
@@ -337,8 +340,7 @@ def test_a_chain_leaves_a_mixture(turns: bool, monkeypatch: pytest.MonkeyPatch, 
 
     def turned(settings: Any, found: Any) -> Any:
         g = kept(settings, found)
-        loadings = np.concatenate([w @ half, g.weights["v"].loadings[:, -1:]], axis=1)
-        weights = {"v": replace(g.weights["v"], loadings=loadings)}
+        weights = {"v": replace(g.weights["v"], loadings=w @ half)}
         return replace(g, weights=weights)
 
     monkeypatch.setattr(sampled, "first_draw", turned)

@@ -61,24 +61,24 @@ def gamma_marginals(
 
 def draw_loadings(
     pairs: Float64[np.ndarray, "#D Q"],
-    cross: Float64[np.ndarray, "D K1"],
+    cross: Float64[np.ndarray, "D L"],
     scale: Float64[np.ndarray, " D"],
-    precision: Float64[np.ndarray, " K1"],
+    precision: Float64[np.ndarray, " L"],
     shift: Float64[np.ndarray, " D"],
     odds: Float64[np.ndarray, " K"] | None,
-    noise: tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D K1"]],
-    loadings: Float64[np.ndarray, "D K1"],
+    noise: tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D L"]],
+    loadings: Float64[np.ndarray, "D L"],
     *,
     backwards: bool = False,
-) -> Float64[np.ndarray, "D K1"]:
-    """Return new loadings and intercepts, in place of ``loadings``; without ``odds`` there are no spikes.
+) -> Float64[np.ndarray, "D L"]:
+    """Return new loadings and coefficients, in place of ``loadings``; without ``odds`` there are no spikes.
 
     See `spikes.loop_features`; ``noise`` are uniforms and normals.
     """
     drawn = np.array(loadings, dtype=np.float64)
     arguments = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
-    of_one = np.ones(cross.shape[1] - 1) if odds is None else np.array(odds, dtype=np.float64)
     uniform, normal = (np.array(a, order="C") for a in noise)
+    of_one = np.ones(uniform.shape[1]) if odds is None else np.array(odds, dtype=np.float64)
     compile_scalar(spikes.loop_features)(
         *arguments, of_one, odds is not None, backwards, uniform, normal, drawn
     )
@@ -87,19 +87,22 @@ def draw_loadings(
 
 def plane_equations(
     pairs: Float64[np.ndarray, "#D Q"],
-    cross: Float64[np.ndarray, "D K1"],
+    cross: Float64[np.ndarray, "D L"],
     scale: Float64[np.ndarray, " D"],
-    precision: Float64[np.ndarray, " K1"],
+    precision: Float64[np.ndarray, " L"],
     shift: Float64[np.ndarray, " D"],
+    n_factors: int,
     spikes: bool,
     plane: tuple[int, int],
-    loadings: Float64[np.ndarray, "D K1"],
+    loadings: Float64[np.ndarray, "D L"],
 ) -> tuple[Float64[np.ndarray, "D ..."], ...]:
     """Return C, h, G of two factors, and how residuals go with their loadings; see `turns.loop_planes`."""
     arguments = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
     n, size = cross.shape
     out = np.empty((n, 3)), np.empty((n, 2)), np.empty((n, size, 2)), np.empty((n, 7))
-    compile_scalar(turns.loop_planes)(*arguments, spikes, plane, np.array(loadings, order="C"), *out)
+    compile_scalar(turns.loop_planes)(
+        *arguments, n_factors, spikes, plane, np.array(loadings, order="C"), *out
+    )
     return out
 
 

@@ -1,7 +1,8 @@
-"""Draws of the loadings and the intercept of one feature, with spikes, and a loop over features.
+"""Draws of the loadings and the coefficients of one feature, with spikes, and a loop over features.
 
 Given precision s P + diag(alpha, lambda) and linear term s c + (0, lambda m) of (w, b): s_k in turn with
-(w, b) integrated out, by sweeps of the normal equations, then (w, b) of those that take part at once.
+(w, b) integrated out, by sweeps of the normal equations, then (w, b) of those that take part at once. b are
+the coefficients of given columns, the intercept first, which alone has a prior mean.
 """
 
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -18,7 +19,7 @@ from factorflow.kernels.scalar.pivots import cholesky, colour, sweep
 __all__ = ["fill", "loop_features"]
 
 
-def fill(matrix, pairs, cross, scale, precision, shift):
+def fill(matrix, pairs, cross, scale, precision, shift, n_factors):
     """Set matrix to the normal equations, their linear term last; P comes packed by its lower triangle."""
     size = cross.size
     position = 0
@@ -29,7 +30,8 @@ def fill(matrix, pairs, cross, scale, precision, shift):
             position += 1
         matrix[i, i] += precision[i]
         matrix[i, size] = scale * cross[i]
-    matrix[size - 1, size] += precision[size - 1] * shift
+    if n_factors < size:
+        matrix[n_factors, size] += precision[n_factors] * shift
     for i in range(size):
         matrix[size, i] = matrix[i, size]
     matrix[size, size] = 0.0
@@ -37,9 +39,9 @@ def fill(matrix, pairs, cross, scale, precision, shift):
 
 def _choose(matrix, precision, odds, backwards, uniform, loadings):
     """Draw s_k, k by k, with (w, b) integrated out: loadings become 1 or 0; swept on those that are not 0."""
-    last = loadings.size
-    for i in range(last - 1):
-        k = last - 2 - i if backwards else i
+    last, n_factors = loadings.size, odds.size
+    for i in range(n_factors):
+        k = n_factors - 1 - i if backwards else i
         before = loadings[k] != 0.0
         if before:
             curvature = -1.0 / matrix[k, k]
@@ -57,10 +59,10 @@ def _choose(matrix, precision, odds, backwards, uniform, loadings):
 def _draw_feature(pairs, cross, scale, precision, shift, odds, spikes, backwards, uniform, normal, loadings,
                   matrix, noise, taken, ones):  # fmt: skip
     """Draw (s, w, b) of a feature, in place; see `loop_features`."""
-    size = cross.size
-    loadings[size - 1] = 1.0  # the intercept always takes part
+    size, n_factors = cross.size, odds.size
+    loadings[n_factors:] = 1.0  # given columns always take part
     if spikes:
-        fill(matrix, pairs, cross, scale, precision, shift)
+        fill(matrix, pairs, cross, scale, precision, shift, n_factors)
         for k in range(size):
             if loadings[k] != 0.0:
                 sweep(matrix, k, 1.0)
@@ -78,7 +80,8 @@ def _draw_feature(pairs, cross, scale, precision, shift, odds, spikes, backwards
             matrix[i, j] = scale * pairs[k * (k + 1) // 2 + taken[j]]
         matrix[i, i] += precision[k]
         matrix[i, size] = scale * cross[k]
-    matrix[n - 1, size] += precision[size - 1] * shift
+        if k == n_factors:
+            matrix[i, size] += precision[k] * shift
     cholesky(matrix, ones[:n])
     for i in range(n):  # L^-1 (linear term), plus noise of its covariance
         total = matrix[i, size]
@@ -99,23 +102,23 @@ def loop_features(pairs, cross, scale, precision, shift, odds, spikes, backwards
     ----------
     pairs : (D or 1, Q) array
         P, packed by its lower triangle.
-    cross : (D, K + 1) array
-        c.
+    cross : (D, L) array
+        c, L = K factors and given columns.
     scale : (D,) array
         s.
-    precision : (K + 1,) array
+    precision : (L,) array
         alpha and lambda.
     shift : (D,) array
-        m, on the scale of the intercepts.
+        m, on the scale of the intercepts, which are column K.
     odds : (K,) array
         Prior odds of s = 1.
     spikes : bool
         Whether there are any.
     backwards : bool
         Whether s of the last factor is drawn first.
-    uniform, normal : (D, K) and (D, K + 1) arrays
-    loadings : (D, K + 1) array
-        Loadings and intercept, changed in place; 0 where s = 0.
+    uniform, normal : (D, K) and (D, L) arrays
+    loadings : (D, L) array
+        Loadings and coefficients, changed in place; 0 where s = 0.
     """
     size = cross.shape[1]
     matrix, noise = np.empty((size + 1, size + 1)), np.empty(size)

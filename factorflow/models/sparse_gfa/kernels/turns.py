@@ -66,8 +66,8 @@ def _transform_loadings(square, linear, p, q, r, s):
     return c, (p * linear[0] + r * linear[1], q * linear[0] + s * linear[1])
 
 
-def _change(whole, cross, loadings, first, second, follow, own, change):
-    """Set change to what residuals go by as w does; see `loop_planes`. ``own``: (2, K + 1), written over."""
+def _change(whole, cross, loadings, first, second, n_factors, follow, own, change):
+    """Set change to what residuals go by as w does; see `loop_planes`. ``own``: (2, L), written over."""
     size = cross.size
     for i in range(size):
         own[0, i], own[1, i] = -follow[i, 0], -follow[i, 1]
@@ -86,26 +86,28 @@ def _change(whole, cross, loadings, first, second, follow, own, change):
         change[2] += own[0, i] * x
         change[3] += own[0, i] * y
         change[4] += own[1, i] * y
-        if i == size - 1:
+        if i == n_factors:
             change[5], change[6] = x, y
 
 
-def loop_planes(pairs, cross, scale, precision, shift, spikes, plane, loadings, square, linear, follow,
-                change):  # fmt: skip
+def loop_planes(pairs, cross, scale, precision, shift, n_factors, spikes, plane, loadings, square, linear,
+                follow, change):  # fmt: skip
     """Integrate out all but two loadings of each of a run of features.
 
     Parameters
     ----------
     pairs, cross, scale, precision, shift, spikes, loadings
         As in `spikes.loop_features`; loadings are not changed.
+    n_factors : int
+        K.
     plane : (int, int)
         The two factors, in order.
     square, linear : (D, 3) and (D, 2) arrays
         Set to C_jj, C_kj, C_kk, and h.
-    follow : (D, K + 1, 2) array
+    follow : (D, L, 2) array
         Set to G, 0 in the rows of the two.
     change : (D, 7) array
-        Set to E'g, the three entries of E'PE, and the last row of PE, with E = dloadings / dw, g = c - P w:
+        Set to E'g, the three entries of E'PE, and row K of PE, with E = dloadings / dw, g = c - P w:
         residuals squared change by -2 dw'E'g + dw'E'PE dw, their sum by -(PE) dw.
     """
     size, (first, second) = cross.shape[1], plane
@@ -118,18 +120,18 @@ def loop_planes(pairs, cross, scale, precision, shift, spikes, plane, loadings, 
                 for j in range(i + 1):
                     whole[i, j] = whole[j, i] = mine[position]
                     position += 1
-        fill(matrix, mine, cross[d], scale[d], precision, shift[d])
+        fill(matrix, mine, cross[d], scale[d], precision, shift[d], n_factors)
         follow[d] = 0.0
         for k in range(size):
-            if k != first and k != second and (k == size - 1 or not spikes or loadings[d, k] != 0.0):
+            if k != first and k != second and (k >= n_factors or not spikes or loadings[d, k] != 0.0):
                 sweep(matrix, k, 1.0)
         for k in range(size):
-            if k != first and k != second and (k == size - 1 or not spikes or loadings[d, k] != 0.0):
+            if k != first and k != second and (k >= n_factors or not spikes or loadings[d, k] != 0.0):
                 follow[d, k, 0], follow[d, k, 1] = matrix[k, first], matrix[k, second]
         square[d, 0], square[d, 1] = matrix[first, first] - precision[first], matrix[second, first]
         square[d, 2] = matrix[second, second] - precision[second]
         linear[d, 0], linear[d, 1] = matrix[first, size], matrix[second, size]
-        _change(whole, cross[d], loadings[d], first, second, follow[d], own, change[d])
+        _change(whole, cross[d], loadings[d], first, second, n_factors, follow[d], own, change[d])
 
 
 def loop_gains(square, linear, alpha, odds, spikes, turns, gains):

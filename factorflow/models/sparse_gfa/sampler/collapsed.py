@@ -52,17 +52,17 @@ def draw_collapsed(
         name, mine = view.name, weights[view.name]
         fixed, shared, message = globals_.fixed[name], now.views[name], mine.residual_sums
         if message is None:  # of a view with Metropolis steps: its intercepts cannot be integrated out
-            b = mine.loadings[:, -1] + fixed.reference / fixed.scale
             offsets[name], views[name] = mine, shared
-            summed[name] = DrawnSums.of(mine.loadings[:, :-1], b, 0.0, None)
+            summed[name] = DrawnSums.of(mine.loadings, mine.on_scale(fixed), 0.0, None)
             continue
         numbers = settings.first_column(name) + np.arange(len(message.count))
-        w, place = mine.loadings[:, :-1], np.asarray(fixed.reference / fixed.scale)
-        b, precision = mine.loadings[:, -1] + place, mine.precision
+        coefficients, precision = mine.on_scale(fixed), mine.precision
+        b = coefficients[:, 0]
         tau = np.ones(len(b)) if precision is None else precision[:, 0]
         shared = draw_level(message, b, tau, shared, settings.priors, of_view[:WORDS])
         moved = _shift_intercepts(message, b, tau, shared, special.ndtri(of_features[numbers, 0]))
-        message, b = message.shifted(moved), b + moved
+        message = message.shifted(moved)
+        coefficients[:, 0] += moved
         of_noise = None
         if shared.noise is not None:
             halves, rates, variances = (
@@ -75,8 +75,8 @@ def draw_collapsed(
             tau = tau / (prior.rates(variances) + rates)
             of_noise = NoiseSums.of(tau, variances, prior)
             shared, precision = replace(shared, noise=prior), tau[:, None]
-        offsets[name] = DrawnWeights(np.concatenate([w, (b - place)[:, None]], axis=1), precision)
-        summed[name], views[name] = DrawnSums.of(w, b, 0.0, of_noise), shared
+        offsets[name] = DrawnWeights(mine.loadings, coefficients, precision).off_scale(fixed)
+        summed[name], views[name] = DrawnSums.of(mine.loadings, coefficients, 0.0, of_noise), shared
     return offsets, summed, replace(now, views=views)
 
 

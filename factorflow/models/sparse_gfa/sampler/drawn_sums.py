@@ -24,12 +24,14 @@ class DrawnSums:
     ----------
     included, squares : array
         Loadings that are not 0, and the sum of their squares, of each factor.
-    features, intercepts, intercept_squares : float
-        Number of features, sum of b and of b^2.
+    features, intercepts : float
+        Number of features, sum of the intercepts.
     likelihood : float
         Log-likelihood of Gaussian entries.
+    coefficient_squares : array
+        Sum of b^2 of each given column, the intercept first.
     gram, reading, total : array
-        Of the loadings w: sum w w', sum b w, sum w.
+        Of the loadings w: sum w w', sum b w', sum w.
     noise : NoiseSums or None
         Of the noise precisions of a Gaussian view.
     steps : array or None
@@ -41,10 +43,10 @@ class DrawnSums:
     squares: Float64[np.ndarray, " K"]
     features: float
     intercepts: float
-    intercept_squares: float
     likelihood: float
+    coefficient_squares: Float64[np.ndarray, " C"]
     gram: Float64[np.ndarray, "K K"]
-    reading: Float64[np.ndarray, " K"]
+    reading: Float64[np.ndarray, "C K"]
     total: Float64[np.ndarray, " K"]
     noise: NoiseSums | None
     steps: Float64[np.ndarray, " four"] | None = None
@@ -53,22 +55,22 @@ class DrawnSums:
     def of(
         cls,
         w: Float64[Array, "D K"],
-        b: Float64[Array, " D"],
+        b: Float64[Array, "D C"],
         likelihood: float,
         noise: NoiseSums | None,
     ) -> DrawnSums:
         """Return the sums over some features."""
         included = (w != 0.0).sum(axis=0).astype(np.float64)
-        of_intercepts = float(len(b)), float(b.sum()), float((b**2).sum())
-        products = w.T @ w, b @ w, w.sum(axis=0)
-        return cls(included, (w**2).sum(axis=0), *of_intercepts, likelihood, *products, noise)
+        squares, products = (b**2).sum(axis=0), (w.T @ w, b.T @ w, w.sum(axis=0))
+        of_intercepts = float(len(b)), float(b[:, 0].sum())
+        return cls(included, (w**2).sum(axis=0), *of_intercepts, likelihood, squares, *products, noise)
 
-    def shifted(self, shift: Float64[Array, " K"]) -> DrawnSums:
-        """Return the sums after b -> b - w'shift."""
-        squares = self.intercept_squares - 2.0 * shift @ self.reading + shift @ self.gram @ shift
-        reading = self.reading - self.gram @ shift
-        intercepts = self.intercepts - float(shift @ self.total)
-        return replace(self, intercepts=intercepts, intercept_squares=float(squares), reading=reading)
+    def shifted(self, shift: Float64[Array, "C K"]) -> DrawnSums:
+        """Return the sums after b -> b - shift w."""
+        moved = shift @ self.gram
+        squares = self.coefficient_squares - (shift * (2.0 * self.reading - moved)).sum(axis=1)
+        intercepts = self.intercepts - float(shift[0] @ self.total)
+        return replace(self, intercepts=intercepts, coefficient_squares=squares, reading=self.reading - moved)
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,14 @@ class DrawnStats(Stats):
 
     Parameters
     ----------
-    first : array
-        Sum of z by group.
+    first, design : array
+        Sums of a z' and of a a' by group, a the given columns.
     slices : float
         Places that slices of scores tried, of all rows.
     """
 
-    first: Float64[np.ndarray, "G K"] | None = None
+    first: Float64[np.ndarray, "G C K"] | None = None
+    design: Float64[np.ndarray, "G C C"] | None = None
     slices: float = 0.0
 
     @classmethod
@@ -98,10 +101,14 @@ class DrawnStats(Stats):
         cls,
         stats: Stats,
         values: Float64[Array, "B K"],
+        design: Float64[Array, "B C"],
         codes: Integer[Array, " B"],
         n_groups: int,
         slices: float = 0.0,
     ) -> DrawnStats:
         """Return statistics with the sums of scores beside them."""
-        first = np.stack([values[codes == g].sum(axis=0) for g in range(n_groups)])
-        return cls(**{f.name: getattr(stats, f.name) for f in fields(Stats)}, first=first, slices=slices)
+        parts = [design[codes == g] for g in range(n_groups)]
+        first = np.stack([part.T @ values[codes == g] for g, part in enumerate(parts)])
+        products = np.stack([part.T @ part for part in parts])
+        own = {f.name: getattr(stats, f.name) for f in fields(Stats)}
+        return cls(**own, first=first, design=products, slices=slices)

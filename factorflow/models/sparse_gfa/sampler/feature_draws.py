@@ -9,19 +9,24 @@ import numpy as np
 from jaxtyping import Float64, Integer
 from scipy import special
 
-from factorflow.kernels.linalg import n_pairs
 from factorflow.kernels.sites import MODELS
 from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.kernels import products as gfa
-from factorflow.models.sparse_gfa.m_step import System, normal_equations, residual_squares
+from factorflow.models.sparse_gfa.m_step import (
+    System,
+    normal_equations,
+    residual_squares,
+    select_features,
+)
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums, TryStats
 from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnWeights, Plane, ResidualSums
-from factorflow.models.sparse_gfa.sampler.metropolis import choose, corrected_views, propose
+from factorflow.models.sparse_gfa.sampler.metropolis import Prior, choose, corrected_views, propose
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
 from factorflow.models.sparse_gfa.sampler.turns import plane_of
 from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.state import Fixed
 from factorflow.trees import replace
 
 __all__ = ["choose_tries", "draw_features"]
@@ -41,7 +46,7 @@ def draw_features(
     view = settings.view(axis)
     if view in corrected_views(settings):
         return run.tries(system, view.density), None
-    return run.draw(system, run.before, statistics.squares)
+    return run.draw(system, run.before.whole, statistics.squares)
 
 
 def choose_tries(
@@ -51,16 +56,17 @@ def choose_tries(
     run, density = _Run(settings, axis, index, globals_, step), settings.view(axis).density
     tries = globals_.weights[axis].tries
     assert tries is not None
-    tries, size = tries[run.rows], globals_.n_factors + 1
+    tries, k = tries[run.rows], globals_.n_factors
+    size = k + settings.n_given
     chosen = choose(density, tries, stats.views[axis], run.numbers, step)
     each = np.arange(len(index))
     accepted = tries[each, chosen]
-    loadings, phi = accepted[:, :size], accepted[:, size:-1]
+    new = DrawnWeights(accepted[:, :k], accepted[:, k:size], None, phi=accepted[:, size:-1])
     likelihood = float(stats.views[axis][each, chosen].sum())
-    sums = DrawnSums.of(loadings[:, :-1], loadings[:, -1] + run.place, likelihood, None)
+    sums = DrawnSums.of(new.loadings, new.on_scale(run.fixed), likelihood, None)
     walks = (tries[:, 1:, size:-1] != tries[:, :1, size:-1]).any(axis=(1, 2))
     steps = [float(part.sum()) for part in ((chosen > 0) & ~walks, ~walks, (chosen > 0) & walks, walks)]
-    return DrawnWeights(loadings, None, phi=phi), replace(sums, steps=np.array(steps))
+    return new, replace(sums, steps=np.array(steps))
 
 
 @dataclass(frozen=True)
@@ -77,22 +83,21 @@ class _Run:
     def rows(self) -> slice:
         return slice(self.index.start, self.index.stop)
 
-    @property
-    def before(self) -> Float64[np.ndarray, "D K1"]:
-        """Loadings and intercepts of the last sweep."""
-        return self.globals_.weights[self.axis].loadings[self.rows]
+    @cached_property
+    def before(self) -> DrawnWeights:
+        """What the last sweep drew."""
+        return select_features(self.globals_.weights[self.axis], self.rows)
+
+    @cached_property
+    def fixed(self) -> Fixed:
+        """What never changes."""
+        return select_features(self.globals_.fixed[self.axis], self.rows)
 
     @property
     def precision(self) -> Float64[np.ndarray, "D T"]:
         """Noise precisions of the last sweep; 1 of binary entries, whose weights are in the statistics."""
-        precision = self.globals_.weights[self.axis].precision
-        return np.ones((len(self.index), 1)) if precision is None else precision[self.rows]
-
-    @property
-    def place(self) -> Float64[np.ndarray, " D"]:
-        """What is added to the intercepts that are drawn, to have them on the scale of the model."""
-        fixed = self.globals_.fixed[self.axis]
-        return np.asarray(fixed.reference[self.rows] / fixed.scale[self.rows])
+        precision = self.before.precision
+        return np.ones((len(self.index), 1)) if precision is None else precision
 
     @cached_property
     def numbers(self) -> Integer[np.ndarray, " D"]:
@@ -100,34 +105,34 @@ class _Run:
         return self.settings.first_column(self.axis) + np.arange(self.index.start, self.index.stop)
 
     @cached_property
-    def prior(
-        self,
-    ) -> tuple[Float64[np.ndarray, " K1"], Float64[np.ndarray, " D"], Float64[np.ndarray, " K"] | None]:
-        """Precisions of loadings and intercepts, means of the intercepts, odds of s = 1."""
+    def prior(self) -> Prior:
+        """Precisions of loadings and coefficients, means of the intercepts, odds of s = 1."""
         shared = self.globals_.shared.views[self.axis]
         odds = None
         if self.settings.view(self.axis).spikes:
             odds = shared.theta / (1.0 - shared.theta)
-        precision = np.append(shared.alpha, shared.intercept_precision)
-        return precision, shared.intercept_mean - self.place, odds
+        precision = np.append(shared.alpha, shared.column_precision(self.settings))
+        place = self.fixed.reference / self.fixed.scale  # intercepts are drawn less this
+        return precision, shared.intercept_mean - place, odds
 
     @cached_property
-    def noise(self) -> tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D K1"]]:
+    def noise(self) -> tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D L"]]:
         """Uniforms of s; normals of (w, b)."""
         k = self.globals_.n_factors
         uniform = draws.uniform(self.step, CHOICE_SITE, self.numbers, k)
-        return uniform, special.ndtri(draws.uniform(self.step, LOADING_SITE, self.numbers, k + 1))
+        normal = draws.uniform(self.step, LOADING_SITE, self.numbers, k + self.settings.n_given)
+        return uniform, special.ndtri(normal)
 
     def tries(self, system: System, density: Likelihood) -> DrawnWeights:
         """Return loadings and nuisance parameters of the last sweep, with what they may become."""
-        phi = self.globals_.weights[self.axis].phi
-        assert phi is not None
-        start, count = (self.before, phi[self.rows]), self.globals_.fixed[self.axis].count[self.rows, 0]
+        now, count = self.before, self.fixed.count[:, 0]
+        assert now.phi is not None
+        start = now.loadings, now.coefficients, now.phi
         proposals = propose(system, self.prior, density, start, count, self.numbers, self.step)
-        return DrawnWeights(start[0], None, phi=start[1], tries=proposals)
+        return replace(now, tries=proposals)
 
     def draw(
-        self, system: System, start: Float64[np.ndarray, "D K1"], squares: Float64[np.ndarray, "D 1"] | None
+        self, system: System, start: Float64[np.ndarray, "D L"], squares: Float64[np.ndarray, "D 1"] | None
     ) -> tuple[DrawnWeights, DrawnSums]:
         """Draw (s, w, b), s from where it starts, then tau; ``squares`` as in `FeatureStats`."""
         k = self.globals_.n_factors
@@ -137,31 +142,39 @@ class _Run:
         if prior is not None:
             w = new[:, :k]
             fit = gfa.quadratic(system.cross, system.pairs, w, np.zeros((len(new), k)), new[:, k:], None)
-            fixed, variances = self.globals_.fixed[self.axis], self.globals_.variances[self.axis][self.rows]
-            residual = residual_squares(self.settings, fit[:, None], fixed.squares[self.rows], squares)
-            residual, count = np.maximum(residual, 0.0), fixed.count[self.rows]
+            variances, count = self.globals_.variances[self.axis][self.rows], self.fixed.count
+            residual = residual_squares(self.settings, fit[:, None], self.fixed.squares, squares)
+            residual = np.maximum(residual, 0.0)
             rate = prior.rates(variances)[:, None] + 0.5 * residual
             shapes = prior.shape + 0.5 * count[:, 0]
             precision = draws.draw_gammas(self.step, NOISE_SITE, self.numbers, shapes)[:, None] / rate
             logs = np.log(np.maximum(precision, 1e-300))
             likelihood = 0.5 * float((count * (logs - np.log(2.0 * np.pi)) - precision * residual).sum())
             of_noise = NoiseSums.of(precision[:, 0], variances, prior)
-        sums = DrawnSums.of(new[:, :k], new[:, k] + self.place, likelihood, of_noise)
-        row = system.pairs[:, n_pairs(k) :]  # of the constant with all
+        row = system.pairs[:, _row(k, new.shape[1])]  # of the constant with all
         count, slope = (
             np.broadcast_to(row[:, k], len(new)).copy(),
             system.cross[:, k] - (row * new).sum(axis=1),
         )
         plane = self.plane(system, new, system.scale if precision is None else precision[:, 0])
-        return DrawnWeights(new, precision, ResidualSums(count, slope, residual[:, 0], plane)), sums
+        message = ResidualSums(count, slope, residual[:, 0], plane)
+        drawn = DrawnWeights(new[:, :k].copy(), new[:, k:].copy(), precision, message)
+        return drawn, DrawnSums.of(drawn.loadings, drawn.on_scale(self.fixed), likelihood, of_noise)
 
     def plane(
-        self, system: System, loadings: Float64[np.ndarray, "D K1"], scale: Float64[np.ndarray, " D"]
+        self, system: System, loadings: Float64[np.ndarray, "D L"], scale: Float64[np.ndarray, " D"]
     ) -> Plane | None:
         """Return the equations of the two factors that this sweep rotates, if it does."""
         settings, (precision, shift, odds) = self.settings, self.prior
-        plane = plane_of(settings, self.globals_.n_factors, self.step)
+        k = self.globals_.n_factors
+        plane = plane_of(settings, k, self.step)
         if plane is None:
             return None
-        arguments = system.pairs, system.cross, scale, precision, shift, odds is not None
+        arguments = system.pairs, system.cross, scale, precision, shift, k, odds is not None
         return Plane(*draws.plane_equations(*arguments, plane, loadings))
+
+
+def _row(row: int, size: int) -> Integer[np.ndarray, " L"]:
+    """Return where the entries of a row of a packed matrix stand in it."""
+    high, low = np.maximum(row, np.arange(size)), np.minimum(row, np.arange(size))
+    return np.asarray(high * (high + 1) // 2 + low)

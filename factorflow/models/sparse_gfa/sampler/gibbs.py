@@ -20,7 +20,7 @@ from jaxtyping import Float64, Integer
 from scipy import special
 
 from factorflow.kernels import device
-from factorflow.kernels.linalg import n_pairs, unpack
+from factorflow.kernels.linalg import n_pairs, row_place, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.e_step import round_scores
@@ -95,31 +95,35 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
         """Draw the weights of binary entries and the scores of a block."""
         settings, (prepared, sample) = self.settings, globals_
         codes, k = settings.group_codes(block), sample.n_factors
-        before, reference = _scores_before(local, sample, block.n_rows, step)
+        design = settings.design(block)
+        before, reference = _scores_before(local, sample, design, step)
         noise = special.ndtri(draws.uniform(step, SCORE_SITE, block.rows, max(1, k))[:, :k])
         tables = prepared.tables(0, next(iter(block.data.values())))
-        pseudo, entries = self._gaussian_forms(block, before, reference, tables, globals_, step)
-        values, tried = _draw_scores(settings, codes, pseudo, tables, prepared, noise), 0.0
+        rows = tuple(np.concatenate([scores, design], axis=1) for scores in (before, reference))
+        pseudo, entries = self._gaussian_forms(block, rows, tables, globals_, step)
+        values, tried = _draw_scores(design, codes, pseudo, tables, prepared, noise), 0.0
         if entries and k:
-            centre = _draw_scores(settings, codes, pseudo, tables, prepared, 0.0 * noise)
-            values, tried = slice_scores(entries, centre, before, values, block.rows, step)
+            centre = _draw_scores(design, codes, pseudo, tables, prepared, 0.0 * noise)
+            values, tried = slice_scores(entries, design, centre, before, values, block.rows, step)
         new = round_scores(Local(values, np.zeros((1, k))), settings)
         free = sum(p.free for p in pseudo.values())
-        rows = UpdatedRows(new, np.ones((len(codes), 1)), pseudo, free, 0.0, np.zeros(k))
-        stats = sum_statistics(settings, codes, rows, prepared.globals_)
-        drawn_stats = DrawnStats.of(stats, new.mean, codes, settings.n_groups, tried)
+        updated = UpdatedRows(new, design, pseudo, free, 0.0, np.zeros(k))
+        stats = sum_statistics(settings, codes, updated, prepared.globals_)
+        drawn_stats = DrawnStats.of(stats, new.mean, design, codes, settings.n_groups, tried)
         return self._add_draw(local, new.mean, reference if entries else None), drawn_stats
 
     def _gaussian_forms(
         self,
         block: Block,
-        before: Float64[Array, "B K"],
-        reference: Float64[Array, "B K"],
+        rows: tuple[Float64[Array, "B L"], ...],
         tables: Mapping[str, Table],
         globals_: tuple[PreparedGlobals, ChainGlobals],
         step: Step,
     ) -> tuple[dict[str, Pseudo], list[Entries]]:
-        """Return the entries of each view as Gaussian ones, and those of views with Metropolis steps."""
+        """Return the entries of each view as Gaussian ones, and those of views with Metropolis steps.
+
+        ``rows``: (z, a) with the scores of before, and of the fit.
+        """
         settings, (prepared, sample) = self.settings, globals_
         pseudo: dict[str, Pseudo] = {}
         corrected = []
@@ -129,21 +133,20 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
             if view.is_gaussian:
                 pseudo[name] = gaussian_data(settings, name, block, prepared.globals_, table.low_noise)
             elif view.density.has_augmentation:
-                extended = np.concatenate([before, np.ones((len(before), 1))], axis=1)
-                left = device.move_beside(extended.astype(settings.dtype), table.loadings)
-                x = left @ table.loadings[:, : sample.n_factors + 1].T
+                left = device.move_beside(rows[0].astype(settings.dtype), table.loadings)
+                x = left @ table.loadings[:, : left.shape[1]].T
                 columns = width, settings.first_column(name)
                 augmented = view.density.augment(values, x, block.rows, columns, step, WEIGHT_SITE)
                 pseudo[name] = Pseudo(augmented[1], augmented[0], None, table.low_noise, augmented[2])
             else:
                 mine, fit = sample.weights[name], sample.reference[name]
                 y = entries_of(view, sample.fixed[name], values, np.dtype(np.float64))
-                x, aux = predictor(reference, fit.loadings, y), aux_of(view, block)
+                x, aux = predictor(rows[1], fit.whole, y), aux_of(view, block)
                 aux = None if aux is None else aux.astype(np.float64)
                 level = _level(view, block, sample, y)
                 u, r = stand_ins(settings, view.density, y, x, fit.phi, aux, 0.0 if level is None else level)
                 pseudo[name] = Pseudo(r, u, None, table.low_noise)
-                corrected.append(Entries(view.density, y, u, r, mine.loadings, mine.phi, aux, level))
+                corrected.append(Entries(view.density, y, u, r, mine.whole, mine.phi, aux, level))
         return pseudo, corrected
 
     def _add_draw(
@@ -181,7 +184,7 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
         if not corrected_views(self.settings):
             return _finish(self.settings, globals_, stats, parts, sums, step)
         done = {name: mine for name, mine in sums.items() if mine is not None}
-        still = np.eye(globals_.n_factors), np.zeros(globals_.n_factors)
+        still = np.eye(globals_.n_factors), np.zeros(globals_.shift.shape)
         halfway = Halfway(stats, done)
         return replace(globals_, weights=parts, transform=still[0], shift=still[1], halfway=halfway), {}
 
@@ -198,7 +201,7 @@ class ChoiceSweep(Sweep[ChainGlobals, DrawnScores, TryStats]):
     ) -> tuple[DrawnScores | None, TryStats]:
         """Return the scores as they are, and the log-likelihood of each try."""
         scores = np.zeros((block.n_rows, globals_.n_factors)) if local is None else local.values
-        sums = {}
+        rows, sums = np.concatenate([scores, self.settings.design(block)], axis=1), {}
         for view in corrected_views(self.settings):
             y = entries_of(view, globals_.fixed[view.name], block.data[view.name], np.dtype(np.float64))
             tries = globals_.weights[view.name].tries
@@ -206,7 +209,7 @@ class ChoiceSweep(Sweep[ChainGlobals, DrawnScores, TryStats]):
             aux = aux_of(view, block)
             aux = None if aux is None else aux.astype(np.float64)
             level = _level(view, block, globals_, y)
-            sums[view.name] = try_sums(view.density, y, scores, tries, aux, level)
+            sums[view.name] = try_sums(view.density, y, rows, tries, aux, level)
         return local, TryStats(sums)
 
     def axes(self) -> Mapping[str, int]:
@@ -287,21 +290,21 @@ def _level(
 
 
 def _scores_before(
-    local: DrawnScores | Local | None, sample: ChainGlobals, n_rows: int, step: Step
+    local: DrawnScores | Local | None, sample: ChainGlobals, design: Float64[Array, "B C"], step: Step
 ) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]]:
     """Return the scores before (of the last sweep, of the fit, or zeros), and those of the fit."""
-    nothing = np.zeros((n_rows, sample.n_factors))
+    nothing, shift = np.zeros((len(design), sample.n_factors)), design @ sample.shift
     if local is None:
         return nothing, nothing
     if isinstance(local, Local):
-        of_fit = expected_scores(local)[0] @ sample.transform.T + sample.shift
+        of_fit = expected_scores(local)[0] @ sample.transform.T + shift
         return of_fit, of_fit
     of_fit = nothing if local.reference is None else local.reference
-    return local.values if step.projecting else local.values @ sample.transform.T + sample.shift, of_fit
+    return local.values if step.projecting else local.values @ sample.transform.T + shift, of_fit
 
 
 def _draw_scores(
-    settings: Settings,
+    design: Float64[Array, "B C"],
     codes: Integer[Array, " B"],
     pseudo: Mapping[str, Pseudo],
     tables: Mapping[str, Table],
@@ -313,10 +316,11 @@ def _draw_scores(
     pairs: Array = 0.0
     linear: Array = 0.0
     for name, table in tables.items():
-        e = evidence_of(pseudo[name], table, k + 1)
+        e = evidence_of(pseudo[name], table, k + design.shape[1])
         pairs, linear = pairs + e.pairs, linear + e.linear
-    packed = device.on_host(pairs)
-    h = linear[:, :k] - packed[:, n_pairs(k) : n_pairs(k) + k]
+    packed, h = device.on_host(pairs), linear[:, :k]
+    for c, column in enumerate(design.T):
+        h = h - column[:, None] * packed[:, row_place(k + c, k)]
     beta = prepared.globals_.beta_shape
     prior = beta if beta.shape[0] == 1 else beta[codes]
     if not k:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
 
+from factorflow.kernels.linalg import n_pairs
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
@@ -19,6 +20,7 @@ from factorflow.models.sparse_gfa.sampler.pooled import NoisePrior, SlabPrior
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
+from factorflow.trees import replace
 
 __all__ = [
     "ChainGlobals",
@@ -59,7 +61,7 @@ class Plane:
 
     square: Float64[np.ndarray, "D 3"]
     linear: Float64[np.ndarray, "D 2"]
-    follow: Float64[np.ndarray, "D K1 2"]
+    follow: Float64[np.ndarray, "D L 2"]
     change: Float64[np.ndarray, "D 7"]
 
 
@@ -94,7 +96,9 @@ class DrawnWeights:
     Parameters
     ----------
     loadings : array
-        w, 0 where s = 0, and b - reference last.
+        w, 0 where s = 0.
+    coefficients : array
+        Of the given columns: the intercept less the reference, then those of the covariates.
     precision : array or None
         tau of Gaussian entries.
     residual_sums : ResidualSums or None
@@ -105,11 +109,29 @@ class DrawnWeights:
         Of such a view, until one of them is taken; see `metropolis.propose`.
     """
 
-    loadings: Float64[np.ndarray, "D K1"]
+    loadings: Float64[np.ndarray, "D K"]
+    coefficients: Float64[np.ndarray, "D C"]
     precision: Float64[np.ndarray, "D T"] | None
     residual_sums: ResidualSums | None = None
     phi: Float64[np.ndarray, "D P"] | None = None
-    tries: Float64[np.ndarray, "D J C"] | None = None
+    tries: Float64[np.ndarray, "D J S"] | None = None
+
+    @property
+    def whole(self) -> Float64[np.ndarray, "D L"]:
+        """Loadings and coefficients side by side."""
+        return np.concatenate([self.loadings, self.coefficients], axis=1)
+
+    def on_scale(self, fixed: Fixed) -> Float64[np.ndarray, "D C"]:
+        """Return the coefficients, with the intercepts on the scale of the model."""
+        out = self.coefficients.copy()
+        out[:, 0] += fixed.reference / fixed.scale
+        return out
+
+    def off_scale(self, fixed: Fixed) -> DrawnWeights:
+        """Return this with intercepts less the reference, given intercepts on the scale of the model."""
+        out = self.coefficients.copy()
+        out[:, 0] -= fixed.reference / fixed.scale
+        return replace(self, coefficients=out)
 
 
 @dataclass(frozen=True)
@@ -124,6 +146,8 @@ class DrawnView:
         m and lambda.
     noise : NoisePrior or None
         Prior of the noise precisions of a Gaussian view.
+    term_precision : array
+        lambda of the coefficients of each term of covariates.
     """
 
     alpha: Float64[np.ndarray, " K"]
@@ -131,6 +155,11 @@ class DrawnView:
     intercept_mean: float
     intercept_precision: float
     noise: NoisePrior | None
+    term_precision: Float64[np.ndarray, " H"] = field(default_factory=lambda: np.empty(0))
+
+    def column_precision(self, settings: Settings) -> Float64[np.ndarray, " C"]:
+        """Return the prior precision of the coefficient of each given column, the intercept first."""
+        return np.append(self.intercept_precision, self.term_precision[settings.term_of_column])
 
 
 @dataclass(frozen=True)
@@ -189,7 +218,7 @@ class Names:
     @classmethod
     def of(cls, weights: Iterable[DrawnWeights]) -> Names:
         """Return the signature of the factors of these weights."""
-        loadings = np.concatenate([mine.loadings[:, :-1] for mine in weights])
+        loadings = np.concatenate([mine.loadings for mine in weights])
         features = np.unique(np.argsort(-np.abs(loadings), axis=0, kind="stable")[:LEADING])
         return cls(features, loadings[features])
 
@@ -207,8 +236,8 @@ class ChainGlobals:
     variances : mapping of view to array
         Variance of the entries of each feature of a Gaussian view, which the prior of its noise refers to.
     transform, shift : array
-        What the next map applies to stored scores first, T z + t: order and signs of the fit, then turns and
-        moves of scale and place.
+        What the next map applies to stored scores first, T z + t'a: order and signs of the fit, then turns
+        and moves of scale and place.
     record : Record
         The draw that goes with the stored scores as they are.
     names : Names
@@ -226,7 +255,7 @@ class ChainGlobals:
     shared: Shared
     variances: Mapping[str, Float64[np.ndarray, " D"]] = field(metadata=wide())
     transform: Float64[np.ndarray, "K before"]
-    shift: Float64[np.ndarray, " K"]
+    shift: Float64[np.ndarray, "C K"]
     record: Record
     names: Names
     numbers: Int64[np.ndarray, " K"] | None = None
@@ -275,25 +304,24 @@ def first_draw(settings: Settings, globals_: Globals) -> ChainGlobals:
         mean, phi = expected_weights(fitted)[0], None
         if view in corrected_views(settings):
             phi = fitted.phi
-            whole = np.concatenate([mean, fitted.intercept[:, None]], axis=1)
-            reference[view.name] = DrawnWeights(whole, None, phi=phi)
+            reference[view.name] = DrawnWeights(mean, fitted.coefficients, None, phi=phi)
         if fitted.inclusion is not None:
             mean = np.where(fitted.inclusion > 0.5, mean, 0.0)
-        loadings = np.concatenate([mean, fitted.intercept[:, None]], axis=1)
         precision, noise = None, None
         if view.is_gaussian:
             precision = settings.precision(view.name, fitted)
             variances[view.name], level = _variances(globals_.fixed[view.name])
             noise = NoisePrior(*NOISE, level)
-        weights[view.name] = DrawnWeights(loadings, precision, phi=phi)
+        weights[view.name] = DrawnWeights(mean, fitted.coefficients, precision, phi=phi)
         theta = mine.theta_on / (mine.theta_on + mine.theta_off)
         spread = mine.intercept_shape / mine.intercept_rate
-        views[view.name] = DrawnView(mine.alpha, theta, mine.intercept_mean, spread, noise)
+        terms = mine.coefficient_shape / mine.coefficient_rate
+        views[view.name] = DrawnView(mine.alpha, theta, mine.intercept_mean, spread, noise, terms)
     n_factors = globals_.n_factors
     turn = np.eye(n_factors) if globals_.transform is None else globals_.transform
     beta = globals_.beta_shape / globals_.beta_rate
     slab = SlabPrior(*SLAB) if settings.priors.learned_slab else None
-    shared, still = Shared(views, beta, slab), np.zeros(n_factors)
+    shared, still = Shared(views, beta, slab), np.zeros((settings.n_given, n_factors))
     record, names = Record(weights, shared), Names.of(weights.values())
     own = variances, turn, still, record, names, globals_.numbers, reference
     return ChainGlobals(globals_.fixed, weights, shared, *own)
@@ -313,14 +341,14 @@ def as_globals(settings: Settings, sample: ChainGlobals) -> Globals:
     weights, views = {}, {}
     for view in settings.views:
         mine, shared = sample.weights[view.name], sample.shared.views[view.name]
-        mean, coefficients = mine.loadings[:, :k], mine.loadings[:, k:]
+        mean, coefficients = mine.loadings, mine.coefficients
         rates = None if mine.precision is None else np.ones_like(mine.precision)
         point = Weights(
             mean=mean,
             variance=np.zeros(mean.shape),
             inclusion=None,
             coefficients=coefficients,
-            coefficients_spread=np.zeros(coefficients.shape),
+            coefficients_spread=np.zeros((len(mean), n_pairs(settings.n_given))),
             noise_shape=mine.precision,
             noise_rate=rates,
             phi=np.empty((len(mean), 0)) if mine.phi is None else mine.phi,

@@ -70,11 +70,10 @@ def corrected_views(settings: Settings) -> tuple[ViewSettings, ...]:
 
 
 def predictor(
-    scores: Float64[Array, "B K"], loadings: Float64[Array, "D K1"], beside: Array
+    rows: Float64[Array, "B L"], weights: Float64[Array, "D L"], beside: Array
 ) -> Float64[Array, "B D"]:
-    """Return x of every entry, where ``beside`` lies."""
-    extended = np.concatenate([scores, np.ones((len(scores), 1))], axis=1)
-    return device.move_beside(extended, beside) @ device.move_beside(loadings, beside).T
+    """Return x of every entry, where ``beside`` lies; rows are (z, a), weights (w, b)."""
+    return device.move_beside(rows, beside) @ device.move_beside(weights, beside).T
 
 
 def stand_ins(
@@ -104,7 +103,7 @@ class Entries:
     y: Float64[Array, "B D"]
     precision: Float[Array, "B D"]
     linear: Float[Array, "B D"]
-    loadings: Float64[Array, "D K1"]
+    weights: Float64[Array, "D L"]
     phi: Float64[Array, "D P"]
     aux: Float64[Array, "B D"] | None = None
     level: Float64[Array, "B 1"] | None = None
@@ -122,6 +121,7 @@ class Entries:
 
 def slice_scores(
     entries: Sequence[Entries],
+    design: Float64[Array, "B C"],
     centre: Float64[Array, "B K"],
     before: Float64[Array, "B K"],
     fresh: Float64[Array, "B K"],
@@ -132,13 +132,13 @@ def slice_scores(
 
     The ellipse is about the mean of the pseudo-posterior, through the scores before and a fresh draw.
     """
-    n = len(before)
+    n, k = before.shape
     uniform = draws.uniform(step, SLICE_SITE, rows, 2 + MOST_SHRINKS)
     ways = []
     for of_view in entries:
-        loadings, slopes = of_view.loadings, of_view.loadings[:, :-1].T
+        slopes = of_view.weights[:, :k].T
         parts = ((part - centre) @ slopes for part in (before, fresh))
-        x = predictor(centre, loadings, of_view.y)
+        x = predictor(np.concatenate([centre, design], axis=1), of_view.weights, of_view.y)
         ways.append((of_view, x, *(device.move_beside(part, x) for part in parts)))
 
     def log_ratio(index: Integer[Array, " P"], angle: Float64[Array, " P"]) -> Float64[Array, " P"]:
@@ -170,25 +170,25 @@ def slice_scores(
     return centre + cosine * (before - centre) + sine * (fresh - centre), float(tried)
 
 
-Prior = tuple[Float64[Array, " K1"], Float64[Array, " D"], Float64[Array, " K"] | None]
-"""Precisions of loadings and intercepts, means of intercepts, odds of s = 1."""
+Prior = tuple[Float64[Array, " L"], Float64[Array, " D"], Float64[Array, " K"] | None]
+"""Precisions of loadings and coefficients, means of intercepts, odds of s = 1."""
 
 
 def propose(
     system: System,
     prior: Prior,
     density: Likelihood,
-    start: tuple[Float64[Array, "D K1"], Float64[Array, "D P"]],
+    start: tuple[Float64[Array, "D K"], Float64[Array, "D C"], Float64[Array, "D P"]],
     count: Float64[Array, " D"],
     numbers: Integer[Array, " D"],
     step: Step,
-) -> Float64[Array, "D J C"]:
+) -> Float64[Array, "D J S"]:
     """Return where each feature is, and its tries: (w, b), phi and the log stand-ins of its entries.
 
     ``count``: entries of each.
     """
-    n, size = start[0].shape
-    k, n_phi = size - 1, density.n_phi
+    (n, k), n_phi = start[0].shape, density.n_phi
+    size = k + start[1].shape[1]
     kind, width = draws.uniform(step, KIND_SITE, numbers, 2).T
     kernel = _Kernel(system, prior, np.floor((2 + (n_phi > 0)) * kind), width, count, density.phi_sd)
     uniform = draws.uniform(step, SPIKE_SITE, numbers, (1 + N_TRIES) * k).reshape(n, 1 + N_TRIES, k)
@@ -199,7 +199,7 @@ def propose(
     moved = (kernel.move(between, uniform[:, i], normal[:, i]) for i in range(1, 1 + N_TRIES))
     proposals, zeros = [], np.zeros((n, k))
     for state in (here, *moved):
-        fit = gfa.quadratic(system.cross, system.pairs, state[:, :k], zeros, state[:, k : k + 1], None)
+        fit = gfa.quadratic(system.cross, system.pairs, state[:, :k], zeros, state[:, k:size], None)
         proposals.append(np.concatenate([state, -0.5 * fit[:, None]], axis=1))
     return np.stack(proposals, axis=1)
 
@@ -224,14 +224,14 @@ class _Kernel:
         backwards: bool = False,
     ) -> Float64[Array, "D S"]:
         """Return (w, b) and phi after a step, from uniforms of s and normals of all."""
-        new, size = state.copy(), 1 + uniform.shape[1]
+        new, k, size = state.copy(), uniform.shape[1], self.system.cross.shape[1]
         rows = np.flatnonzero(self.kind == 0)
         here = state[rows, :size]
         new[rows, :size] = self._draw(rows, uniform[rows], normal[rows, :size], here, backwards=backwards)
 
         rows = np.flatnonzero(self.kind == 1)
         here, way = state[rows, :size], LEAST_WAY ** self.width[rows, None]
-        same = np.where(here[:, :-1] != 0.0, 0.0, 1.0)  # uniforms by which s stays as it is
+        same = np.where(here[:, :k] != 0.0, 0.0, 1.0)  # uniforms by which s stays as it is
         fresh, centre = (self._draw(rows, same, x * normal[rows, :size], here) for x in (1.0, 0.0))
         new[rows, :size] = centre + np.sqrt(1.0 - way**2) * (here - centre) + way * (fresh - centre)
 
@@ -245,11 +245,11 @@ class _Kernel:
         self,
         rows: Integer[Array, " R"],
         uniform: Float64[Array, "R K"],
-        normal: Float64[Array, "R K1"],
-        loadings: Float64[Array, "R K1"],
+        normal: Float64[Array, "R L"],
+        loadings: Float64[Array, "R L"],
         *,
         backwards: bool = False,
-    ) -> Float64[Array, "R K1"]:
+    ) -> Float64[Array, "R L"]:
         """Draw s, then (w, b), of some features."""
         system, (precision, shift, odds) = self.system, self.prior
         pairs = system.pairs if len(system.pairs) == 1 else system.pairs[rows]
@@ -260,23 +260,23 @@ class _Kernel:
 def try_sums(
     density: Likelihood,
     y: Float64[Array, "B D"],
-    scores: Float64[Array, "B K"],
-    tries: Float64[Array, "D J C"],
+    rows: Float64[Array, "B L"],
+    tries: Float64[Array, "D J S"],
     aux: Float64[Array, "B D"] | None = None,
     level: Float64[Array, "B 1"] | None = None,
 ) -> Float64[Array, "D J"]:
     """Return the log-likelihood of a block's entries of each feature at each of its tries.
 
-    ``level``: see `Entries`.
+    ``rows``: (z, a); ``level``: see `Entries`.
     """
-    size = scores.shape[1] + 1
+    size = rows.shape[1]
     phi = np.moveaxis(tries[:, :, size:-1], 0, -1)  # (J, P, D)
     moving = np.flatnonzero((phi != phi[0]).any(axis=(0, 1)))  # of others the factor without x is the same
     phis = [device.move_beside(np.ascontiguousarray(of_try), y) for of_try in phi]
     of_moving = [device.move_beside(np.ascontiguousarray(of_try[:, moving]), y) for of_try in phi]
     columns, out = device.move_beside(moving, y), np.zeros(tries.shape[:2])
-    for rows in tiles(len(y), y):
-        part, beside = y[rows], None if aux is None else aux[rows]
+    for run in tiles(len(y), y):
+        part, beside = y[run], None if aux is None else aux[run]
         out += _sum_observed(density.log_factor(part, phis[0], beside), part)[:, None]
         some, beside_some = part[:, columns], None if beside is None else beside[:, columns]
         of_first = _sum_observed(density.log_factor(some, of_moving[0], beside_some), some)
@@ -285,8 +285,8 @@ def try_sums(
                 out[moving, j] += (
                     _sum_observed(density.log_factor(some, of_moving[j], beside_some), some) - of_first
                 )
-            x = predictor(scores[rows], tries[:, j, :size], y)
-            x = x if level is None else x + level[rows]
+            x = predictor(rows[run], tries[:, j, :size], y)
+            x = x if level is None else x + level[run]
             out[:, j] += _sum_observed(density.log_kernel(part, x, of_try, beside), part)
     return out
 
@@ -306,7 +306,7 @@ def tiles(n_rows: int, like: Shaped[Array, "_ D"]) -> Iterator[slice]:
 
 def choose(
     density: Likelihood,
-    tries: Float64[Array, "D J C"],
+    tries: Float64[Array, "D J S"],
     sums: Float64[Array, "D J"],
     numbers: Integer[Array, " D"],
     step: Step,

@@ -97,7 +97,9 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
     def coords(self, globals_: Globals | ChainGlobals) -> Mapping[str, Sequence[str]]:
         """Return the labels of factors and views."""
         names = [view.name for view in self.settings.views]
-        return {"factor": self.factor_names(globals_.n_factors, globals_.numbers), "view": names}
+        labels = {"factor": self.factor_names(globals_.n_factors, globals_.numbers), "view": names}
+        covariates = self.settings.covariates
+        return labels if covariates is None else labels | covariates.coords
 
     def prepare(self, globals_: Globals | ChainGlobals) -> PreparedGlobals | ChainGlobals:
         """Return what `finish` reads: of a run that ended before its chains began, the fit."""
@@ -112,15 +114,15 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
     ) -> Averages:
         """Return means and variances over the draws of a chain."""
         fixed = globals_.globals_.fixed if isinstance(globals_, PreparedGlobals) else globals_.fixed
-        sizes = np.exp(computed_sizes(self.settings, block, fixed))
+        beside = np.exp(computed_sizes(self.settings, block, fixed)), self.settings.design(block)[:, 1:]
         if isinstance(local, DrawnScores):
             if local.total is None or local.squares is None:
-                return Averages(local.values, np.zeros(local.values.shape), sizes)
+                return Averages(local.values, np.zeros(local.values.shape), *beside)
             mean = local.total / local.n_kept
-            return Averages(mean, np.maximum(local.squares / local.n_kept - mean**2, 0.0), sizes)
+            return Averages(mean, np.maximum(local.squares / local.n_kept - mean**2, 0.0), *beside)
         assert isinstance(globals_, PreparedGlobals)
         expected, _ = expected_scores(results.finish(self.fit.settings, block, local, globals_, step).q)
-        return Averages(expected, np.zeros(expected.shape), sizes)
+        return Averages(expected, np.zeros(expected.shape), *beside)
 
     def projection(self) -> tuple[Sweep[Any, Any, Any], ...]:
         """Return the sweep that draws the scores of new samples."""
@@ -151,11 +153,12 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
 
 @dataclass(frozen=True)
 class Averages:
-    """Mean and variance of the scores of a block over the draws of a chain; size factors."""
+    """Mean and variance of the scores of a block over the draws of a chain; size factors, covariates."""
 
     mean: Float64[np.ndarray, "B K"]
     variance: Float64[np.ndarray, "B K"]
     size_factors: Float64[np.ndarray, "B M"]
+    covariates: Float64[np.ndarray, "B J"]
 
 
 def _variables(settings: Settings) -> tuple[Variable, ...]:
@@ -189,6 +192,11 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
         doc = "Size factor of a sample in a view; 1 where the view has none."
         sizes = Variable("size_factors", ("obs", "view"), doc, lambda f: f.size_factors, rows=True)
         table.append(sizes)
+    if settings.covariates is not None:
+        table.append(results.covariates_variable(lambda rows: rows.covariates))
+        doc = "Precision of the coefficients of a term, on the model's scale."
+        precision = each(lambda v: v.term_precision)
+        table.append(Variable("coefficient_precision", ("view", "term"), doc, precision))
     if any(view.spikes for view in settings.views):
         doc = "Share of loadings that are not 0."
         table.append(Variable("theta", ("view", "factor"), doc, partial(_theta, settings)))
@@ -218,7 +226,7 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
     feature = f"feature_{name}"
 
     def loadings(g: ChainGlobals) -> Float64[Array, "D K"]:
-        return g.record.weights[name].loadings[:, :-1]
+        return g.record.weights[name].loadings
 
     def scale(g: ChainGlobals) -> Float64[Array, " D"]:
         return g.fixed[name].scale
@@ -239,10 +247,17 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
         (feature,),
         "Intercept in data units, b.",
         lambda g: (
-            g.record.weights[name].loadings[:, -1] * scale(g)
+            g.record.weights[name].coefficients[:, 0] * scale(g)
             + settings.view(name).level(g.fixed[name].reference)
         ),
     )
+    if settings.covariates is not None:
+        yield Variable(
+            f"coefficients_{name}",
+            (feature, "covariate"),
+            "Coefficient of a covariate in data units.",
+            lambda g: g.record.weights[name].coefficients[:, 1:] * scale(g)[:, None],
+        )
     if settings.view(name).spikes:
         doc = "Whether a loading is not 0, s."
         yield Variable(
@@ -291,17 +306,22 @@ def _predictive(
     if view.is_gaussian:
         return None
     mean, variance = _over_draws(settings, rows, record, name, lambda x, phi: (x, 0.0))
-    phi = np.mean([phi for _, _, phi in _draws(settings, record, name)], axis=0)
+    phi = np.mean([phi for *_, phi in _draws(settings, record, name)], axis=0)
     return Predictive(view.density, mean, variance, phi, aux)
 
 
 def _draws(
     settings: Settings, record: Mapping[str, Shaped[Array, "C M ..."]], name: str
-) -> Iterator[tuple[Float64[Array, "D K"], Float64[Array, " D"], Float64[Array, "P D"]]]:
-    """Yield loadings, intercepts and nuisance parameters of every draw, chain by chain, in data units."""
+) -> Iterator[tuple[Float64[Array, "D L"], Float64[Array, " D"], Float64[Array, "P D"]]]:
+    """Yield what belongs to the features in every draw, chain by chain, in data units.
+
+    Loadings and coefficients of covariates side by side, intercepts, nuisance parameters.
+    """
     density = settings.view(name).density
     loadings, intercept = (np.asarray(record[f"{key}_{name}"]) for key in ("loadings", "intercept"))
     report = {key: np.asarray(record[f"{key}_{name}"]) for key in density.phi_variables}
+    if settings.covariates is not None:
+        loadings = np.concatenate([loadings, np.asarray(record[f"coefficients_{name}"])], axis=-1)
     for at in np.ndindex(loadings.shape[:2]):
         phi = density.phi_from_report({key: values[at] for key, values in report.items()})
         yield loadings[at], intercept[at], phi
@@ -317,18 +337,27 @@ def _over_draws(
     """Return mean and variance over draws of x of what has these moments given x."""
     scores = np.asarray(rows["scores_draws"])
     scores = scores.reshape(scores.shape[0] * scores.shape[1], *scores.shape[2:])
+    covariates = np.zeros((scores.shape[1], 0))
+    if settings.covariates is not None:
+        covariates = _of_one_chain(rows["covariates"])
     # squares about the intercepts of measurements, which may be far from 0
     scaled = settings.view(name).is_scaled
     place = np.asarray(record[f"intercept_{name}"]).mean(axis=(0, 1)) if scaled else 0.0
     level: Array = 0.0
     if settings.view(name).size_factors != "none":
         index = [view.name for view in settings.views].index(name)
-        level = np.log(np.asarray(rows["size_factors"]))[..., index, None]
-        level = level[0] if level.ndim == 3 else level  # of chains, which have the same
+        level = np.log(_of_one_chain(rows["size_factors"]))[:, index, None]
     total: Array = 0.0
     squares: Array = 0.0
     for z, (loadings, intercept, phi) in zip(scores, _draws(settings, record, name), strict=True):
-        mean, variance = moments(z.astype(np.float64) @ loadings.T + (intercept - place) + level, phi)
+        beside = np.concatenate([z.astype(np.float64), covariates], axis=1)
+        mean, variance = moments(beside @ loadings.T + (intercept - place) + level, phi)
         total, squares = total + mean, squares + mean**2 + variance
     mean = total / len(scores)
     return mean + place, np.maximum(squares / len(scores) - mean**2, 0.0)
+
+
+def _of_one_chain(values: Shaped[Array, ...]) -> Float64[Array, "B n"]:
+    """Return what all chains have alike."""
+    found = np.asarray(values)
+    return found[0] if found.ndim == 3 else found

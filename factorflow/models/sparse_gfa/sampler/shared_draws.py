@@ -38,17 +38,18 @@ SCALE_SITE, SHIFT_SITE = MODELS[6], MODELS[10]
 
 @dataclass(frozen=True)
 class Sites:
-    """Noise: alpha, theta by view and factor; m, lambda, prior of tau; beta; priors of theta, alpha."""
+    """Noise: alpha, theta by view and factor; m, lambda, prior of tau; beta; those of theta, alpha; terms."""
 
     factor: int
     view: int
     beta: int
     share: int
     slab: int
+    terms: int
 
 
 OF_RECORD, ONWARDS = (
-    Sites(*(MODELS[i] for i in found)) for found in ((13, 14, 15, 16, 18), (7, 8, 9, 11, 19))
+    Sites(*(MODELS[i] for i in found)) for found in ((13, 14, 15, 16, 18, 31), (7, 8, 9, 11, 19, 32))
 )
 """Shared parameters are drawn twice: as it goes with the scores of this sweep, and as the chain goes on."""
 
@@ -68,7 +69,7 @@ class Moves:
     weights : mapping of view to DrawnWeights
         Loadings, intercepts and noise precisions.
     transform, shift : array
-        Scores become T z + t.
+        Scores become T z + t'a.
     shared : Shared
         What all share, given these.
     share : float
@@ -77,7 +78,7 @@ class Moves:
 
     weights: Mapping[str, DrawnWeights]
     transform: Float64[np.ndarray, "K K"]
-    shift: Float64[np.ndarray, " K"]
+    shift: Float64[np.ndarray, "C K"]
     shared: Shared
     share: float
 
@@ -109,9 +110,11 @@ def draw_shared(
     k, n_views = before.beta.shape[1], len(settings.views)
     of_factors = draws.uniform(step, sites.factor, np.arange(n_views * k), 2).reshape(n_views, k, 2)
     of_views = draws.uniform(step, sites.view, np.arange(n_views), 4)
+    of_terms = draws.uniform(step, sites.terms, np.arange(n_views), max(1, settings.n_terms))
     for i, view in enumerate(settings.views):
         view_sums = sums[view.name], before.views[view.name], slab
-        views[view.name], terms = _draw_view(settings, view, *view_sums, share, of_factors[i], of_views[i])
+        noise_of_view = of_factors[i], of_views[i], of_terms[i, : settings.n_terms]
+        views[view.name], terms = _draw_view(settings, view, *view_sums, share, *noise_of_view)
         density += terms
     alpha = np.stack([view.alpha for view in views.values()])
     if slab is not None:
@@ -146,7 +149,7 @@ def draw_moves(
     weights, sums, now = draw_collapsed(settings, globals_, weights, now, step)
     shift = _draw_shift(settings, stats, sums, now, step)
     sums = {name: mine.shifted(shift) for name, mine in sums.items()}
-    stats = replace(stats, second=stats.second + 2.0 * shift * stats.first + stats.number * shift**2)
+    stats = _shifted_scores(stats, shift)
     scale, share = _draw_scales(settings, stats, sums, now, step)
     sums = {name: replace(mine, squares=mine.squares / scale**2) for name, mine in sums.items()}
     stats = replace(stats, second=stats.second * scale**2)
@@ -161,11 +164,11 @@ def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, flo
 
 
 def _transform_weights(
-    weights: DrawnWeights, scale: Float64[Array, " K"], shift: Float64[Array, " K"]
+    weights: DrawnWeights, scale: Float64[Array, " K"], shift: Float64[Array, "C K"]
 ) -> DrawnWeights:
-    """Return loadings and intercepts for scores r z + t."""
-    w, b = weights.loadings[:, :-1] / scale, weights.loadings[:, -1:]
-    return replace(weights, loadings=np.concatenate([w, b - (w @ shift)[:, None]], axis=1))
+    """Return loadings and coefficients for scores r z + t'a."""
+    w = weights.loadings / scale
+    return replace(weights, loadings=w, coefficients=weights.coefficients - w @ shift.T)
 
 
 def _gamma(
@@ -181,21 +184,35 @@ def _draw_shift(
     sums: Mapping[str, DrawnSums],
     now: Shared,
     step: Step,
-) -> Float64[Array, " K"]:
-    """Draw c of z -> z + c, b -> b - w'c, which leaves the likelihood as it is: exactly, it is normal."""
+) -> Float64[Array, "C K"]:
+    """Draw c of z -> z + c'a, b -> b - c w, which leaves the likelihood as it is: exactly, it is normal."""
     assert stats.first is not None
-    k, beta = now.beta.shape[1], now.beta
-    precision = np.diag((beta * stats.number).sum(axis=0))
-    linear = -(beta * stats.first).sum(axis=0)
+    assert stats.design is not None
+    k, n_given, beta = now.beta.shape[1], settings.n_given, now.beta
+    if not k:
+        return np.zeros((n_given, 0))
+    precision = np.einsum("gk,gce,kj->ckej", beta, stats.design, np.eye(k))
+    linear = -(beta[:, None] * stats.first).sum(axis=0)
     for view in settings.views:
         mine, shared = sums[view.name], now.views[view.name]
-        precision = precision + shared.intercept_precision * mine.gram
-        linear = linear + shared.intercept_precision * (mine.reading - shared.intercept_mean * mine.total)
-    if not k:
-        return np.zeros(0)
-    root = np.linalg.cholesky(precision)
-    noise = special.ndtri(draws.uniform(step, SHIFT_SITE, np.arange(k)))[:, 0]
-    return np.asarray(np.linalg.solve(root.T, np.linalg.solve(root, linear) + noise))
+        weight = shared.column_precision(settings)
+        precision = precision + np.einsum("c,ce,kj->ckej", weight, np.eye(n_given), mine.gram)
+        linear = linear + weight[:, None] * mine.reading
+        linear[0] -= shared.intercept_precision * shared.intercept_mean * mine.total
+    size = n_given * k
+    root = np.linalg.cholesky(precision.reshape(size, size))
+    noise = special.ndtri(draws.uniform(step, SHIFT_SITE, np.arange(size)))[:, 0]
+    shift = np.linalg.solve(root.T, np.linalg.solve(root, linear.ravel()) + noise)
+    return np.asarray(shift.reshape(n_given, k))
+
+
+def _shifted_scores(stats: DrawnStats, shift: Float64[Array, "C K"]) -> DrawnStats:
+    """Return the sums over samples of squares of z + shift'a."""
+    assert stats.first is not None
+    assert stats.design is not None
+    moved = 2.0 * (shift * stats.first).sum(axis=1)
+    moved += np.einsum("ck,gce,ek->gk", shift, stats.design, shift)
+    return replace(stats, second=stats.second + moved)
 
 
 def _log_scale_density(
@@ -258,8 +275,9 @@ def _draw_view(
     share: tuple[float, float],
     uniform: Float64[Array, "K two"],
     noise: Float64[Array, " four"],
+    of_terms: Float64[Array, " H"],
 ) -> tuple[DrawnView, float]:
-    """Draw alpha, theta, m, lambda and the prior of tau of a view.
+    """Draw alpha, theta, m, each lambda and the prior of tau of a view.
 
     Return them with their part of the log joint density, but for the prior of alpha; ``share``: the prior of
     theta, Beta(on, off).
@@ -277,8 +295,13 @@ def _draw_view(
     n, lam = sums.features, before.intercept_precision
     precision = priors.intercept_mean + n * lam
     mean = lam * sums.intercepts / precision + special.ndtri(noise[0]) / np.sqrt(precision)
-    apart = max(0.0, sums.intercept_squares - 2.0 * mean * sums.intercepts + n * mean**2)
+    apart = max(0.0, float(sums.coefficient_squares[0]) - 2.0 * mean * sums.intercepts + n * mean**2)
     shape, rate = priors.intercept
+    columns = settings.term_of_column
+    halves = 0.5 * n * np.bincount(columns, minlength=settings.n_terms)
+    squares = 0.5 * np.bincount(columns, sums.coefficient_squares[1:], minlength=settings.n_terms)
+    terms = _gamma(shape + halves, rate + squares, of_terms)
+    density += float(((shape + halves - 1.0) * np.log(terms) - terms * (rate + squares)).sum())
     lam = float(_gamma(shape + 0.5 * n, rate + 0.5 * apart, noise[1]))
     density += (shape + 0.5 * n - 1.0) * np.log(lam) - lam * (rate + 0.5 * apart)
     density -= 0.5 * priors.intercept_mean * mean**2
@@ -286,4 +309,4 @@ def _draw_view(
     if prior is not None and sums.noise is not None:
         prior = draw_noise_prior(sums.noise, n, prior, noise[2:])
         density += noise_log_density(sums.noise, n, prior)
-    return DrawnView(alpha, theta, float(mean), lam, prior), density
+    return DrawnView(alpha, theta, float(mean), lam, prior, terms), density

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy import special
 
-from factorflow.kernels.linalg import unpack
+from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
@@ -185,19 +185,20 @@ def _replaced(
     message, both = weights.residual_sums, list(plane)
     assert message is not None
     apart = values @ a.T - weights.loadings[:, both]  # of loadings of z itself
-    loadings = weights.loadings - np.einsum("dkp,dp->dk", equations.follow, apart)
-    loadings[:, both] = values
+    whole, k = weights.whole - np.einsum("dkp,dp->dk", equations.follow, apart), weights.loadings.shape[1]
+    whole[:, both] = values
     x, y, change = apart[:, 0], apart[:, 1], equations.change.T
     squares = message.squares - 2.0 * (x * change[0] + y * change[1])
     squares = squares + x * x * change[2] + 2.0 * x * y * change[3] + y * y * change[4]
     slope = message.slope - x * change[5] - y * change[6]
     message = replace(message, squares=np.maximum(squares, 0.0), slope=slope, plane=None)
-    return replace(weights, loadings=loadings, residual_sums=message)
+    loadings = np.ascontiguousarray(whole[:, :k])
+    return replace(weights, loadings=loadings, coefficients=whole[:, k:].copy(), residual_sums=message)
 
 
 def _gram(stats: DrawnStats) -> Float64[Array, "K K"]:
     k = stats.second.shape[1]
-    return unpack(stats.moments[None], k + 1)[0, :k, :k]
+    return unpack(stats.moments[: n_pairs(k)], k)
 
 
 def turned_scores(stats: DrawnStats, turn: Float64[Array, "K K"]) -> DrawnStats:
