@@ -22,6 +22,9 @@ from jaxtyping import Float64, Int64, Shaped
 
 from factorflow.shape import Array
 
+SIGNED = ("scores", "scores_draws", "smooth_scores", "score_coefficients", "course")
+"""Variables beside the loadings that take the sign of their factor."""
+
 Symmetry = Literal["none", "sign", "flip"]
 
 ROUNDS = 4
@@ -128,8 +131,10 @@ def align_draws(
         array = np.asarray(values, dtype=np.float64)
         if "draw" not in dims[name]:
             array = array[:, None]
-        if dims[name][-1] == "factor":
-            array = _rename_factors(name, array, rule, symmetry)
+        if "factor" in dims[name]:
+            axis = dims[name].index("factor") + ("draw" not in dims[name])
+            array = np.moveaxis(array, axis, -1)
+            array = np.moveaxis(_rename_factors(name, array, rule, symmetry), -1, axis)
         elif name.startswith("intercept_") and symmetry == "flip":
             turned = np.asarray(draws["loadings_" + name.removeprefix("intercept_")])
             lost = np.take_along_axis(turned, _widen(rule.order, turned.ndim), axis=-1)
@@ -158,8 +163,7 @@ def _rename_factors(
 ) -> Float64[np.ndarray, "*dims"]:
     """Return a variable with its factors in order, turned over where they are to be."""
     order, sign = _widen(rule.order, array.ndim), _widen(rule.sign, array.ndim)
-    signed_scores = symmetry == "sign" and name.startswith("scores") and "inclusion" not in name
-    if name.startswith("loadings_") or signed_scores:
+    if name.startswith("loadings_") or (symmetry == "sign" and name in SIGNED):
         return _reorder_factors(array, order, sign)
     ordered = _reorder_factors(array, order, np.ones_like(sign))
     if symmetry == "flip" and name.startswith(("scores", "activity")):

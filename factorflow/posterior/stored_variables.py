@@ -143,7 +143,7 @@ class StoredVariables(FittedRun):
         symmetry = getattr(self.model, "symmetry", None) if self.kind == "monte carlo" else None
         if symmetry is None or "chain" not in draws.dims:
             return draws
-        if "obs" in draws.dims:
+        if "obs" in draws.dims or name not in self.tree[self.main_group]:
             return self._align((name,), symmetry)[name]
         if not self._aligned:
             variables = self.tree[self.main_group].data_vars.items()

@@ -46,9 +46,19 @@ MORE = {
                 n_burn_in=2,
                 chains=2,
                 covariates="group",
-                scores="normal",
+                smooth_covariates="time",
+                score_covariates="group",
+                smooth_groups=False,
             ),
-            data={"views": {"a": ("gaussian", 6), "b": ("bernoulli", 5)}, "n_factors": 2, "groups": 2},
+            data={
+                "views": {"a": ("gaussian", 9), "b": ("bernoulli", 8)},
+                "n_factors": 3,
+                "groups": 2,
+                "smooth": 2,
+                "r2": 0.8,
+                "sparsity": 0.3,
+                "view_activity": 1.0,
+            },
         ),
         "metropolis": Example(
             SparseGFA(

@@ -93,7 +93,7 @@ REFUSALS = (
         "smooth scores",
         "left out",
         lambda s: s.smooth is not None,
-        {"n_draws": "a sweep draws no courses", "warm_start": "courses are learned from the start"},
+        {"warm_start": "courses are learned from the start"},
     ),
 )
 

@@ -24,7 +24,15 @@ from factorflow.models.sparse_gfa.sampler.gibbs_state import (
 from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.shared_draws import EDGE
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
+from factorflow.models.sparse_gfa.smooth.basis import Basis
+from factorflow.models.sparse_gfa.smooth.composite import Linear, Sum
+from factorflow.models.sparse_gfa.smooth.courses import Courses, open_courses
+from factorflow.models.sparse_gfa.smooth.evidence import root_of, turned_root
+from factorflow.models.sparse_gfa.smooth.points import Points
+from factorflow.models.sparse_gfa.smooth.processes import LEVELS
+from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.models.sparse_gfa.state import Fixed
+from factorflow.places import PLACES, Places
 from factorflow.shape import Block, Meta, ViewMeta
 
 PAIR = (3.0, 2.0)
@@ -37,6 +45,9 @@ VARIANCES, LEVEL = np.array([0.5, 1.0, 1.5, 3.0]), 1.5
 N, K, D = 6, 2, 4
 CODES = np.array([0, 1, 0, 1, 1, 0], np.int32)
 AGES = np.array([[-1.2], [0.3], [1.5], [-0.6], [-0.9], [0.9]])
+SHARE = 0.6
+"""Of the variance of a factor that its course has."""
+TIMES = np.array([0.0, 1.0, 1.0, 2.5, np.nan, 3.0])
 
 
 def settings_of(
@@ -46,11 +57,12 @@ def settings_of(
     dense: bool | str = False,
     slab: bool = False,
     covariates: bool = False,
+    courses: str = "",
 ) -> Settings:
     """Return the settings of the sampler with priors that can be drawn from.
 
     ``dense``: whether loadings are "ard"; "last": those of the last view; ``covariates``: whether `AGES` are
-    given.
+    given; ``courses``: what scores are functions of, "time", or "levels" of groups and `AGES`.
     """
     kind_of = {name: get_likelihood(name).kinds[0] for name in kinds}
     views = tuple(ViewMeta(f"v{i}", kind_of[name], D, "scattered") for i, name in enumerate(kinds))
@@ -63,10 +75,44 @@ def settings_of(
     views = tuple(
         replace(v, likelihood=name, scattered=True) for v, name in zip(found.views, kinds, strict=True)
     )
-    found = replace(found, views=views)
+    found = replace(found, views=views, smooth=SmoothSettings(basis_of(courses), False) if courses else None)
     pair, priors = (MILD, MILD_PRIORS) if corrected_views(found) else (PAIR, PRIORS)
     views = tuple(replace(v, alpha_prior=pair) for v in views)
     return replace(found, priors=replace(priors, learned_slab=slab), views=views)
+
+
+def basis_of(courses: str) -> Basis:
+    """Return the functions that scores may be."""
+    if courses == "time":
+        times = np.unique(TIMES[np.isfinite(TIMES)])
+        cells = tuple((0.0, float(t)) for t in times)
+        return Points(Places(("t",), (0,), (), (0.0,), (3.0,), (0.5,), (), cells, N - 1), "matern32")
+    levels = Places(("l",), (0,), (), (0.0,), (1.0,), (1.0,), (), ((0.0, 0.0), (0.0, 1.0)), N, ("a", "b"))
+    return Sum((Points(levels, LEVELS), Linear(Covariates((Column("age"),), (Term(("age",)),), (1.0,)))))
+
+
+def places_of(settings: Settings) -> Any:
+    """Return what courses are read from."""
+    assert settings.smooth is not None
+    return TIMES[:, None] if isinstance(settings.smooth.basis, Points) else np.column_stack([CODES, AGES])
+
+
+def courses_of(rng: Any, settings: Settings) -> tuple[Any, Courses]:
+    """Return courses drawn from their prior, at the rows and as they are."""
+    assert settings.smooth is not None
+    basis, places = settings.smooth.basis, places_of(settings)
+    known = np.isfinite(places).all(axis=1)
+    functions = basis.functions(np.where(known[:, None], places, 0.0), np.zeros(N, np.int64)) * known[:, None]
+    centre = functions.sum(axis=0) / known.sum()
+    functions = (functions - centre) * known[:, None]
+    second, size = functions.T @ functions / known.sum(), basis.size
+    courses = open_courses(basis, centre, second, float(known.sum()), K, SHARE)
+    v, mean = rng.normal(size=(K, size)), np.zeros((K, size))
+    for k in range(K):
+        scaled, _ = basis.scaled_covariance(courses.lengths[k], courses.sharing[k], second)
+        mean[k] = turned_root(root_of(SHARE * scaled).T, v[k][:, None])[:, 0]
+    energy, none = (v**2).sum(axis=1), np.zeros((K, 0, 0))
+    return functions @ mean.T, replace(courses, mean=mean, energy=energy, covariance=none)
 
 
 def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
@@ -75,7 +121,12 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
     if settings.scores_prior == "ard":
         shape, rate = settings.priors.beta
         beta = rng.gamma(shape, 1 / rate, beta.shape)
-    z = rng.normal(size=(N, K)) / np.sqrt(beta[CODES if settings.n_groups > 1 else np.zeros(N, int)])
+    groups, f, courses = CODES if settings.n_groups > 1 else np.zeros(N, int), np.zeros((N, K)), None
+    if settings.smooth is not None:
+        f, courses = courses_of(rng, settings)
+        beta = np.stack([np.ones(K), 1.0 / courses.noise])
+        groups = np.isfinite(places_of(settings)).all(axis=1).astype(int)
+    z = f + rng.normal(size=(N, K)) / np.sqrt(beta[groups])
     weights, views, fixed, variances = {}, {}, {}, {}
     slab = None
     if settings.priors.learned_slab:
@@ -105,8 +156,13 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
         zeros = np.zeros((D, 1))
         fixed[view.name] = Fixed(zeros[:, 0], np.ones(D), zeros[:, 0], zeros, zeros, zeros)
     shared = Shared(views, beta, slab)
-    rest = np.eye(K), np.zeros((settings.n_given, K)), Record(weights, shared), Names.of(weights.values())
-    return z, ChainGlobals(fixed, weights, shared, variances, *rest)
+    rest = (
+        np.eye(K),
+        np.zeros((settings.n_given, K)),
+        Record(weights, shared, courses),
+        Names.of(weights.values()),
+    )
+    return z, ChainGlobals(fixed, weights, shared, variances, *rest, courses=courses)
 
 
 def observe(
@@ -162,6 +218,8 @@ def statistics_of(sweep: Any, data: Any, local: Any, g: ChainGlobals, step: Step
     columns: dict[str, Any] = {"group": CODES} if sweep.settings.groups else {}
     if sweep.settings.covariates is not None:
         columns[COVARIATES] = AGES
+    if sweep.settings.smooth is not None:
+        columns[PLACES] = places_of(sweep.settings)
     block = Block(0, 0, N, 1, data, columns=columns)
     local, stats = sweep.map(block, local, sweep.prepare(g), step)
     found = {name: sweep.features(name, range(D), g, stats, step) for name in sweep.axes()}
@@ -180,6 +238,14 @@ def sweep_once(
 
 def summaries(z: Any, g: ChainGlobals | Record) -> list[float]:
     out = [np.tanh(z).mean(), (np.tanh(z) ** 2).mean(), np.log(g.shared.beta).mean()]
+    if g.courses is not None:
+        c = np.tanh(g.courses.mean)
+        out += [
+            c.mean(),
+            (c**2).mean(),
+            np.tanh(g.courses.energy).mean(),
+            (c.mean(axis=1) @ np.tanh(z[0])).sum(),
+        ]
     if g.shared.slab is not None:
         out += [np.log(g.shared.slab.shape), np.log(g.shared.slab.mean)]
     for name, mine in g.weights.items():

@@ -691,7 +691,6 @@ def test_unknown_places(tmp_path: Path) -> None:
         ({"scores": "smooth"}, "smooth_covariates"),
         ({"smooth_covariates": "time", "scores": "ard"}, "'smooth' or 'auto'"),
         ({"smooth_covariates": "time", "n_starts": 2}, "1 with smooth_covariates"),
-        ({"smooth_covariates": "time", "n_draws": 10}, "a sweep draws no courses"),
         ({"smooth_covariates": "time", "loadings": "ard"}, "other than 'ard' in some view with smooth"),
         ({"smooth_covariates": "time", "kernel": "matern12", "n_functions": 5}, "kernel"),
     ],

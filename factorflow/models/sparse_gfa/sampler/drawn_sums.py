@@ -87,28 +87,36 @@ class DrawnStats(Stats):
     Parameters
     ----------
     first, design : array
-        Sums of a z' and of a a' by group, a the given columns.
+        Sums of a (z - f)' and of a a' by group, a the given columns. ``rows``, ``number`` and ``second`` are
+        of the same groups, those of the prior of the scores (`score_prior`), and about its mean f.
+    functions : array
+        Sums of phi (z, a)', by function of the courses.
     slices : float
         Places that slices of scores tried, of all rows.
     """
 
     first: Float64[np.ndarray, "G C K"] | None = None
     design: Float64[np.ndarray, "G C C"] | None = None
+    functions: Float64[np.ndarray, "M L"] | None = None
     slices: float = 0.0
 
     @classmethod
     def of(
         cls,
         stats: Stats,
-        values: Float64[Array, "B K"],
+        left: Float64[Array, "B K"],
         design: Float64[Array, "B C"],
         codes: Integer[Array, " B"],
         n_groups: int,
+        functions: Float64[Array, "M L"],
         slices: float = 0.0,
     ) -> DrawnStats:
-        """Return statistics with the sums of scores beside them."""
-        parts = [design[codes == g] for g in range(n_groups)]
-        first = np.stack([part.T @ values[codes == g] for g, part in enumerate(parts)])
-        products = np.stack([part.T @ part for part in parts])
+        """Return statistics with the sums of scores, less their prior means, beside them."""
+        parts = [(design[codes == g], left[codes == g]) for g in range(n_groups)]
+        first, products = (np.stack([a.T @ b for a, b in p]) for p in (parts, [(a, a) for a, _ in parts]))
+        rows = np.array([float(len(a)) for a, _ in parts])
+        second = np.stack([(z**2).sum(axis=0) for _, z in parts])
+        number = np.tile(rows[:, None], (1, left.shape[1]))
         own = {f.name: getattr(stats, f.name) for f in fields(Stats)}
-        return cls(**own, first=first, design=products, slices=slices)
+        own |= {"rows": rows, "number": number, "second": second}
+        return cls(**own, first=first, design=products, functions=functions, slices=slices)

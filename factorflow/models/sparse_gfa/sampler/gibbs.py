@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float64, Integer
+from jaxtyping import Float64
 from scipy import special
 
 from factorflow.kernels import device
@@ -53,6 +53,7 @@ from factorflow.models.sparse_gfa.sampler.metropolis import (
     stand_ins,
     try_sums,
 )
+from factorflow.models.sparse_gfa.sampler.score_prior import ScorePrior, score_prior
 from factorflow.models.sparse_gfa.sampler.shared_draws import OF_RECORD, draw_moves, draw_shared
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
@@ -94,23 +95,25 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
     ) -> tuple[DrawnScores, DrawnStats]:
         """Draw the weights of binary entries and the scores of a block."""
         settings, (prepared, sample) = self.settings, globals_
-        codes, k = settings.group_codes(block), sample.n_factors
-        design = settings.design(block)
+        k, design = sample.n_factors, settings.design(block)
+        prior = score_prior(settings, block, sample, new=step.projecting)
         before, reference = _scores_before(local, sample, design, step)
         noise = special.ndtri(draws.uniform(step, SCORE_SITE, block.rows, max(1, k))[:, :k])
         tables = prepared.tables(0, next(iter(block.data.values())))
         rows = tuple(np.concatenate([scores, design], axis=1) for scores in (before, reference))
         pseudo, entries = self._gaussian_forms(block, rows, tables, globals_, step)
-        values, tried = _draw_scores(design, codes, pseudo, tables, prepared, noise), 0.0
+        values, tried = _draw_scores(design, prior, pseudo, tables, noise), 0.0
         if entries and k:
-            centre = _draw_scores(design, codes, pseudo, tables, prepared, 0.0 * noise)
+            centre = _draw_scores(design, prior, pseudo, tables, 0.0 * noise)
             values, tried = slice_scores(entries, design, centre, before, values, block.rows, step)
         new = round_scores(Local(values, np.zeros((1, k))), settings)
         free = sum(p.free for p in pseudo.values())
         updated = UpdatedRows(new, design, pseudo, free, 0.0, np.zeros(k))
-        stats = sum_statistics(settings, codes, updated, prepared.globals_)
-        drawn_stats = DrawnStats.of(stats, new.mean, design, codes, settings.n_groups, tried)
-        return self._add_draw(local, new.mean, reference if entries else None), drawn_stats
+        stats = sum_statistics(settings, settings.group_codes(block), updated, prepared.globals_)
+        left, by_function = new.mean - prior.mean, np.concatenate([new.mean, design], axis=1)
+        sums = prior.codes, len(sample.shared.beta), prior.sums_by_function(by_function), tried
+        drawn_stats = DrawnStats.of(stats, left, design, *sums)
+        return self._add_draw(local, new.mean, prior, reference if entries else None), drawn_stats
 
     def _gaussian_forms(
         self,
@@ -153,13 +156,15 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
         self,
         local: DrawnScores | Local | None,
         values: Float64[Array, "B K"],
+        prior: ScorePrior,
         reference: Float64[Array, "B K"] | None,
     ) -> DrawnScores:
         if not self.keep:
             return DrawnScores(values, reference=reference)
+        kept = np.concatenate([values, prior.mean], axis=1) if self.settings.smooth is not None else values
         if not isinstance(local, DrawnScores) or local.total is None or local.squares is None:
-            return DrawnScores(values, 1, values, values**2, reference)
-        sums = local.n_kept + 1, local.total + values, local.squares + values**2
+            return DrawnScores(values, 1, kept, kept**2, reference)
+        sums = local.n_kept + 1, local.total + kept, local.squares + kept**2
         return DrawnScores(values, *sums, reference)
 
     def axes(self) -> Mapping[str, int]:
@@ -266,8 +271,11 @@ def _finish(
         shared=moves.shared,
         transform=moves.transform,
         shift=moves.shift,
-        record=Record(parts_drawn, shared),
+        record=Record(parts_drawn, shared, globals_.courses),
+        courses=moves.courses,
     )
+    if globals_.courses is not None:
+        density -= 0.5 * float(globals_.courses.energy[globals_.courses.is_smooth].sum())
     included = sum(float(s.included.sum()) for s in sums.values())
     most = sum(s.features for s in sums.values()) * max(1, globals_.n_factors)
     observed = sum(float(globals_.fixed[v.name].count.sum()) for v in settings.views)
@@ -305,14 +313,13 @@ def _scores_before(
 
 def _draw_scores(
     design: Float64[Array, "B C"],
-    codes: Integer[Array, " B"],
+    prior: ScorePrior,
     pseudo: Mapping[str, Pseudo],
     tables: Mapping[str, Table],
-    prepared: PreparedGlobals,
     noise: Float64[Array, "B K"],
 ) -> Float64[Array, "B K"]:
     """Draw z of rows given everything else."""
-    k = prepared.globals_.n_factors
+    k = noise.shape[1]
     pairs: Array = 0.0
     linear: Array = 0.0
     for name, table in tables.items():
@@ -321,11 +328,10 @@ def _draw_scores(
     packed, h = device.on_host(pairs), linear[:, :k]
     for c, column in enumerate(design.T):
         h = h - column[:, None] * packed[:, row_place(k + c, k)]
-    beta = prepared.globals_.beta_shape
-    prior = beta if beta.shape[0] == 1 else beta[codes]
     if not k:
         return np.zeros(h.shape)
-    precision = unpack(packed[:, : n_pairs(k)], k) + prior[:, :, None] * np.eye(k)
+    h = h + prior.precision * prior.mean
+    precision = unpack(packed[:, : n_pairs(k)], k) + prior.precision[:, :, None] * np.eye(k)
     root = np.linalg.cholesky(precision)  # precision = L L': z = L'^-1 (L^-1 h + noise)
     if len(root) == 1:
         inverse = np.linalg.inv(root[0])

@@ -18,6 +18,7 @@ from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSum
 from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.pooled import NoisePrior, SlabPrior
 from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 from factorflow.trees import replace
@@ -171,7 +172,8 @@ class Shared:
     views : mapping of view to DrawnView
         See there.
     beta : array
-        Prior precision of the scores.
+        Prior precision of the scores; where these have courses, of rows whose place is not known, then of
+        others.
     slab : SlabPrior or None
         Prior of alpha of all views; None where it is given.
     """
@@ -190,6 +192,7 @@ class Record:
 
     weights: Mapping[str, DrawnWeights] = field(metadata=wide())
     shared: Shared
+    courses: Courses | None = None
 
 
 @dataclass(frozen=True)
@@ -248,6 +251,8 @@ class ChainGlobals:
         Of views that take Metropolis steps what the fit found: their stand-ins are taken there.
     halfway : Halfway or None
         Between the two passes of a sweep with such views.
+    courses : Courses or None
+        Courses of the factors: `Courses.mean` are the coefficients of the draw, which have no covariance.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -261,6 +266,7 @@ class ChainGlobals:
     numbers: Int64[np.ndarray, " K"] | None = None
     reference: Mapping[str, DrawnWeights] = field(default_factory=dict, metadata=wide())
     halfway: Halfway | None = None
+    courses: Courses | None = None
 
     @property
     def n_factors(self) -> int:
@@ -279,15 +285,15 @@ class DrawnScores:
     n_kept : int
         Draws in the sums.
     total, squares : array or None
-        Sums of z and z^2 over draws.
+        Sums over draws, of z and z^2 and, where scores have courses, of these.
     reference : array or None
         z of the fit, which goes with `ChainGlobals.reference`; None: 0.
     """
 
     values: Float64[np.ndarray, "B K"]
     n_kept: int = 0
-    total: Float64[np.ndarray, "B K"] | None = None
-    squares: Float64[np.ndarray, "B K"] | None = None
+    total: Float64[np.ndarray, "B kept"] | None = None
+    squares: Float64[np.ndarray, "B kept"] | None = None
     reference: Float64[np.ndarray, "B K"] | None = None
 
     @property
@@ -319,12 +325,15 @@ def first_draw(settings: Settings, globals_: Globals) -> ChainGlobals:
         views[view.name] = DrawnView(mine.alpha, theta, mine.intercept_mean, spread, noise, terms)
     n_factors = globals_.n_factors
     turn = np.eye(n_factors) if globals_.transform is None else globals_.transform
-    beta = globals_.beta_shape / globals_.beta_rate
+    beta, courses = globals_.beta_shape / globals_.beta_rate, globals_.courses
+    if courses is not None:
+        courses = replace(courses, covariance=np.zeros((n_factors, 0, 0)), values=None, spread=None)
+        beta = np.stack([np.ones(n_factors), 1.0 / courses.noise])
     slab = SlabPrior(*SLAB) if settings.priors.learned_slab else None
     shared, still = Shared(views, beta, slab), np.zeros((settings.n_given, n_factors))
-    record, names = Record(weights, shared), Names.of(weights.values())
+    record, names = Record(weights, shared, courses), Names.of(weights.values())
     own = variances, turn, still, record, names, globals_.numbers, reference
-    return ChainGlobals(globals_.fixed, weights, shared, *own)
+    return ChainGlobals(globals_.fixed, weights, shared, *own, courses=courses)
 
 
 def _variances(fixed: Fixed) -> tuple[Float64[Array, " D"], float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -26,10 +27,19 @@ from factorflow.models.sparse_gfa.sampler.gibbs import ChoiceSweep, GibbsSweep
 from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnScores, DrawnView, first_draw
 from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.smooth.results import course_labels, course_variables
+from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.models.sparse_gfa.state import Globals, Local
+from factorflow.models.variables import AVERAGES
 from factorflow.trees import replace
 
 __all__ = ["SampledGFAModel"]
+
+DRAWN, NOT_DRAWN = (
+    {"course", "score_coefficients"},
+    {"course_covariance", "course_centre", "course_second", "score_coefficients_variance"},
+)
+"""Of the variables of courses those with draws, and those that chains do not have; others stay as fitted."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +109,9 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
         names = [view.name for view in self.settings.views]
         labels = {"factor": self.factor_names(globals_.n_factors, globals_.numbers), "view": names}
         covariates = self.settings.covariates
-        return labels if covariates is None else labels | covariates.coords
+        smooth = self.settings.smooth
+        labels |= {} if covariates is None else covariates.coords
+        return labels if smooth is None else labels | course_labels(smooth)
 
     def prepare(self, globals_: Globals | ChainGlobals) -> PreparedGlobals | ChainGlobals:
         """Return what `finish` reads: of a run that ended before its chains began, the fit."""
@@ -118,8 +130,9 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
         if isinstance(local, DrawnScores):
             if local.total is None or local.squares is None:
                 return Averages(local.values, np.zeros(local.values.shape), *beside)
-            mean = local.total / local.n_kept
-            return Averages(mean, np.maximum(local.squares / local.n_kept - mean**2, 0.0), *beside)
+            mean, k = local.total / local.n_kept, local.values.shape[1]
+            spread = np.maximum(local.squares / local.n_kept - mean**2, 0.0)
+            return Averages(mean[:, :k], spread[:, :k], *beside, mean[:, k:], spread[:, k:])
         assert isinstance(globals_, PreparedGlobals)
         expected, _ = expected_scores(results.finish(self.fit.settings, block, local, globals_, step).q)
         return Averages(expected, np.zeros(expected.shape), *beside)
@@ -153,12 +166,21 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
 
 @dataclass(frozen=True)
 class Averages:
-    """Mean and variance of the scores of a block over the draws of a chain; size factors, covariates."""
+    """Mean and variance of the scores of a block over the draws of a chain, and of what is beside them.
+
+    Size factors, covariates; means and variances of the courses, where scores have any.
+    """
 
     mean: Float64[np.ndarray, "B K"]
     variance: Float64[np.ndarray, "B K"]
     size_factors: Float64[np.ndarray, "B M"]
     covariates: Float64[np.ndarray, "B J"]
+    courses: Float64[np.ndarray, "B courses"] | None = None
+    courses_variance: Float64[np.ndarray, "B courses"] | None = None
+
+    def of_courses(self, values: Float64[np.ndarray, "B courses"] | None) -> Float64[np.ndarray, "B K"]:
+        """Return means or variances of the courses; 0 where the run ended before there were draws."""
+        return np.zeros(self.mean.shape) if values is None else values
 
 
 def _variables(settings: Settings) -> tuple[Variable, ...]:
@@ -204,9 +226,31 @@ def _variables(settings: Settings) -> tuple[Variable, ...]:
         dims = ("group", "factor") if settings.groups else ("factor",)
         doc = "Prior precision of scores, beta."
         table.append(Variable("score_precision", dims, doc, lambda g: _beta(settings, g)))
+    if settings.smooth is not None:
+        table += _courses_table(settings.smooth)
     for view in settings.views:
         table += _view_table(settings, view.name)
     return tuple(table)
+
+
+def _courses_table(smooth: SmoothSettings) -> Iterator[Variable]:
+    """Yield the variables of the courses: of draws, and the parameters that are those of the fit."""
+    doc = "Course of a factor at the place of a sample, f: mean over draws."
+    course = "smooth_scores"
+    yield Variable(course, results.SCORE, doc, lambda rows: rows.of_courses(rows.courses), rows=True)
+    doc, name = "Variance of it over draws.", f"{course}_variance"
+    yield Variable(name, results.SCORE, doc, lambda rows: rows.of_courses(rows.courses_variance), rows=True)
+    for variable in course_variables(smooth):
+        if variable.name not in NOT_DRAWN:
+            group = "" if variable.name in DRAWN else AVERAGES
+            yield replace(variable, value=partial(_of_record, variable), group=group)
+
+
+def _of_record(variable: Variable, sample: ChainGlobals) -> Array:
+    """Return the value of a variable of the courses in a draw."""
+    return np.asarray(
+        variable.value(SimpleNamespace(courses=sample.record.courses, n_factors=sample.n_factors))
+    )
 
 
 def _theta(settings: Settings, sample: ChainGlobals) -> Float64[Array, "M K"]:

@@ -25,8 +25,10 @@ from factorflow.models.sparse_gfa.sampler.pooled import (
     redrawn_slab_prior,
     slab_log_density,
 )
+from factorflow.models.sparse_gfa.sampler.score_prior import draw_courses
 from factorflow.models.sparse_gfa.sampler.turns import draw_turn, plane_of, turned_scores
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
+from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.statistics import Stats
 from factorflow.trees import replace
 
@@ -74,6 +76,8 @@ class Moves:
         What all share, given these.
     share : float
         Share of the factors whose last try of a scale was taken.
+    courses : Courses or None
+        Courses given these scores.
     """
 
     weights: Mapping[str, DrawnWeights]
@@ -81,6 +85,7 @@ class Moves:
     shift: Float64[np.ndarray, "C K"]
     shared: Shared
     share: float
+    courses: Courses | None
 
 
 def draw_shared(
@@ -150,12 +155,17 @@ def draw_moves(
     shift = _draw_shift(settings, stats, sums, now, step)
     sums = {name: mine.shifted(shift) for name, mine in sums.items()}
     stats = _shifted_scores(stats, shift)
-    scale, share = _draw_scales(settings, stats, sums, now, step)
+    scale, share = _draw_scales(settings, stats, sums, now, globals_.courses, step)
     sums = {name: replace(mine, squares=mine.squares / scale**2) for name, mine in sums.items()}
     stats = replace(stats, second=stats.second * scale**2)
     shared, _ = draw_shared(settings, stats, sums, now, step, ONWARDS)
     weights = {name: _transform_weights(mine, scale, scale * shift) for name, mine in weights.items()}
-    return Moves(weights, scale[:, None] * turn.T, scale * shift, shared, share)
+    courses = globals_.courses
+    if courses is not None:
+        assert stats.functions is not None
+        moved = scale * (stats.functions[:, :k] + stats.functions[:, k:] @ shift)
+        courses = draw_courses(settings, courses, moved, step)
+    return Moves(weights, scale[:, None] * turn.T, scale * shift, shared, share, courses)
 
 
 def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, float]:
@@ -220,12 +230,13 @@ def _log_scale_density(
     stats: Stats,
     sums: Mapping[str, DrawnSums],
     shared: Shared,
+    courses: Courses | None,
     u: Float64[Array, " K"],
 ) -> Float64[Array, " K"]:
     """Return the log density of u = log r by factor, alpha (and a learned beta) integrated out.
 
-    With z -> r z, w -> w / r the likelihood stays; the volume element is r^(N - c) d log r, c the loadings
-    that are not 0.
+    With z -> r z, w -> w / r (and c -> r c) the likelihood stays; the volume element is r^(N - c) d log r, c
+    the loadings that are not 0, N with the coefficients of the course.
     """
     squares, out = stats.second * np.exp(2.0 * u), stats.number.sum(axis=0) * u
     if settings.scores_prior == "ard":
@@ -233,6 +244,9 @@ def _log_scale_density(
         out = out - ((shape + 0.5 * stats.number) * np.log(rate + 0.5 * squares)).sum(axis=0)
     else:
         out = out - 0.5 * (shared.beta * squares).sum(axis=0)
+    if courses is not None:
+        own = courses.mean.shape[1] * u - 0.5 * courses.energy * np.exp(2.0 * u)
+        out = out + np.where(courses.is_smooth, own, 0.0)
     for view in settings.views:
         mine, (shape, rate) = sums[view.name], _alpha_prior(view, shared.slab)
         out = out - mine.included * u
@@ -245,6 +259,7 @@ def _draw_scales(
     stats: Stats,
     sums: Mapping[str, DrawnSums],
     shared: Shared,
+    courses: Courses | None,
     step: Step,
 ) -> tuple[Float64[Array, " K"], float]:
     """Move the scale of each factor by Metropolis steps; return it, and the share moved in the last one."""
@@ -255,12 +270,12 @@ def _draw_scales(
     normal = special.ndtri(draws.uniform(step, SCALE_SITE, np.arange(k), SCALE_TRIES))
     uniform = draws.uniform(step, SCALE_SITE, k + np.arange(k), SCALE_TRIES)
     width = 0.5 if settings.scores_prior == "ard" else 2.4 / np.sqrt(2.0 * max(2.0, float(stats.rows.sum())))
-    now = _log_scale_density(settings, stats, sums, shared, u)
+    now = _log_scale_density(settings, stats, sums, shared, courses, u)
     accepted = np.zeros(k, dtype=bool)
     for i in range(SCALE_TRIES):
         # The width goes from large to small: the scale that is left open depends on views and priors.
         tried = u + width * 0.5**i * 2.0 * normal[:, i]
-        then = _log_scale_density(settings, stats, sums, shared, tried)
+        then = _log_scale_density(settings, stats, sums, shared, courses, tried)
         accepted = np.log(uniform[:, i]) < then - now
         u, now = np.where(accepted, tried, u), np.where(accepted, then, now)
     return np.exp(u), float(accepted.mean())

@@ -65,7 +65,8 @@ def plane_of(settings: Settings, n_factors: int, step: Step) -> tuple[int, int] 
 
     None where the prior of scores tells factors apart, or loadings of a view cannot be integrated out.
     """
-    if n_factors < 2 or settings.scores_prior != "normal" or corrected_views(settings):
+    told_apart = settings.scores_prior != "normal" or settings.smooth is not None
+    if n_factors < 2 or told_apart or corrected_views(settings):
         return None
     u = draws.uniform(step, TURN_SITE, np.zeros(1, np.int64), 2)[0]
     j, k = int(u[0] * n_factors), int(u[1] * (n_factors - 1))

@@ -29,6 +29,7 @@ __all__ = [
     "EVALUATIONS",
     "STARTS",
     "Forms",
+    "draw_course",
     "evidence",
     "root_of",
     "slope_by_covariance",
@@ -193,6 +194,21 @@ def slope_by_covariance(
         return site.value, left**2 + ((site.inverse**2).sum(axis=0) - 1.0) / covariance
     lost = site.half @ form
     return site.value, np.outer(left, left) - form + lost.T @ lost
+
+
+def draw_course(
+    covariance: Float64[Array, "M ..."],
+    form: Float64[Array, "M M"],
+    linear: Float64[Array, " M"],
+    normal: Float64[Array, " M"],
+) -> tuple[Float64[Array, " M"], float]:
+    """Return a draw of c given its messages, c = L v, and |v|^2.
+
+    ``covariance``: that of its prior, or its diagonal.
+    """
+    site = _Site.of(covariance, form, linear, 1.0)
+    v = site.white + solve_triangular(site.wide, normal, lower=True, trans=1)
+    return site.root * v if site.root.ndim == 1 else site.root @ v, float(v @ v)
 
 
 def update_courses(basis: Basis, courses: Courses, forms: Forms, starts: int = 1) -> Courses:

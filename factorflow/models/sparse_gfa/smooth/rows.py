@@ -281,8 +281,9 @@ def courses_at(
         functions, residual, unknown = basis.at(rows, own, *parameters, courses.centre)
         scale = (1.0 - courses.noise[k]) / basis.unit(*parameters, courses.second)
         mean[reached, k] = functions @ courses.mean[k]
-        explained = ((functions @ courses.covariance[k]) * functions).sum(axis=1)
-        variance[reached, k] = explained + scale * residual
+        variance[reached, k] = scale * residual
+        if courses.covariance.size:  # a drawn course has none
+            variance[reached, k] += ((functions @ courses.covariance[k]) * functions).sum(axis=1)
         beside[reached, k] = scale * unknown
     return mean, variance, beside, reached
 
