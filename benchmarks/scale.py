@@ -5,9 +5,10 @@
 The model adds up a matrix of features x columns for each block, and sleeps for a given time instead of
 computing: the messages are those of a model whose statistics are of that size. Counted are, for a round, the
 bytes that the worker of the root receives, and the most that any worker does (Dask's own counter,
-``Worker.transfer_incoming_log``), in sizes of one set of statistics; transitions of the scheduler for each
-worker; seconds of the processor that it takes, a process of its own with Dask's settings, and those of the
-client; and the largest size of a worker's process. Times are of one machine whose cores the workers share.
+``Worker.transfer_incoming_log``), in sizes of one set of statistics, and the most that any worker sends;
+transitions of the scheduler for each worker; seconds of the processor that it takes, a process of its own
+with Dask's settings, and those of the client; and the largest size of a worker's process. Times are of one
+machine whose cores the workers share.
 """
 
 # ruff: noqa: E402  (threads are limited before anything is imported)
@@ -48,34 +49,43 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Add(Sweep[Sums, Any, Sums]):
+class Learned:
+    value: Any
+    more: Any
+    """As large as is asked for, and never read."""
+
+
+@dataclass(frozen=True)
+class Add(Sweep[Learned, Any, Sums]):
     columns: int
     seconds: float
 
-    def map(self, block: Any, local: Any, globals_: Sums, step: Any) -> tuple[None, Sums]:
+    def map(self, block: Any, local: Any, globals_: Learned, step: Any) -> tuple[None, Sums]:
         time.sleep(self.seconds)
         column = block.data["x"].sum(axis=0, dtype=float)
         return None, Sums(np.repeat(column[:, None], self.columns, axis=1))
 
-    def update(self, globals_: Sums, stats: Sums, step: Any) -> tuple[Sums, dict[str, float]]:
+    def update(self, globals_: Learned, stats: Sums, step: Any) -> tuple[Learned, dict[str, float]]:
         with suppress(ValueError):  # in no task: the trial that measures memory
             worker = get_worker()
             worker.n_roots = getattr(worker, "n_roots", 0) + 1
-        return Sums(stats.value[:, 0].copy()), {"objective": float(step.iteration), "observed": 1.0}
+        new = Learned(stats.value[:, 0].copy(), globals_.more + 1.0)
+        return new, {"objective": float(step.iteration), "observed": 1.0}
 
 
 @dataclass(frozen=True)
-class AddModel(Model[Sums, Any]):
+class AddModel(Model[Learned, Any]):
     columns: int
     seconds: float
+    state_mib: float
     n_iter: int
     kind: ClassVar[Literal["variational"]] = "variational"
 
-    def stages(self) -> tuple[Stage[Sums], ...]:
+    def stages(self) -> tuple[Stage[Learned], ...]:
         return (Stage("add", (Add(self.columns, self.seconds),), self.n_iter),)
 
-    def init(self, step: Any) -> Sums:
-        return Sums(np.zeros(self.meta.views[0].n_features))
+    def init(self, step: Any) -> Learned:
+        return Learned(np.zeros(self.meta.views[0].n_features), np.zeros(int(self.state_mib * 2**17)))
 
     def variables(self) -> tuple[Variable, ...]:
         return (Variable("mean", ("feature_x",), "column sums", lambda g: g.value),)
@@ -86,10 +96,11 @@ class AddUp(ModelConfig):
     model: Literal["add_up"] = "add_up"
     columns: int = 64
     seconds: float = 0.0
+    state_mib: float = 0.0
     n_iter: int = 20
 
     def build(self, meta: Meta) -> AddModel:
-        return AddModel(meta, self.columns, self.seconds, self.n_iter)
+        return AddModel(meta, self.columns, self.seconds, self.state_mib, self.n_iter)
 
 
 def counters(dask_worker: Any) -> dict[str, int]:
@@ -97,6 +108,7 @@ def counters(dask_worker: Any) -> dict[str, int]:
     status = Path("/proc/self/status").read_text()
     return {
         "received": sum(entry["total"] for entry in dask_worker.transfer_incoming_log),
+        "sent": sum(entry["total"] for entry in dask_worker.transfer_outgoing_log),
         "roots": getattr(dask_worker, "n_roots", 0),
         "peak": int(status.split("VmHWM:")[1].split()[0]) << 10,
     }
@@ -152,6 +164,7 @@ def measure(dataset: Any, n_workers: int, config: AddUp) -> dict[str, Any]:
         found = client.run(counters)
     unit = N_FEATURES * config.columns * 8 * config.n_iter
     received = {a: (found[a]["received"] - idle[a]["received"]) / unit for a in found}
+    sent = (found[a]["sent"] - idle[a]["sent"] for a in found)
     root = max(found, key=lambda a: found[a]["roots"] - idle[a]["roots"])
     return {
         "ms_an_iteration": round(1e3 * float(np.median(np.diff(times)[2:])), 1),
@@ -159,6 +172,7 @@ def measure(dataset: Any, n_workers: int, config: AddUp) -> dict[str, Any]:
         "cpu_ms_of_scheduler": round(1e3 * (now[1] - known[1]) / config.n_iter, 1),
         "sets_into_the_root": round(received[root], 2),
         "sets_into_any_worker": round(max(received.values()), 2),
+        "mib_out_of_any_worker": round(max(sent) / config.n_iter / 2**20, 1),
         "transitions_a_worker_and_iteration": round((now[0] - known[0]) / n_workers / config.n_iter, 1),
         "peak_mib": max(found[a]["peak"] for a in found) >> 20,
         "peak_mib_of_the_root": found[root]["peak"] >> 20,
@@ -172,10 +186,13 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=64)
     parser.add_argument("--columns", type=int, default=64, help="of the statistics, beside 2000 features")
     parser.add_argument("--seconds", type=float, default=0.0, help="that each block takes")
+    parser.add_argument("--state-mib", type=float, default=0.0, help="that every worker gets")
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    config = AddUp(columns=args.columns, seconds=args.seconds, n_iter=args.iterations)
+    config = AddUp(
+        columns=args.columns, seconds=args.seconds, state_mib=args.state_mib, n_iter=args.iterations
+    )
     results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "load": os.getloadavg()}
     results |= {"blocks": args.blocks, "seconds_a_block": args.seconds}
     results |= {"set_mib": N_FEATURES * args.columns * 8 / 2**20}

@@ -350,6 +350,7 @@ def _plan(
         local_path=output.local_path if spill else None,
         may_join=fits_one_group(model, footprint, executor),
         stateful=fixed is not None or not footprint.is_stateless,
+        state_bytes=n_chains * footprint.globals_,
     )
     return plan, DrawStore(plan.draws_path, draw_chunk(footprint.globals_)) if plan.draws_path else None
 

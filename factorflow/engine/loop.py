@@ -66,7 +66,7 @@ class Loop:
         self.plan, self.executor, self.budget = plan, executor, budget
         self.checkpoints, self.draws, self.on_event = checkpoints, draws, on_event
         self.groups = executor.cut(plan.model.meta.n_blocks)
-        self._tasks = Rounds(executor, self.groups)
+        self._tasks = Rounds(executor, self.groups, plan.state_bytes)
         tried = plan.may_join and executor.joins_groups and len(self.groups) > 1
         self._trial = GroupTrial(self.groups) if tried else None
         self.trace = Trace()
@@ -81,7 +81,7 @@ class Loop:
         self._written = None if plan.draws_path is None else IncrementalSync(Path(plan.draws_path))
         self._stage = ""
         self._iteration_complete = False
-        self._hand_out = {stage.name for stage in plan.stages if stage.hands_out}
+        self._sends = {stage.name: stage.sends for stage in plan.stages}
         self.counted = self._n_draws = 0
 
     def start(self) -> None:
@@ -213,7 +213,7 @@ class Loop:
             )
             for i, group in enumerate(groups)
         ]
-        self.groups, self._tasks = groups, Rounds(self.executor, groups)
+        self.groups, self._tasks = groups, Rounds(self.executor, groups, self.plan.state_bytes)
         self.on_event(GroupsChanged(len(groups), self.seconds))
 
     def _n_lookahead(self) -> int:
@@ -229,7 +229,8 @@ class Loop:
                     self.plan_handle,
                     state,
                     locals_,
-                    hands_out=self._hands_out(),
+                    # Of the last record's stage: a round of another one works with either.
+                    sends=self._sends.get(self._stage, self.plan.stages[0].sends),
                     stateful=self.plan.stateful,
                 )
                 record = self.executor.submit("record", attrgetter("record"), state, group=0)
@@ -238,13 +239,6 @@ class Loop:
         self.locals, self.state = locals_, state
         self._pending.extend(rounds)
         self._submission += 1
-
-    def _hands_out(self) -> bool:
-        """Return whether each group gets the state as it needs it.
-
-        By the stage of the last record: a round that belongs to another one works with either.
-        """
-        return self._stage in self._hand_out if self._stage else bool(self._hand_out)
 
     def _fetch_records(self) -> None:
         """Wait for the records of the oldest rounds, those that were submitted at once."""

@@ -47,6 +47,8 @@ class Plan:
         Whether one worker has memory enough for all blocks: they may become one group.
     stateful : bool
         Whether blocks have local state: else a round leaves nothing on the workers.
+    state_bytes : int
+        Size of the globals of all chains.
     """
 
     model: Model[Any, Any]
@@ -59,6 +61,7 @@ class Plan:
     warm: Warm | None = None
     may_join: bool = False
     stateful: bool = True
+    state_bytes: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the stages of the model, which may hold functions and are rebuilt."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.tasks import (
@@ -10,12 +11,14 @@ from factorflow.engine.tasks import (
     keep,
     merge,
     merge_nodes,
+    relay,
     slice_features,
     update_features,
     update_remotely,
     update_samples,
 )
-from factorflow.engine.tree import merge_steps
+from factorflow.engine.tree import merge_steps, relay_parents
+from factorflow.models.stages import Sends
 
 
 class Rounds:
@@ -27,15 +30,18 @@ class Rounds:
         Where they run.
     groups : sequence of range
         The blocks of each group.
+    state_bytes : int
+        Size of the state.
     """
 
-    def __init__(self, executor: Executor, groups: Sequence[range]) -> None:
+    def __init__(self, executor: Executor, groups: Sequence[range], state_bytes: int) -> None:
         self.executor, self.groups = executor, groups
+        self._parents = relay_parents(len(groups), state_bytes)
         self._steps = merge_steps(groups)
         self._beside = {merge.group for merge in self._steps[0]} if self._steps else {0}
 
     def submit(
-        self, plan: Handle, state: Handle, before: Sequence[Handle], *, hands_out: bool, stateful: bool
+        self, plan: Handle, state: Handle, before: Sequence[Handle], *, sends: Sends, stateful: bool
     ) -> tuple[Handle, list[Handle]]:
         """Submit one round: a task per group, its local state, merges of neighbours, and the root.
 
@@ -45,8 +51,10 @@ class Rounds:
             The run, and its state before the round.
         before : sequence of Handle
             Local state of the groups.
-        hands_out, stateful : bool
-            Whether each group gets the state as it needs it; whether there is local state.
+        sends : {"whole", "alike", "each"}
+            What the groups get of the state.
+        stateful : bool
+            Whether there is local state.
 
         Returns
         -------
@@ -55,7 +63,7 @@ class Rounds:
             After the round; None of each group, where there is none.
         """
         submit, n_threads = self.executor.submit, self.executor.n_root_threads
-        near = [self._hand_out(plan, state, i) if hands_out else state for i in range(len(self.groups))]
+        near = self._hand_out(plan, state, sends)
         inputs = [(plan, group, before[i], near[i]) for i, group in enumerate(self.groups)]
         updates = [
             submit("update_samples", update_samples if i in self._beside else update_remotely, *mine, group=i)
@@ -104,9 +112,19 @@ class Rounds:
             handles.append(submit("update_features", update_features, plan, state, share, cut, group=f))
         return handles
 
-    def _hand_out(self, plan: Handle, state: Handle, i: int) -> Handle:
-        """Return the state as a group needs it; the one beside the root reads it where it is."""
-        if i == 0:
-            return state
-        # Before the root's own group, or all others would wait until that has been updated.
-        return self.executor.submit("hand_out", hand_out, plan, state, self.groups[i], group=0, urgent=True)
+    def _hand_out(self, plan: Handle, state: Handle, sends: Sends) -> list[Handle]:
+        """Return the state as each group needs it; the one beside the root reads it where it is.
+
+        Tasks that others wait for are done before the updates of the groups there.
+        """
+        submit = partial(self.executor.submit, urgent=True)
+        if sends == "each":
+            others = [submit("hand_out", hand_out, plan, state, group, group=0) for group in self.groups[1:]]
+            return [state, *others]
+        near = [state]
+        if sends == "alike" and len(self.groups) > 1:
+            near = [submit("hand_out", hand_out, plan, state, None, group=0)]
+        for i, parent in enumerate(self._parents, start=1):
+            fetched = near[parent]
+            near.append(submit("relay", relay, fetched, group=i) if i in self._parents else fetched)
+        return [state, *near[1:]]

@@ -2,6 +2,7 @@
 
 One round is one sweep::
 
+    hand_out, relay  workers get of the state what their blocks need
     update_samples   a group maps its blocks and merges their statistics into aligned subtrees
     keep             what stays of that where the blocks are, if anything does
     merge_nodes      subtrees of neighbouring groups are merged, in steps, until few are left
@@ -98,13 +99,23 @@ class ProjectionStatistics:
     unsettled: float
 
 
-def hand_out(plan: Plan, state: State, group: range) -> State:
-    """Return the state as a group of blocks needs it: of what was gathered, its own and what lies beside."""
+def hand_out(plan: Plan, state: State, group: range | None) -> State:
+    """Return the state as a group of blocks needs it: of what was gathered, its own and what lies beside.
+
+    Without a group, as all of them do.
+    """
     now, state = current(plan, state), enter_stage(plan, state)
     if now is None:
         return replace(state, globals_=())
     slim = state.globals_ if plan.fixed is not None else tuple(now[1].send(g) for g in state.globals_)
-    return replace(state, globals_=tuple(map_gathers(g, lambda gather: gather.beside(group)) for g in slim))
+    if group is not None:
+        slim = tuple(map_gathers(g, lambda gather: gather.beside(group)) for g in slim)
+    return replace(state, globals_=slim)
+
+
+def relay(state: State) -> State:
+    """Return the state: from there other workers fetch it, which would else all ask the root."""
+    return state
 
 
 def update_samples(plan: Plan, group: range, before: Group | None, state: State) -> Group:

@@ -21,6 +21,13 @@ MOST_NODES = 12
 """Nodes that these have together at most, where they are more than two."""
 
 
+FAN_OUT = 4
+"""Workers that fetch the state from one that has it, where they do not all fetch it from the root."""
+
+TASK_BYTES = 1 << 20
+"""What 10 GbE carries in the time that a task takes of the scheduler (1 ms): see `relay_parents`."""
+
+
 @dataclass(frozen=True)
 class Node:
     """The sum over an aligned run of ``2**level`` blocks.
@@ -124,6 +131,27 @@ def merge_steps(groups: Sequence[range]) -> list[list[Merge]]:
         blocks = [range(blocks[run[0]].start, blocks[run[-1]].stop) for run in runs]
         steps.append(step)
     return steps
+
+
+def relay_parents(n_groups: int, n_bytes: int) -> list[int]:
+    """Return of each group but the first the group that it fetches the state from.
+
+    That is the first, the root's, unless it sends by more bytes less in a tree than the network carries in
+    the time of the tree's tasks.
+
+    Parameters
+    ----------
+    n_groups : int
+        Groups of blocks.
+    n_bytes : int
+        Of the state.
+    """
+    parents = [(i - 1) // FAN_OUT for i in range(1, n_groups)]
+    depth, last = 0, n_groups - 1
+    while last > 0:
+        depth, last = depth + 1, (last - 1) // FAN_OUT
+    fewer = n_groups - 1 - FAN_OUT * depth
+    return parents if fewer * n_bytes > len(set(parents)) * TASK_BYTES else [0] * len(parents)
 
 
 def _can_merge(blocks: Sequence[range]) -> bool:

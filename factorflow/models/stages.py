@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from factorflow.kernels.random import Step
 from factorflow.shape import Block, Meta
@@ -18,6 +18,10 @@ Info = dict[str, float]
 ``observed`` the number of observed entries it covers, by which gains are divided; ``parameters`` how
 many are free, and ``rounding`` how far the objective may be off, for `Stage.parameter_tol`; ``pending``,
 where it is not 0, keeps a stage from ending: something is under trial."""
+
+
+Sends = Literal["whole", "alike", "each"]
+"""What blocks are sent of the globals: all, the same part by `Sweep.send`, or each its own of a `Gather`."""
 
 
 class Sweep(Generic[G, L, S]):
@@ -262,9 +266,11 @@ class Stage(Generic[G]):
     shared: bool = False
 
     @property
-    def hands_out(self) -> bool:
-        """Whether blocks are sent less than all globals, by `Sweep.send` or of a `Gather`."""
-        return any(sweep.neighbours or type(sweep).send is not Sweep.send for sweep in self.all_sweeps)
+    def sends(self) -> Sends:
+        """What blocks are sent of the globals."""
+        if any(sweep.neighbours for sweep in self.all_sweeps):
+            return "each"
+        return "alike" if any(type(sweep).send is not Sweep.send for sweep in self.all_sweeps) else "whole"
 
     @property
     def all_sweeps(self) -> tuple[Sweep[G, Any, Any], ...]:

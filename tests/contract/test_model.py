@@ -206,5 +206,6 @@ def test_what_is_handed_out() -> None:
             return globals_
 
     stages = [Stage[Any]("s", (Plain(), *more), 3) for more in ((), (Beside(),), (Slim(),))]
-    assert [stage.hands_out for stage in stages] == [False, True, True]
-    assert Stage[Any]("s", (Plain(),), 3, evaluate=Slim()).hands_out
+    assert [stage.sends for stage in stages] == ["whole", "each", "alike"]
+    assert Stage[Any]("s", (Plain(),), 3, evaluate=Slim()).sends == "alike"
+    assert Stage[Any]("s", (Slim(),), 3, evaluate=Beside()).sends == "each"

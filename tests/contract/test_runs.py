@@ -28,7 +28,7 @@ from factorflow.data import Holdout
 from factorflow.engine.memory import measure
 from factorflow.engine.spill import SUPERSEDED
 from factorflow.errors import InputError, RunError
-from factorflow.models.contract import Block, Sweep
+from factorflow.models.contract import Block
 from factorflow.posterior import store
 from factorflow.storage.local import delete
 
@@ -111,19 +111,27 @@ def test_what_groups_need_is_handed_out_before_any_is_updated(plan: Any) -> None
         assert [name for name, _ in executor.noted[first : first + 3]] == ["update_samples"] * 3
     handed = [urgent for name, urgent in executor.noted if name == "hand_out"]
     assert all(handed)
-    check_handed(plan, len(handed), 2 * len(updates) // 3)
+    check_handed(plan, len(handed), len(updates) // 3, 2)
 
 
-def check_handed(plan: Any, found: int, most: int) -> None:
-    """As often as there are stages that need it: each of `most` times, or never, or now and then."""
-    asked = [
-        any(s.neighbours or type(s).send is not Sweep.send for s in stage.all_sweeps) for stage in plan.stages
-    ]
-    if all(asked):
-        assert 0 < found <= most
-    else:
-        assert (found > 0) == any(asked)
-        assert found < most
+def check_handed(plan: Any, found: int, rounds: int, others: int) -> None:
+    """Where stages need it: once a round what all need, to each of the other groups what it alone does."""
+    sends = [stage.sends for stage in plan.stages]
+    most = rounds * (others if "each" in sends else 1)
+    assert found <= most
+    assert (found > 0) == (set(sends) != {"whole"})
+    assert found < most or "whole" not in sends
+
+
+@pytest.mark.once
+def test_the_state_is_relayed(plan: Any, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From group to group, where that is worth it: to the same bits."""
+    monkeypatch.setattr("factorflow.engine.rounds.relay_parents", lambda n, n_bytes: list(range(n - 1)))
+    executor = Noting(1, 2, 3)
+    assert_same_found(run_plan(plan, executor), alone, "relayed")
+    relays = [urgent for name, urgent in executor.noted if name == "relay"]
+    assert all(relays)
+    assert bool(relays) == any(stage.sends != "each" for stage in plan.stages)
 
 
 def test_feature_tasks(plan: Any, alone: dict[str, Any]) -> None:
@@ -272,7 +280,7 @@ def test_tasks_a_sweep(cluster: Any, plan: Any) -> None:
     assert names.count("update_samples") == 2 * rounds
     assert names.count("keep") == plan.stateful * rounds  # of each group but that beside the root
     assert names.count("record") == rounds
-    check_handed(plan, names.count("hand_out"), rounds)  # the group beside the root needs none
+    check_handed(plan, names.count("hand_out"), rounds, 1)  # the group beside the root needs none
 
 
 # Stopped on the way

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from dataclasses import FrozenInstanceError, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from factorflow.engine.executors.assignment import LONGER, cut_aligned
 from factorflow.engine.tasks import Group, RemoteGroup, merge_nodes
-from factorflow.engine.tree import FAN_IN, MOST_NODES, Node, Tree, merge_steps, n_nodes
+from factorflow.engine.tree import FAN_IN, MOST_NODES, Node, Tree, merge_steps, n_nodes, relay_parents
 from factorflow.models.contract import Gather, wide
 from factorflow.trees import add, align_arrays, freeze, join, narrow, replace, restrict
 
@@ -304,3 +305,16 @@ def test_frozen_arrays_cannot_be_written() -> None:
     for array in (found[0], found[1]["a"]):
         assert array.flags.c_contiguous
         assert not array.flags.writeable
+
+
+def test_relays() -> None:
+    """No worker sends a large state to more than four others; a small one all fetch from the root."""
+    assert relay_parents(1, 1 << 30) == []
+    for n in (5, 9):  # as deep as it is wide
+        assert set(relay_parents(n, 1 << 30)) == {0}
+    for n in (16, 100, 1000):
+        assert set(relay_parents(n, 1000)) == {0}
+        parents = relay_parents(n, 1 << 24)
+        assert len(parents) == n - 1
+        assert max(Counter(parents).values()) == 4
+        assert all(parent < group for group, parent in enumerate(parents, start=1))
