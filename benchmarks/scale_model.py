@@ -4,15 +4,17 @@
     python benchmarks/scale_model.py              # prints the tables of docs/scale.md
 
 An iteration is a chain without overlap: the state goes out, the longest group computes, neighbours merge in
-steps, the root merges what is left and updates, and client and scheduler do their part for every worker.
-Which merges there are, and of how many nodes, is asked of the engine. Seconds of client and scheduler for
-each worker come from the runs that the model is compared with; the rest of it does not.
+steps, the root merges what is left and updates, and the scheduler does its part for every task. The client
+submits the next rounds meanwhile. Which tasks there are, who sends what to whom and in how many shares, is
+asked of the engine. Seconds of the scheduler for a task come from the runs that the model is compared with;
+the rest of it does not.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from factorflow.engine.executors.assignment import cut_aligned
-from factorflow.engine.tree import merge_steps, n_nodes
+from factorflow.engine.tree import feature_shares, merge_steps, n_nodes, relay_parents
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"
 
@@ -48,6 +50,10 @@ class Workload:
         Bytes of a set of statistics (a node of the merge tree), and of what every worker gets.
     update : float
         Seconds of the update at the root.
+    runs : int
+        Runs of 2048 features: shares of the statistics at most.
+    stateless : bool
+        Whether blocks have no local state.
     origin : str
         Where the seconds come from.
     """
@@ -57,55 +63,82 @@ class Workload:
     statistics: float
     state: float
     update: float = 0.0
+    runs: int = 1
+    stateless: bool = False
     origin: str = ""
 
 
 WORKLOADS = {
     "Gaussian, 1e6 x 5000, K = 20": Workload(
-        17.5, 1000, 1.0e6, 1.6e6, 0.02, "35 ms a pass of 5000 x 2000 entries: 3.5 ns an entry"
+        17.5, 1000, 1.0e6, 1.6e6, 0.02, 3, True, "35 ms a pass of 5000 x 2000 entries: 3.5 ns an entry"
     ),
     "counts, 1e6 x 20 000, K = 20": Workload(
-        500.0, 1000, 3.7e7, 6.4e6, 0.1, "62 ms a pass of 5000 x 500 entries with a bound: 25 ns an entry"
+        500.0,
+        1000,
+        3.7e7,
+        6.4e6,
+        0.1,
+        10,
+        False,
+        "62 ms a pass of 5000 x 500 entries with a bound: 25 ns an entry",
     ),
     "genotypes, 488 000 x 147 000, K = 20": Workload(
-        570.0, 976, 2.7e8, 4.7e7, 0.7, "79 ms a pass of 5000 x 2000 entries, a tenth missing: 7.9 ns an entry"
+        570.0,
+        976,
+        2.7e8,
+        4.7e7,
+        0.7,
+        72,
+        True,
+        "79 ms a pass of 5000 x 2000 entries, a tenth missing: 7.9 ns an entry",
     ),
     "probit, 1e7 x 100, K = 20": Workload(
-        70.0, 1000, 2.1e5, 2.0e4, 0.02, "35 s a sweep by two workers, reading the store included"
+        70.0, 1000, 2.1e5, 2.0e4, 0.02, 1, False, "35 s a sweep by two workers, reading the store included"
     ),
     "table, 1e8 rows, 1e5 levels, K = 20": Workload(
-        100.0, 1000, 3.2e7, 3.2e7, 0.05, "assumed: 1 microsecond a row"
+        100.0, 1000, 3.2e7, 3.2e7, 0.05, 0, False, "assumed: 1 microsecond a row"
     ),
 }
 
 
 def predict(load: Workload, workers: int, network: str, scheduler: float) -> dict[str, float]:
-    """Return seconds of the parts of an iteration; `scheduler`: of client and scheduler for each worker."""
+    """Return seconds of the parts of an iteration; `scheduler`: of the scheduler for each task."""
     groups, speed = cut_aligned(load.blocks, workers), NETWORKS[network]
-    node = load.statistics / speed + load.statistics / ADDED_BYTES
-    runs, merging = list(groups), 0.0
+    n = len(groups)
+    shares = feature_shares(groups, int(load.statistics), load.runs)
+    node = (load.statistics / speed + load.statistics / ADDED_BYTES) / max(1, shares)
+    runs, merging, merges = list(groups), 0.0, 1
     for step in merge_steps(groups):
         most = max(sum(n_nodes(runs[i]) for i in merge.run) for merge in step)
         merging += LATENCY + most * node
+        merges += len(step)
         runs = [range(runs[merge.run[0]].start, runs[merge.run[-1]].stop) for merge in step]
-    root = LATENCY + sum(map(n_nodes, runs)) * node if workers > 1 else 0.0
+    root = LATENCY + sum(map(n_nodes, runs)) * node if n > 1 else 0.0
+    parents = relay_parents(n, int(load.state))
+    relays, depth, last = set(parents) - {0}, 0, n - 1
+    while last:
+        depth, last = depth + 1, parents[last - 1]
+    sent = max(Counter(parents).values(), default=0) * load.state / speed + (LATENCY if relays else 0.0)
+    kept = 0 if load.stateless else n - len({merge.group for merge in (merge_steps(groups) or [[]])[0]})
     return {
         "compute": max(map(len, groups)) * load.seconds / load.blocks,
         "merging": merging + root,
-        "update": load.update,
-        "state": (min(workers, len(groups)) - 1) * load.state / speed,
-        "scheduler": workers * scheduler,
+        "update": load.update / max(1, shares),
+        "state": depth * sent,
+        "scheduler": scheduler
+        * (n + kept + (1 + shares) * merges + (shares and (1 + shares) * n) + len(relays)),
     }
 
 
-def seconds_a_worker(measured: dict[str, Any], numbers: list[int]) -> float:
-    """Return seconds of client and scheduler a worker and iteration, by least squares over the runs.
+def seconds_a_task(measured: dict[str, Any], numbers: list[int]) -> float:
+    """Return seconds of the scheduler for a task, by least squares over the runs.
 
-    Beside a part that grows with the time that passes: heartbeats, the dashboard.
+    Beside a part that grows with the time that passes: heartbeats.
     """
     runs = [measured[str(n)] for n in numbers]
-    causes = [[n, run["ms_an_iteration"]] for n, run in zip(numbers, runs, strict=True)]
-    used = [run["cpu_ms_of_client_and_scheduler"] for run in runs]
+    tasks = [n + 1 + sum(map(len, merge_steps(cut_aligned(measured["blocks"], n)))) for n in numbers]
+    causes = [[t, run["ms_an_iteration"]] for t, run in zip(tasks, runs, strict=True)]
+    used = [run["cpu_ms_of_scheduler"] for run in runs]
     return max(float(np.linalg.lstsq(np.array(causes), np.array(used), rcond=None)[0][0]), 0.0) / 1e3
 
 
@@ -115,10 +148,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=RESULTS, help="what scale.py wrote")
     measured = json.loads(parser.parse_args().json.read_text())
     numbers = sorted(int(name) for name in measured if name.isdigit())
-    scheduler = seconds_a_worker(measured, numbers)
-    print(f"client and scheduler: {1e3 * scheduler:.1f} ms of CPU a worker and iteration")
+    scheduler = seconds_a_task(measured, numbers)
+    print(f"scheduler: {1e3 * scheduler:.2f} ms of CPU a task")
     set_bytes = measured["set_mib"] * 2**20
-    slept = Workload(measured["blocks"] * measured["seconds_a_block"], measured["blocks"], set_bytes, 16e3)
+    seconds = measured["blocks"] * measured["seconds_a_block"]
+    slept = Workload(seconds, measured["blocks"], set_bytes, 16e3, stateless=True)
     print("\n| workers | predicted (ms) | measured (ms) | ratio |\n|---|---|---|---|")
     for n in numbers:
         seconds = sum(predict(slept, n, "loopback", scheduler).values())

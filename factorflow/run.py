@@ -351,6 +351,7 @@ def _plan(
         may_join=fits_one_group(model, footprint, executor),
         stateful=fixed is not None or not footprint.is_stateless,
         state_bytes=n_chains * footprint.globals_,
+        statistics_bytes=n_chains * footprint.statistics,
     )
     return plan, DrawStore(plan.draws_path, draw_chunk(footprint.globals_)) if plan.draws_path else None
 

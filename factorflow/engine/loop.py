@@ -66,7 +66,7 @@ class Loop:
         self.plan, self.executor, self.budget = plan, executor, budget
         self.checkpoints, self.draws, self.on_event = checkpoints, draws, on_event
         self.groups = executor.cut(plan.model.meta.n_blocks)
-        self._tasks = Rounds(executor, self.groups, plan.state_bytes)
+        self._tasks = Rounds(executor, self.groups, plan)
         tried = plan.may_join and executor.joins_groups and len(self.groups) > 1
         self._trial = GroupTrial(self.groups) if tried else None
         self.trace = Trace()
@@ -213,7 +213,7 @@ class Loop:
             )
             for i, group in enumerate(groups)
         ]
-        self.groups, self._tasks = groups, Rounds(self.executor, groups, self.plan.state_bytes)
+        self.groups, self._tasks = groups, Rounds(self.executor, groups, self.plan)
         self.on_event(GroupsChanged(len(groups), self.seconds))
 
     def _n_lookahead(self) -> int:

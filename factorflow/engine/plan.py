@@ -47,8 +47,8 @@ class Plan:
         Whether one worker has memory enough for all blocks: they may become one group.
     stateful : bool
         Whether blocks have local state: else a round leaves nothing on the workers.
-    state_bytes : int
-        Size of the globals of all chains.
+    state_bytes, statistics_bytes : int
+        Size of the globals, and of one set of statistics, of all chains.
     """
 
     model: Model[Any, Any]
@@ -62,6 +62,7 @@ class Plan:
     may_join: bool = False
     stateful: bool = True
     state_bytes: int = 0
+    statistics_bytes: int = 0
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the stages of the model, which may hold functions and are rebuilt."""
@@ -83,6 +84,11 @@ class Plan:
         if self.fixed is not None:
             return (self.fixed.stage(self.model),)
         return self.model.stages() if self.warm is None else self.model.warm_stages()
+
+    @property
+    def n_feature_runs(self) -> int:
+        """Runs of features that are updated together."""
+        return sum(-(-view.n_features // FEATURE_RUN) for view in self.model.meta.views)
 
     @property
     def classes(self) -> dict[str, type]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from factorflow.engine.executors.local import Executor, Handle
+from factorflow.engine.plan import Plan
 from factorflow.engine.tasks import (
     hand_out,
     keep,
@@ -17,7 +18,7 @@ from factorflow.engine.tasks import (
     update_remotely,
     update_samples,
 )
-from factorflow.engine.tree import merge_steps, relay_parents
+from factorflow.engine.tree import feature_shares, merge_steps, relay_parents
 from factorflow.models.stages import Sends
 
 
@@ -30,15 +31,19 @@ class Rounds:
         Where they run.
     groups : sequence of range
         The blocks of each group.
-    state_bytes : int
-        Size of the state.
+    plan : Plan
+        Sizes of the state and of statistics.
     """
 
-    def __init__(self, executor: Executor, groups: Sequence[range], state_bytes: int) -> None:
+    def __init__(self, executor: Executor, groups: Sequence[range], plan: Plan) -> None:
         self.executor, self.groups = executor, groups
-        self._parents = relay_parents(len(groups), state_bytes)
+        self._parents = relay_parents(len(groups), plan.state_bytes)
         self._steps = merge_steps(groups)
         self._beside = {merge.group for merge in self._steps[0]} if self._steps else {0}
+        shares = executor.n_feature_tasks
+        if shares is None:
+            shares = feature_shares(groups, plan.statistics_bytes, plan.n_feature_runs)
+        self._n_shares = shares
 
     def submit(
         self, plan: Handle, state: Handle, before: Sequence[Handle], *, sends: Sends, stateful: bool
@@ -75,42 +80,45 @@ class Rounds:
                 update if i in self._beside else submit("keep", keep, *mine, update, group=i)
                 for i, (mine, update) in enumerate(zip(inputs, updates, strict=True))
             ]
-        merged, places = self._merge_neighbours(updates)
-        shares = self._share_features(plan, state, merged, places) if self.executor.n_feature_tasks else []
-        if shares:
-            merged = [
-                submit("statistics", slice_features, plan, state, part, None, group=place)
-                for part, place in zip(merged, places, strict=True)
-            ]
+        if not self._n_shares:
+            merged, shares = self._merge_neighbours(updates), []
+        else:
+            merged = self._merge_neighbours(self._cut(plan, state, updates, None))
+            shares = [self._update_share(plan, state, updates, f) for f in range(self._n_shares)]
         return submit("merge", merge, plan, state, merged, shares, n_threads, group=0), locals_
 
-    def _merge_neighbours(self, statistics: list[Handle]) -> tuple[list[Handle], list[int]]:
-        """Submit the merges before the root's; return what is left for it, and the group where each is."""
-        places = list(range(len(statistics)))
+    def _merge_neighbours(self, statistics: list[Handle], beside: int = 0) -> list[Handle]:
+        """Submit the merges before the last one; return what is left for it.
+
+        ``beside``: by how many groups they are done further on.
+        """
         for step in self._steps:
             statistics = [
                 self.executor.submit(
-                    "merge_nodes", merge_nodes, statistics[m.run.start : m.run.stop], group=m.group
+                    "merge_nodes",
+                    merge_nodes,
+                    statistics[m.run.start : m.run.stop],
+                    group=(m.group + beside) % len(self.groups),
                 )
                 for m in step
             ]
-            places = [m.group for m in step]
-        return statistics, places
+        return statistics
 
-    def _share_features(
-        self, plan: Handle, state: Handle, statistics: Sequence[Handle], places: Sequence[int]
+    def _cut(
+        self, plan: Handle, state: Handle, statistics: Sequence[Handle], share: tuple[int, int] | None
     ) -> list[Handle]:
-        """Submit the feature tasks: each merges and updates some runs of features."""
-        submit = self.executor.submit
-        handles = []
-        for f in range(self.executor.n_feature_tasks):
-            share = (f, self.executor.n_feature_tasks)
-            cut = [
-                submit("statistics", slice_features, plan, state, part, share, group=place)
-                for part, place in zip(statistics, places, strict=True)
-            ]
-            handles.append(submit("update_features", update_features, plan, state, share, cut, group=f))
-        return handles
+        """Submit the tasks that take a share of the features from the statistics of each group."""
+        return [
+            self.executor.submit("statistics", slice_features, plan, state, whole, share, group=i)
+            for i, whole in enumerate(statistics)
+        ]
+
+    def _update_share(self, plan: Handle, state: Handle, statistics: Sequence[Handle], number: int) -> Handle:
+        """Submit merges of a share of the features, on workers of its own, and its update."""
+        share = (number, self._n_shares)
+        beside = number * len(self.groups) // self._n_shares
+        cut = self._merge_neighbours(self._cut(plan, state, statistics, share), beside)
+        return self.executor.submit("update_features", update_features, plan, state, share, cut, group=beside)
 
     def _hand_out(self, plan: Handle, state: Handle, sends: Sends) -> list[Handle]:
         """Return the state as each group needs it; the one beside the root reads it where it is.

@@ -154,6 +154,31 @@ def relay_parents(n_groups: int, n_bytes: int) -> list[int]:
     return parents if fewer * n_bytes > len(set(parents)) * TASK_BYTES else [0] * len(parents)
 
 
+def feature_shares(groups: Sequence[range], n_bytes: int, n_runs: int) -> int:
+    """Return the number of shares of the features that statistics are merged in; 0: they are not cut.
+
+    Each share is merged on workers of its own: what arrives at a worker, one set behind the other, is so many
+    times less, and each group has a task more for each share.
+
+    Parameters
+    ----------
+    groups : sequence of range
+        Runs of blocks.
+    n_bytes : int
+        Of a set of statistics.
+    n_runs : int
+        Runs of features that are updated together: shares at most.
+    """
+    arriving, runs = 0, list(groups)
+    for step in merge_steps(groups):
+        arriving += max(sum(n_nodes(runs[i]) for i in merge.run) for merge in step) * n_bytes
+        runs = [range(runs[merge.run[0]].start, runs[merge.run[-1]].stop) for merge in step]
+    arriving += sum(map(n_nodes, runs)) * n_bytes
+    tasks = len(groups) * TASK_BYTES  # of a share
+    shares = min(n_runs, len(groups), int((arriving / tasks) ** 0.5))  # of least arriving / n + n tasks
+    return shares if shares > 1 and arriving / shares + (shares + 1) * tasks < arriving else 0
+
+
 def _can_merge(blocks: Sequence[range]) -> bool:
     """Return whether one task can merge the subtrees of neighbours: two it can, whatever they are."""
     return len(blocks) <= 2 or (len(blocks) <= FAN_IN and sum(map(n_nodes, blocks)) <= MOST_NODES)

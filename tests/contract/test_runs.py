@@ -60,7 +60,7 @@ def test_merges_of_neighbours(plan: Any, alone: dict[str, Any], monkeypatch: pyt
         executor = Noting(1, 2, 3, feature_tasks=tasks)
         assert_same_found(run_plan(plan, executor), alone, tasks)
         names = [name for name, _ in executor.noted]
-        assert names.count("merge_nodes") == 2 * names.count("merge")
+        assert names.count("merge_nodes") == 2 * (1 + tasks) * names.count("merge")
         # of two groups of four: not beside a merge
         assert names.count("keep") == 2 * plan.stateful * names.count("merge")
 

@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 
 from factorflow.engine.executors.assignment import LONGER, cut_aligned
 from factorflow.engine.tasks import Group, RemoteGroup, merge_nodes
-from factorflow.engine.tree import FAN_IN, MOST_NODES, Node, Tree, merge_steps, n_nodes, relay_parents
+from factorflow.engine.tree import (
+    FAN_IN,
+    MOST_NODES,
+    Node,
+    Tree,
+    feature_shares,
+    merge_steps,
+    n_nodes,
+    relay_parents,
+)
 from factorflow.models.contract import Gather, wide
 from factorflow.trees import add, align_arrays, freeze, join, narrow, replace, restrict
 
@@ -318,3 +327,13 @@ def test_relays() -> None:
         assert len(parents) == n - 1
         assert max(Counter(parents).values()) == 4
         assert all(parent < group for group, parent in enumerate(parents, start=1))
+
+
+def test_shares_of_features() -> None:
+    """Of wide statistics and many groups alone; fewer bytes one behind the other than the tasks cost."""
+    hundred = cut_aligned(1024, 128)
+    assert feature_shares(hundred, 1 << 20, 72) == 0
+    assert feature_shares(hundred[:1], 1 << 28, 72) == 0
+    assert feature_shares(hundred[:2], 1 << 28, 72) == 2
+    assert 4 < feature_shares(hundred, 1 << 28, 72) < 12
+    assert feature_shares(hundred, 1 << 28, 3) == 3

@@ -75,9 +75,6 @@ class DaskExecutor:
         Connected to at least one worker, or to a scheduler that is going to have one.
     owned : tuple of closable
         What to close at the end, in this order (a client that was opened, a cluster that was started).
-    feature_tasks : int
-        Tasks that wide statistics are shared among; 0: the root updates them. For a root that has too little
-        memory for the statistics of all features.
     workers : int
         Workers that are going to be there at most: the data are cut into as many groups as those have
         threads, whoever has come yet. 0: those that are there.
@@ -99,12 +96,12 @@ class DaskExecutor:
     rounds_at_once = 4
     joins_groups = True
     loses_results = True
+    n_feature_tasks: int | None = None
 
     def __init__(
         self,
         client: Client,
         owned: tuple[Any, ...] = (),
-        feature_tasks: int = 0,
         workers: int = 0,
         wait_seconds: float = WAIT_SECONDS,
         share: int = 1,
@@ -112,7 +109,6 @@ class DaskExecutor:
         self._client, self._owned = client, owned
         self.address = address_of(client)
         self.dashboard = dashboard_of(client)
-        self.n_feature_tasks = feature_tasks
         self._turn = next(_turns) % share / share
         self._run = uuid4().hex[:8]
         self._count = itertools.count()

@@ -28,8 +28,8 @@ class Executor(Protocol):
     """Short rounds that are submitted, and whose records are read, at once: at most so many."""
     joins_groups: bool
     """Whether groups cost messages: where rounds are short, one group of all blocks may take less time."""
-    n_feature_tasks: int
-    """Tasks that wide statistics are shared among; 0: the root updates the features itself."""
+    n_feature_tasks: int | None
+    """Tasks that wide statistics are shared among; 0: the root updates the features; None: by their size."""
     n_root_threads: int
     """Threads that it may use for that: cores of its machine that are idle meanwhile."""
     dashboard: str | None
@@ -111,7 +111,7 @@ class LocalExecutor:
     loses_results = False
     rounds_at_once = 1
     joins_groups = False
-    n_feature_tasks = 0
+    n_feature_tasks: int | None = 0
     memory_note = ""
 
     def __init__(self, n_threads: int = 0, memory_bytes: int | None = None) -> None:
