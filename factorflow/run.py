@@ -15,6 +15,7 @@ import numpy as np
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.data.aligned_dataset import AlignedDataset
 from factorflow.data.sample_tables import SampleTables, model_meta
+from factorflow.data.thinning import check_split
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import check_device, environment
@@ -98,6 +99,7 @@ def fit(
     meta = model_meta(data, config, hidden, None if before is None else before.meta)
     built = config.build(meta)
     _check_entries(built, data, data.features)
+    check_split(hidden, data, built)
     for name, why in config.unused(meta).items():
         if (value := getattr(config, name)) != type(config).model_fields[name].default:
             text = OptionText(f"{{{name}}} does nothing here: {why}.", **{name: value})

@@ -28,7 +28,7 @@ Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical", "covaria
 
 Missing = Literal["none", "samples", "scattered"]
 
-HoldoutUnit = Literal["entry", "row", "sequence"]
+HoldoutUnit = Literal["entry", "row", "sequence", "count"]
 """Unit of hold-outs."""
 
 AUX_DTYPES = {"censored": "int8", "trials": "uint32"}
@@ -81,7 +81,8 @@ class Block:
         Values per view; of a categorical one codes (B,). Counts, for a model that asks for them by their
         entries, `factorflow.kernels.sparse_rows.SparseRows`.
     hidden : mapping of str to ((H,) int32 array, (H,) int32 array)
-        Rows (within the block) and features of the held-out entries per view of values, in row-major order.
+        Rows (within the block) and features of the held-out entries per view of values, in row-major order;
+        of a view whose counts are split (`factorflow.data.thinning`), those of which the rest is scored.
     columns : mapping of str to (B,) array
         Per-row codes that travel along: ``group``, ``sequence``, ``time`` (where the dataset has them);
         numbers (B, P) of `Meta.covariates`, and those that scores are functions of, side by side: `places`,

@@ -13,11 +13,16 @@ from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.kernels.random import entry_uniform
 from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
+from factorflow.kernels.sparse_rows import SparseRows
+from factorflow.kinds import Kind
 from factorflow.shape import HoldoutUnit
 
 UNITS: tuple[HoldoutUnit, ...] = get_args(HoldoutUnit)
 
 ROW_SITE, SEQUENCE_SITE = HOLDOUT_UNITS[0], HOLDOUT_UNITS[1]
+
+Where = tuple[NDArray[np.int32], NDArray[np.int32]]
+"""Rows and features of entries."""
 
 PIECE = 65536
 """Rows or sequences looked at together."""
@@ -29,7 +34,8 @@ class Holdout:
 
     Entry (row, column) of a view is held out when the uniform number of (seed, view, row, column) is below
     ``fraction``; all values of a row, when that of (seed, row) is; of the rows of a sequence, when that of
-    (seed, sequence) is. So they are the same under any block size, sharding and selection of views.
+    (seed, sequence) is. So they are the same under any block size, sharding and selection of views. With
+    "count" a part of each count is held out (`factorflow.data.thinning`), and other views stay visible.
 
     Parameters
     ----------
@@ -37,8 +43,8 @@ class Holdout:
         Share of the entries, rows or sequences, in (0, 1).
     seed : int
         Key of the generator, 0 ... 2^64 - 1.
-    unit : {"entry", "row", "sequence"}
-        What is held out together.
+    unit : {"entry", "row", "sequence", "count"}
+        What is held out together, or of what a part is.
     from_row : int, optional
         Rows from this one on are held out in any case; the fraction may be 0 then.
 
@@ -99,8 +105,12 @@ class Holdout:
                 grid=True,
             )
         first = None if design is None else design.first_held_out
+        unit: HoldoutUnit = settings.get("holdout_unit") or "entry"
+        if fraction and unit == "count" and first is not None:
+            expected = "another unit for a table that holds rows out of every fit"
+            raise InputError("holdout_unit", unit, expected, "Write the table with all its rows.")
         if fraction:
-            return cls(fraction, int(settings["seed"]), settings.get("holdout_unit") or "entry", first)
+            return cls(fraction, int(settings["seed"]), unit, first)
         return None if first is None else cls(0.0, unit="row", from_row=first)
 
     def check(self, n_rows: int, n_sequences: int) -> None:
@@ -111,7 +121,7 @@ class Holdout:
         n_rows, n_sequences : int
             Of the dataset; 0 sequences: the rows are exchangeable.
         """
-        if self.unit == "entry" or not self.fraction:
+        if self.unit in ("entry", "count") or not self.fraction:
             return
         if self.unit == "sequence" and not n_sequences:
             raise self._no_sequences_error()
@@ -129,13 +139,66 @@ class Holdout:
             "the share or the seed.",
         )
 
+    def concerns(self, kind: Kind) -> bool:
+        """Return whether anything of a kind of view is held out: no inputs, and of parts of counts no others.
+
+        Parameters
+        ----------
+        kind : Kind
+            Of the view.
+        """
+        return kind.is_values and (self.unit != "count" or kind.name == "poisson")
+
+    def take(
+        self,
+        values: Any,
+        kind: Kind,
+        view_index: int,
+        start: int,
+        n_rows: int,
+        sequence: NDArray[Any] | None,
+    ) -> tuple[Any, Where, NDArray[Any]]:
+        """Return a view of a block as a fit sees it, and what is scored of it.
+
+        Parameters
+        ----------
+        values : (B, D) array or SparseRows
+            Of the block; an array is changed in place.
+        kind : Kind
+            Of the view.
+        view_index : int
+            Position of the view in the dataset.
+        start, n_rows : int
+            Global index of the first row, and rows of the dataset.
+        sequence : (B,) int array or None
+            Numbers of the sequences of the rows, where there are any.
+
+        Returns
+        -------
+        (B, D) array or SparseRows, ((H,) int32 array, (H,) int32 array), (H,) array
+            Rows and features, and values, of what is held out.
+        """
+        if self.unit == "count":
+            from factorflow.data.thinning import split_counts
+
+            return split_counts(self, view_index, start, n_rows, values, kind)
+        by_entries = isinstance(values, SparseRows)
+        observed = values.observed() if by_entries else kind.observed(values)
+        where = self.hidden(view_index, start, observed, sequence)
+        if by_entries:
+            values, truth = values.hide(*where)
+            return values, where, truth
+        truth = values[where]
+        values[where] = kind.missing
+        return values, where, truth
+
     def hidden(
         self,
         view_index: int,
         start: int,
         observed: NDArray[np.bool_],
         sequence: NDArray[Any] | None,
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    ) -> Where:
         """Return rows and columns of the held-out observed entries of a block of a view, row by row.
 
         Parameters

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.data.aligned_dataset import AlignedDataset
+from factorflow.data.thinning import exposure_of_rest, is_split
+from factorflow.design import EXPOSURE
 from factorflow.engine.loop import Loop
 from factorflow.engine.plan import Plan, State
 from factorflow.engine.run_directory import Output
@@ -19,11 +21,12 @@ from factorflow.kernels.device import on_host
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.globals import GROUP, globals_node, sets_after
 from factorflow.posterior.open import load_tree, open_tree
+from factorflow.posterior.predictive import exposed
 from factorflow.posterior.record import RunRecord, Status
-from factorflow.posterior.score_sums import entry_scores, level_sums, ranked_entries, training_sums
+from factorflow.posterior.score_sums import Sums, entry_scores, level_sums, ranked_entries, training_sums
 from factorflow.posterior.scoring import finish_scores
 from factorflow.posterior.store import create_rows, fit_draws, read_variable, save, write_rows
-from factorflow.shape import Block, without_values
+from factorflow.shape import Block, ViewMeta, without_values
 from factorflow.storage.location import Location
 from factorflow.trees import freeze
 
@@ -202,9 +205,8 @@ def coords_of(plan: Plan, state: State) -> dict[str, Sequence[str]]:
 
 def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], rows: Mapping[str, Any]) -> Any:
     """Return the sums of the held-out scores of one block, per view; None without held-out entries."""
-    source, model, sums = plan.source, plan.model, {}
-    has_draws = plan.draws_path is not None
-    if source.holdout is None or (
+    model, sums, has_draws = plan.model, {}, plan.draws_path is not None
+    if plan.source.holdout is None or (
         has_draws and not state.draws
     ):  # stopped in its burn-in: it predicts nothing
         return None
@@ -213,35 +215,52 @@ def _scores(plan: Plan, state: State, block: Block, truth: Mapping[str, Any], ro
     record: Mapping[str, Any] = model.record(state.globals_[0])
     if has_draws:
         values_by_name, record = Draws(plan, state.draws, samples, rows), Draws(plan, state.draws)
-    inputs = without_values(block, model.meta)
     for view in model.meta.value_views:
-        where, features = block.hidden[view.name]
-        mean, sd = model.predict(inputs, values_by_name, record, view.name)
-        predicted, roles = (mean[where, features], sd[where, features]), model.row_roles(inputs, view.name)
-        predictive = model.predictive(inputs, values_by_name, record, view.name)
-        scores = entry_scores(
-            model.likelihood(view.name),
-            view.n_features,
-            features,
-            truth[view.name],
-            *predicted,
-            {role: values[where] for role, values in roles.items()},
-            None if predictive is None else predictive.at((where, features)),
-            model.alone(state.globals_[0], view.name),
-        )
-        n_levels = model.likelihood(view.name).levels
-        if n_levels and predictive is not None:
-            picked, observed = predictive.at((where, features)), on_host(block.data[view.name])
-            levels = level_sums(n_levels, observed, features, truth[view.name], picked)
-            scores = replace(scores, levels=levels)
-        density = model.likelihood(view.name)
-        if view.n_features == 1 and not density.is_binary and not roles:
-            at = None if predictive is None else predictive.at((where, features))
-            ranked = ranked_entries(density, block.number, truth[view.name], predicted[0], at)
-            scores = replace(scores, ranked=ranked)
-        if roles:
-            scores = replace(
-                scores, shown=training_sums(view.likelihood, on_host(block.data[view.name]), roles)
+        if view.name in block.hidden:
+            sums[view.name] = _scores_of_view(
+                plan, state, block, view, truth[view.name], values_by_name, record
             )
-        sums[view.name] = scores
     return sums
+
+
+def _scores_of_view(
+    plan: Plan,
+    state: State,
+    block: Block,
+    view: ViewMeta,
+    truth: Any,
+    rows: Mapping[str, Any],
+    record: Mapping[str, Any],
+) -> Sums:
+    """Return the sums of the held-out scores of one view of a block, given its variables."""
+    model, holdout = plan.model, plan.source.holdout
+    inputs, density, entries = (
+        without_values(block, model.meta),
+        model.likelihood(view.name),
+        block.hidden[view.name],
+    )
+    mean, sd = model.predict(inputs, rows, record, view.name)
+    predicted, roles = (mean[entries], sd[entries]), model.row_roles(inputs, view.name)
+    predictive = model.predictive(inputs, rows, record, view.name)
+    at, alone = (
+        None if predictive is None else predictive.at(entries),
+        model.alone(state.globals_[0], view.name),
+    )
+    of_entries = {role: values[entries[0]] for role, values in roles.items()}
+    split = is_split(holdout, view.kind)
+    if split:
+        assert holdout is not None
+        rest = exposure_of_rest(holdout)
+        predicted, at = exposed(*predicted, rest), None if at is None else at.exposed(rest)
+        alone = None if alone is None else (alone[0] + np.log(rest), alone[1])
+        of_entries[EXPOSURE] = rest * of_entries.get(EXPOSURE, np.ones(len(truth)))
+    n_features, features = view.n_features, entries[1]
+    scores = entry_scores(density, n_features, features, truth, *predicted, of_entries, at, alone)
+    seen = on_host(block.data[view.name])
+    if density.levels and at is not None:
+        scores = replace(scores, levels=level_sums(density.levels, seen, features, truth, at))
+    if n_features == 1 and not density.is_binary and not roles:
+        scores = replace(scores, ranked=ranked_entries(density, block.number, truth, predicted[0], at))
+    if roles or split:
+        scores = replace(scores, shown=training_sums(view.likelihood, seen, roles))
+    return scores

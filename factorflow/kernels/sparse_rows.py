@@ -137,7 +137,7 @@ class SparseRows(HostRows):
     def to_array(self) -> NDArray[Any]:
         """Return the entries as they are in a dense array (B, D); what is missing is 0 there."""
         out = np.zeros(self.shape, self.dtype)
-        out[self._row_numbers, self.columns] = self.entries  # SciPy makes 0 of -0.0
+        out[self.row_numbers, self.columns] = self.entries  # SciPy makes 0 of -0.0
         return out
 
     def to_csr(self) -> Any:
@@ -192,15 +192,48 @@ class SparseRows(HostRows):
         rows, columns : (H,) int32 arrays
             Of entries that are not missing, row by row.
         """
-        keys, hidden_keys = self._keys(self._row_numbers, self.columns), self._keys(rows, columns)
-        place = np.searchsorted(keys, hidden_keys)
-        listed = np.zeros(hidden_keys.size, bool)
-        listed[place < keys.size] = keys[place[place < keys.size]] == hidden_keys[place < keys.size]
-        truth = np.zeros(hidden_keys.size, np.float32)
-        truth[listed] = self.entries[place[listed]]
-        is_visible = np.ones(keys.size, bool)
+        place, listed = self._find(rows, columns)
+        is_visible = np.ones(self.entries.size, bool)
         is_visible[place[listed]] = False
-        return self._without(is_visible)._with_missing(rows, columns), truth
+        return self._without(is_visible)._with_missing(rows, columns), self.at(rows, columns)
+
+    def at(self, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> NDArray[np.float32]:
+        """Return the values of entries (H,), 0 where none is listed.
+
+        Parameters
+        ----------
+        rows, columns : (H,) int32 arrays
+            Their rows and features.
+        """
+        place, listed = self._find(rows, columns)
+        values = np.zeros(place.size, np.float32)
+        values[listed] = self.entries[place[listed]]
+        return values
+
+    def is_observed(self, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> NDArray[np.bool_]:
+        """Return which of some entries are not missing, (H,).
+
+        Parameters
+        ----------
+        rows, columns : (H,) int32 arrays
+            Their rows and features.
+        """
+        there = ~self.absent[rows]
+        if self.row_pattern is not None and self.patterns is not None:
+            lacking = np.concatenate([np.zeros((1, self.n_features), bool), self.patterns])
+            there &= ~lacking[self.row_pattern[rows], columns]
+        if self.missing_rows.size:
+            missing = self._keys(self.missing_rows, self.missing_columns)
+            there &= ~np.isin(self._keys(rows, columns), missing)
+        return there
+
+    def _find(self, rows: NDArray[Any], columns: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """Return where some entries are listed, and whether they are."""
+        keys, wanted = self._keys(self.row_numbers, self.columns), self._keys(rows, columns)
+        place = np.searchsorted(keys, wanted)
+        listed = np.zeros(wanted.size, bool)
+        listed[place < keys.size] = keys[place[place < keys.size]] == wanted[place < keys.size]
+        return place, listed
 
     def select(self, features: NDArray[Any]) -> SparseRows:
         """Return the rows with some of the features, ascending; none are missing one by one."""
@@ -227,7 +260,7 @@ class SparseRows(HostRows):
         place = np.full(self.n_features, -1, np.int64)
         place[theirs] = ours
         kept_rows = self._without(place[self.columns] >= 0)
-        columns, rows = place[kept_rows.columns], kept_rows._row_numbers
+        columns, rows = place[kept_rows.columns], kept_rows.row_numbers
         order = np.argsort(rows * n_features + columns, kind="stable")
         is_there = place[self.missing_columns] >= 0
         patterns, codes = self._reindexed_patterns(ours, theirs, n_features)
@@ -252,7 +285,8 @@ class SparseRows(HostRows):
         return (moved[1:], codes) if len(before) else (None, None)
 
     @property
-    def _row_numbers(self) -> NDArray[np.int64]:
+    def row_numbers(self) -> NDArray[np.int64]:
+        """Rows of the entries, (M,)."""
         return np.repeat(np.arange(self.counts.size), self.counts)
 
     def _keys(self, rows: Any, columns: Any) -> NDArray[np.int64]:
@@ -269,7 +303,7 @@ class SparseRows(HostRows):
 
     def _without(self, is_visible: NDArray[np.bool_]) -> SparseRows:
         """Return the rows with some of the entries no longer listed."""
-        left = np.bincount(self._row_numbers[is_visible], minlength=self.counts.size).astype(np.uint32)
+        left = np.bincount(self.row_numbers[is_visible], minlength=self.counts.size).astype(np.uint32)
         nnz = np.where(self.absent, ABSENT, left).astype(np.uint32)
         return replace(self, row_nnz=nnz, columns=self.columns[is_visible], entries=self.entries[is_visible])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,10 @@ class Predictive:
         picked = np.stack(phi) if phi else np.empty((0, 1))
         aux = None if self.aux is None else self.aux[entries]
         return Predictive(self.likelihood, self.mean[entries], self.variance[entries], picked, aux)
+
+    def exposed(self, times: float) -> Predictive:
+        """Return the distribution of counts of so many times the rate (`Likelihood.log_link`)."""
+        return replace(self, mean=self.mean + np.log(times))
 
     def mean_and_sd(self) -> tuple[Float[Array, ...], Float[Array, ...]]:
         """Return mean and standard deviation of y."""

@@ -106,7 +106,8 @@ def _results(posterior: StoredPosterior) -> str:
         rows += [[label, *map(percent, share.values())] for label, share in shares.items()]
         parts.append("Variance explained (%):\n\n" + _table(rows))
     if posterior.was_scored and (rows := score_rows(holdout_scores(posterior))):
-        parts.append("Held-out entries:\n\n" + _table(rows))
+        what = "counts" if posterior.run["holdout_unit"] == "count" else "entries"
+        parts.append(f"Held-out {what}:\n\n" + _table(rows))
     return "\n".join(parts) or "None were recorded."
 
 

@@ -161,7 +161,7 @@ def _residuals(posterior: StoredPosterior, view: str) -> Float64[np.ndarray, "B 
     block = dataset.block(0, [view], Holdout.of(posterior.run, dataset.design))
     rows = block.rows[: max(1, MOST_CHECKED // max(1, dataset.views[view].n_features))]
     y, observed = dataset.views[view].kind.fill_missing(block.data[view][: len(rows)])
-    mean, sd = Predictor(posterior, view)(rows)
+    mean, sd = Predictor(posterior, view, seen=True)(rows)
     usable = np.asarray(observed, bool) & (sd > 0.0)
     squares = (np.asarray(y, float) - mean) ** 2 / np.where(usable, sd, 1.0) ** 2
     return np.where(usable, squares, np.nan)

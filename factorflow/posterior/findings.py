@@ -138,8 +138,18 @@ def _baseline(posterior: StoredPosterior) -> Iterator[Finding]:
             message = f"Nothing was held out: a share of {share:g} hides none of so few entries."
             yield Finding("holdout", message, "Fit with a larger holdout.")
         return
-    table = posterior.holdout_scores()
+    table, split = posterior.holdout_scores(), posterior.run["holdout_unit"] == "count"
+    what = "Held-out counts" if split else "Hidden entries"
     for view in posterior.meta.value_views:
+        if split and view.likelihood != "poisson":
+            yield Finding(
+                "holdout",
+                f"Nothing of {view.name} was held out: it has no counts to split.",
+                OptionText(
+                    "Compare models by its values with another unit ({holdout_unit}).", holdout_unit="entry"
+                ),
+            )
+            continue
         density = posterior.model.likelihood(view.name)
         heavy = density.name not in SCORES  # a few errors may be the sum of squares
         score, base, form = SCORES.get(density.name, HEAVY_SCORES)
@@ -149,7 +159,7 @@ def _baseline(posterior: StoredPosterior) -> Iterator[Finding]:
         if score_value < other if heavy else score_value > other:
             yield Finding(
                 "baseline",
-                f"Hidden entries of {view.name} are predicted worse than by the means of its features "
+                f"{what} of {view.name} are predicted worse than by the means of its features "
                 f"({score.replace('_', ' ')} {form.format(score_value)}, of the means {form.format(other)}).",
                 "Fit fewer factors or more samples, or leave the view out.",
             )

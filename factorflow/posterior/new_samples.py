@@ -14,6 +14,8 @@ from factorflow.data.covariates import labels_of, numbers_of, warn_of_levels
 from factorflow.errors import InputError
 from factorflow.places import Places
 from factorflow.posterior.course_model import course_model
+from factorflow.posterior.prediction import exposure_of_all_counts
+from factorflow.posterior.predictive import exposed
 from factorflow.posterior.predictive import interval as ends_of
 from factorflow.shape import Block
 
@@ -201,11 +203,13 @@ def predict_from_scores(
     if posterior.has("size_factors"):
         rows["size_factors"] = np.full((n_rows, posterior.array("size_factors").shape[-1]), size_factor)
     block = Block(0, 0, n_rows, 1, {})
-    values = dict(zip(("mean", "sd"), model.predict(block, rows, record, view), strict=True))
+    times = exposure_of_all_counts(posterior, view)
+    moments = exposed(*model.predict(block, rows, record, view), times)
+    values = dict(zip(("mean", "sd"), moments, strict=True))
     if share is not None:
         predictive = model.predictive(block, rows, record, view)
         if predictive is not None:
-            ends = predictive.interval(share)
+            ends = predictive.exposed(times).interval(share)
         else:
             degrees = model.degrees_of_freedom(block, rows, record, view)
             ends = ends_of(model.likelihood(view), share, values["mean"], values["sd"], degrees)

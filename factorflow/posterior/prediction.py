@@ -14,7 +14,7 @@ from factorflow.posterior.draws import check_seed
 from factorflow.posterior.labels import as_slice, names_of_rows
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.open import LAZY_LABELS, load_variable
-from factorflow.posterior.predictive import interval, tails
+from factorflow.posterior.predictive import exposed, interval, tails
 from factorflow.shape import Block
 
 if TYPE_CHECKING:
@@ -42,10 +42,15 @@ class Predictor:
         Name of the view.
     trials : int, optional
         Number of trials of all entries, in place of those of the dataset.
+    seen : bool
+        Whether counts that were split are predicted as the fit saw them; else all of them.
     """
 
-    def __init__(self, posterior: StoredPosterior, view: str, trials: int | None = None) -> None:
+    def __init__(
+        self, posterior: StoredPosterior, view: str, trials: int | None = None, *, seen: bool = False
+    ) -> None:
         self.posterior, self.view, self.trials = posterior, view, trials
+        self._exposure = 1.0 if seen else exposure_of_all_counts(posterior, view)
         table = posterior.model.table
         self._rows = tuple(v for v in table if v.rows)
         self._record = {v.name: self._read(v, None) for v in table if not v.rows}
@@ -58,6 +63,7 @@ class Predictor:
             "posterior": self.posterior,
             "view": self.view,
             "trials": self.trials,
+            "_exposure": self._exposure,
             "_record": self._record,
         }
 
@@ -72,7 +78,7 @@ class Predictor:
         if self._last is None or self._last[0] != key:
             local = {v.name: self._read(v, rows) for v in self._rows}
             mean, sd = self.posterior.model.predict(self.block(rows), local, self._record, self.view)
-            self._last = key, (np.asarray(mean), np.asarray(sd))
+            self._last = key, exposed(np.asarray(mean), np.asarray(sd), self._exposure)
         return self._last[1]
 
     def interval(self, rows: NDArray[np.intp], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -85,7 +91,8 @@ class Predictor:
     def predictive(self, rows: NDArray[np.intp]) -> Predictive | None:
         """Return the distribution of new observations of the given rows (`Model.predictive`)."""
         local = {v.name: self._read(v, rows) for v in self._rows}
-        return self.posterior.model.predictive(self.block(rows), local, self._record, self.view)
+        predictive = self.posterior.model.predictive(self.block(rows), local, self._record, self.view)
+        return predictive if predictive is None else predictive.exposed(self._exposure)
 
     def _interval(self, rows: NDArray[np.intp], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
         predictive = self.predictive(rows)
@@ -123,13 +130,13 @@ class Predictor:
                 "Project the new rows first: posterior.project(dataset).predict(view).",
             )
         mean, sd = self.posterior.model.predict(block, {}, self._record, self.view)
-        return np.asarray(mean), np.asarray(sd)
+        return exposed(np.asarray(mean), np.asarray(sd), self._exposure)
 
     def with_record(self, changes: Mapping[str, Any]) -> Predictor:
         """Return a predictor with some of the global variables replaced."""
         other = Predictor.__new__(Predictor)
         other.posterior, other.view, other._rows = self.posterior, self.view, self._rows
-        other.trials = self.trials
+        other.trials, other._exposure = self.trials, self._exposure
         other._last = other._ends = None
         other._record = self._record | dict(changes)
         return other
@@ -175,6 +182,15 @@ class Predictor:
         return np.asarray(
             load_variable(array, f"{variable.group}/{variable.name}", self.posterior.path).values
         )
+
+
+def exposure_of_all_counts(posterior: StoredPosterior, view: str) -> float:
+    """Return what rates of a view are multiplied by where a part of each count was held out, else 1."""
+    from factorflow.data import Holdout
+    from factorflow.data.thinning import exposure_of_all
+
+    kind = next(v.kind for v in posterior.meta.views if v.name == view)
+    return exposure_of_all(Holdout.of(posterior.run), kind)
 
 
 def predict(

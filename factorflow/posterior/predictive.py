@@ -46,6 +46,24 @@ def tails(
     return first, last, at
 
 
+def exposed(
+    mean: Float[Array, ...], sd: Float[Array, ...], times: float
+) -> tuple[Float[Array, ...], Float[Array, ...]]:
+    """Return mean and standard deviation of counts of so many times the rate: what exceeds Poisson's scales.
+
+    Parameters
+    ----------
+    mean, sd : array
+        Of a new observation.
+    times : float
+        What rates are multiplied by.
+    """
+    if times == 1.0:
+        return mean, sd
+    extra = np.maximum(sd**2 - mean, 0.0)
+    return times * mean, np.sqrt(times * mean + times**2 * extra)
+
+
 def two_sided(first: Float[Array, ...], last: Float[Array, ...], at: Float[Array, ...]) -> Float[Array, ...]:
     """Return p-values, given `tails`: twice the smaller one, half of P(Y = y) counted to each side."""
     return np.asarray(np.minimum(1.0, 2.0 * np.minimum(first, last) + at))

@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Integer, Shaped
 
 from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
+from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.trees import Gather
 
@@ -101,7 +102,7 @@ class Sums:
     exposed : Exposed or None
         Of counts with exposures.
     shown : TrainingSums or None
-        Of tables; None: the moments of the dataset tell.
+        Of tables and split counts; None: the moments of the dataset tell.
     ranked : Gather or None
         The entries themselves, of a view of one feature: ``y``, ``event`` and ``predicted``.
     """
@@ -150,27 +151,33 @@ def ranked_entries(
 
 
 def training_sums(
-    likelihood: KindName, y: Shaped[np.ndarray, "B D"], inputs: Mapping[str, Float64[np.ndarray, " B"]]
+    likelihood: KindName,
+    y: Shaped[np.ndarray, "B D"] | SparseRows,
+    inputs: Mapping[str, Float64[np.ndarray, " B"]],
 ) -> TrainingSums:
-    """Return the sums over the shown rows of a block of a table.
+    """Return the sums over the shown rows of a block of a table, or over the shown parts of counts.
 
     Parameters
     ----------
     likelihood : {"gaussian", "poisson"}
         Of the view.
-    y : array
-        Its values; NaN where they are missing or hidden.
+    y : array or SparseRows
+        Its values; NaN where they are missing or hidden. Of rows by entries no inputs are taken.
     inputs : mapping of str to array
         What the rows stand for, see `Model.row_roles`; rows of unknown or no exposure or weight are left out.
     """
+    if isinstance(y, SparseRows):
+        counts = y.entries.astype(np.float64)
+        total, squares = (np.bincount(y.columns, part, y.n_features) for part in (counts, counts**2))
+        return TrainingSums(y.n_observed(), total, squares)
     poisson, ones = likelihood == "poisson", np.ones(len(y))
     n = np.asarray(inputs.get(EXPOSURE if poisson else WEIGHT, ones))[:, None]
-    y = np.asarray(y, float) - np.asarray(inputs.get(OFFSET, 0.0 * ones))[:, None]
-    observed = ~np.isnan(y) & (n > 0)
-    n, y = np.where(observed, n, 0.0), np.where(observed, y, 0.0)
+    values = np.asarray(y, float) - np.asarray(inputs.get(OFFSET, 0.0 * ones))[:, None]
+    observed = ~np.isnan(values) & (n > 0)
+    n, values = np.where(observed, n, 0.0), np.where(observed, values, 0.0)
     within = np.where(observed, np.asarray(inputs.get(WITHIN, 0.0 * ones))[:, None], 0.0)
     times = np.where(observed, 1.0, 0.0) if poisson else n
-    return TrainingSums(n.sum(axis=0), (times * y).sum(axis=0), (times * y**2 + within).sum(axis=0))
+    return TrainingSums(n.sum(axis=0), (times * values).sum(axis=0), (times * values**2 + within).sum(axis=0))
 
 
 def level_sums(
@@ -243,7 +250,7 @@ def entry_scores(
     if not density.discrete and inputs:
         return _merged_scores(total, y, mean, np.asarray(sd, float), inputs)
     if predictive is None or density.is_binary:
-        log_likelihood = _log_likelihood(density, y, mean, np.asarray(sd, float))
+        log_likelihood = _log_likelihood(density, y, mean, np.asarray(sd, float), inputs.get(EXPOSURE, 1.0))
     else:
         log_likelihood = predictive.log_density(y)
     log_factor, saturated, aux = 0.0, 0.0, None if predictive is None else predictive.aux
@@ -331,6 +338,7 @@ def _log_likelihood(
     y: Float64[np.ndarray, " H"],
     mean: Float64[np.ndarray, " H"],
     sd: Float64[np.ndarray, " H"],
+    exposure: Float64[np.ndarray, " H"] | float,
 ) -> Float64[np.ndarray, " H"]:
     """Return log p(y) of each entry in nats, given mean and standard deviation."""
     from factorflow.posterior.predictive import log_density
@@ -340,7 +348,7 @@ def _log_likelihood(
     elif likelihood.is_binary:
         mean = np.clip(mean, PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
     else:
-        mean = np.maximum(mean, RATE_FLOOR)
+        mean = np.maximum(mean, RATE_FLOOR * np.nan_to_num(exposure, nan=1.0))
         sd = np.sqrt(mean) if likelihood.name == "poisson" else sd
     return log_density(likelihood, y, mean, sd, {})
 

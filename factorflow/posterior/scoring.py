@@ -37,7 +37,7 @@ def finish_scores(
     Parameters
     ----------
     sums : mapping of str to Sums
-        Over all held-out entries, per view.
+        Over all held-out entries, per view that has some.
     likelihoods : mapping of str to Likelihood
         Of the views.
     moments : mapping of str to mapping
@@ -57,7 +57,7 @@ def finish_scores(
     return {
         view: _finish(density, sums[view], *_training_moments(sums[view], moments[view]))
         for view, density in likelihoods.items()
-        if sums[view].n.sum() > 0
+        if view in sums and sums[view].n.sum() > 0
     }
 
 

@@ -311,7 +311,7 @@ class StoredPosterior(StoredVariables):
         return self.tree["holdout"].to_dataset().to_dataframe()
 
     def holdout_entries(self, view: str) -> pd.DataFrame:
-        """Return the entries of a view that were held out of the fit.
+        """Return the entries of a view that were held out of the fit; of split counts the part of each.
 
         Parameters
         ----------
@@ -326,7 +326,7 @@ class StoredPosterior(StoredVariables):
         Raises
         ------
         InputError
-            When nothing was held out, or the dataset is not there any more.
+            When nothing of the view was held out, or the dataset is not there any more.
 
         Examples
         --------
@@ -341,6 +341,10 @@ class StoredPosterior(StoredVariables):
         self._check_scored()
         view, dataset = self.check_explained(view), self.dataset
         holdout = Holdout.of(self.run, dataset.design)
+        assert holdout is not None
+        if not holdout.concerns(dataset.views[view].kind):
+            remedy = "See posterior.holdout_scores()."
+            raise InputError("view", view, "a view of counts: of no other a part was held out", remedy)
         features, parts = np.asarray(self.features(view), dtype=object), []
         for number in range(dataset.n_blocks):
             block, truth = dataset.read(number, [view], holdout)

@@ -290,7 +290,10 @@ def _tables(facts: Mapping[str, Any]) -> list[tuple[str, list[list[str]]]]:
         ("variance explained (%)", _factor_rows(facts)),
         ("starts", start_rows(facts)),
         ("bound a sample on the same decoders (nats)", comparison_rows(facts)),
-        ("held-out entries", score_rows(facts.get("holdout_scores", {}))),
+        (
+            f"held-out {'counts' if facts.get('holdout_unit') == 'count' else 'entries'}",
+            score_rows(facts.get("holdout_scores", {})),
+        ),
     ]
     return [(title, rows) for title, rows in tables if rows]
 

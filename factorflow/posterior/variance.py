@@ -130,7 +130,7 @@ def _squares(
     from factorflow.data import Holdout
 
     holdout = Holdout.of(posterior.run, dataset.design)
-    whole = Predictor(posterior, view)
+    whole = Predictor(posterior, view, seen=True)
     alone: list[list[int]] = [*([k] for k in range(len(posterior.factors))), []]
     predictors = [whole, *(whole.with_factors(factors, others_at_mean=True) for factors in alone)]
     n_features = len(posterior.features(view))

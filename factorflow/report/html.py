@@ -165,7 +165,7 @@ def _name_of(run: dict[str, Any]) -> str:
     return name or path.stem or "posterior"
 
 
-_HELD_OUT = {"entry": "observed entries", "row": "samples", "sequence": "sequences"}
+_HELD_OUT = {"entry": "observed entries", "row": "samples", "sequence": "sequences", "count": "counts"}
 
 
 def _run_record(run: dict[str, Any], objective: float | None = None) -> list[tuple[str, str]]:
@@ -345,7 +345,8 @@ def _holdout(facts: dict[str, Any]) -> dict[str, Any] | None:
             base = row.get("rare_baseline_log_loss" if name == "rare_log_loss" else f"baseline_{name}")
             cells.append(_cell(name, row.get(name), base))
         rows.append((view, int(row.get("n_entries", 0)), cells))
-    return {"names": [name.replace("_", " ") for name in columns], "rows": rows}
+    titles = [name.replace("_", " ") for name in columns]
+    return {"names": titles, "rows": rows, "is_split": facts.get("holdout_unit") == "count"}
 
 
 def _cell(name: str, value: float | None, base: float | None) -> tuple[str, str, bool]:

@@ -180,7 +180,8 @@ class TrialOptions(ResumeOptions):
     holdout_unit: HoldoutUnit = Field(
         default="entry",
         description="What is hidden together: single entries, all values of a row, or of the rows of a "
-        "sequence. Inputs (categorical variables, covariates) stay visible.",
+        "sequence. Inputs (categorical variables, covariates) stay visible. count: a part of each count "
+        "instead, drawn binomially; other views stay visible and have no score.",
     )
 
 

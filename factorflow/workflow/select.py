@@ -302,7 +302,7 @@ def refit(
     """
     from factorflow.api import fit
 
-    how = {**_arguments(options, "best"), "holdout": 0.0, "seed": seed}
+    how = {**_arguments(options, "best"), "holdout": 0.0, "holdout_unit": "entry", "seed": seed}
     posterior = fit(dataset, selection.best, out=out, resume="auto", overwrite=True, on_event=on_event, **how)
     return replace(selection, posterior=str(out), findings=tuple(posterior.findings))
 

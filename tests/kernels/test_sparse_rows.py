@@ -42,7 +42,7 @@ def views() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", views())
-@pytest.mark.parametrize("unit", [None, "entry", "row"])
+@pytest.mark.parametrize("unit", [None, "entry", "row", "count"])
 def test_they_are_the_dense_ones(tmp_path: Path, name: str, unit: Any) -> None:
     layouts = ("dense",) if name == "gaps" else ("dense", "sparse")
     holdout = None if unit is None else Holdout(0.3, 5, unit)

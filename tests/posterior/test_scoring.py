@@ -262,6 +262,15 @@ def test_extremes_of_spread_and_rate_are_floored() -> None:
     assert exact["log_likelihood"] == pytest.approx(norm.logpdf(0, 0, 1e-6))
     none = _score("poisson", y, np.ones(y.shape, bool), np.zeros(y.shape), np.ones(y.shape))
     assert none["log_likelihood"] == pytest.approx(poisson.logpmf(y, 1e-4).mean())
+    rare = of_table(
+        "poisson",
+        np.array([1.0, 2.0, 3.0]),
+        np.array([True, False, False]),
+        np.zeros(3),
+        np.zeros(3),
+        exposure=np.full(3, 0.1),
+    )
+    assert rare["log_likelihood"] == pytest.approx(poisson.logpmf(1.0, 1e-5))  # of the rate, not of the count
 
 
 def of_table(likelihood: Any, y: Any, hidden: Any, mean: Any, sd: Any, **given: Any) -> dict[str, float]:

@@ -131,7 +131,8 @@ class Dataset(StoredViews):
         views : iterable of str, optional
             The views to read; all when left out.
         holdout : Holdout, optional
-            Entries of views of values that are to look missing; they are listed in ``Block.hidden``.
+            Entries of views of values that are to look missing, listed in ``Block.hidden``; or the counts
+            that are to be split.
         sparse : collection of str
             Views whose rows are `SparseRows`; those of others are dense.
 
@@ -140,7 +141,7 @@ class Dataset(StoredViews):
         block : Block
             What models see.
         truth : dict of str to (H,) array
-            Values of the held-out entries by view, in the order of ``Block.hidden``.
+            Values of the held-out entries, or parts of counts, by view, in the order of ``Block.hidden``.
 
         Raises
         ------
@@ -157,16 +158,9 @@ class Dataset(StoredViews):
             blocks = {entry.name: self._rows(entry, number, sparse) for entry in selected}
         for entry in selected:
             values = blocks.pop(entry.name)
-            if holdout is not None and entry.kind.is_values:
-                index = self._index[entry.name]
-                by_entries = isinstance(values, SparseRows)
-                observed = values.observed() if by_entries else entry.kind.observed(values)
-                where = holdout.hidden(index, start, observed, codes.get("sequence"))
-                if by_entries:
-                    values, truth[entry.name] = values.hide(*where)
-                else:
-                    truth[entry.name] = values[where]
-                    values[where] = entry.kind.missing
+            if holdout is not None and holdout.concerns(entry.kind):
+                place, sequence = (self._index[entry.name], start, self.n_rows), codes.get("sequence")
+                values, where, truth[entry.name] = holdout.take(values, entry.kind, *place, sequence)
                 hidden[entry.name] = where
                 _set_read_only(*where, truth[entry.name])
             data[entry.name] = values

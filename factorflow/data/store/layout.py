@@ -257,7 +257,7 @@ class Manifest:
 
 def _with_gaps(view: ViewMeta, holdout: Holdout | None) -> ViewMeta:
     """Return a view as it is with entries held out."""
-    if holdout is None or not view.kind.is_values:
+    if holdout is None or holdout.unit == "count" or not view.kind.is_values:
         return view
     if holdout.unit == "entry":
         return replace(view, missing="scattered")

@@ -1,0 +1,183 @@
+"""Counts split in two, to hold out a part of each (`holdout_unit="count"`).
+
+Of a count y the fit sees y - r, and r ~ Binomial(y, h) is held out. A Poisson count of rate m is split into
+two independent ones of rates (1 - h) m and h m. Parts of other counts with a rate (negative binomial,
+zero-inflated) keep their likelihood, but share what is theirs beside the rate: a score of r is optimistic
+then, for all models equally. All that a fit learns, size factors among it, is of the counts that it sees: r
+has the rate that is predicted for these times h / (1 - h), and y that times 1 / (1 - h). A zero stays a zero,
+and rows by their entries stay so.
+
+r comes by inversion from uniforms of (seed, view, row, feature), one for `TRIALS` trials: it does not depend
+on blocks, workers or layout. All observed entries are scored, zeros too; of a view with more than
+`MOST_SCORED` so many of each row as come to that, evenly spaced from a random start.
+
+References
+----------
+Neufeld, Gao, Popp, Battle and Witten (2024), Biostatistics 25, 270-287 (count splitting).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from factorflow.errors import InputError
+from factorflow.kernels.random import entry_uniform
+from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
+from factorflow.kernels.sparse_rows import SparseRows
+
+if TYPE_CHECKING:
+    from factorflow.data.holdout import Holdout, Where
+    from factorflow.data.store.dataset import Dataset
+    from factorflow.kinds import Kind
+    from factorflow.models.contract import Model
+
+__all__ = ["check_split", "exposure_of_all", "exposure_of_rest", "is_split", "scored_entries", "split_counts"]
+
+MOST_SCORED = 1 << 22
+"""Entries of a view that are scored, about; at least one of each row."""
+
+SCORED_SITE = HOLDOUT_UNITS[2]
+
+
+def is_split(holdout: Holdout | None, kind: Kind) -> bool:
+    """Return whether a part of each entry of a kind of view is held out.
+
+    Parameters
+    ----------
+    holdout : Holdout or None
+        Of the run.
+    kind : Kind
+        Of the view.
+    """
+    return holdout is not None and holdout.unit == "count" and holdout.concerns(kind)
+
+
+def exposure_of_rest(holdout: Holdout) -> float:
+    """Return what rates of the counts that a fit saw are multiplied by, for those held out: h / (1 - h)."""
+    return holdout.fraction / (1.0 - holdout.fraction)
+
+
+def exposure_of_all(holdout: Holdout | None, kind: Kind) -> float:
+    """Return what rates of the counts that a fit saw are multiplied by, for all: 1 / (1 - h).
+
+    Parameters
+    ----------
+    holdout : Holdout or None
+        Of the run.
+    kind : Kind
+        Of the view; 1 where its entries were not split.
+    """
+    return 1.0 / (1.0 - holdout.fraction) if holdout is not None and is_split(holdout, kind) else 1.0
+
+
+def check_split(holdout: Holdout | None, dataset: Dataset, model: Model[Any, Any]) -> None:
+    """Refuse to split counts that have no rate, or beside views computed of them, and data without counts.
+
+    Parameters
+    ----------
+    holdout : Holdout or None
+        Of the run.
+    dataset : Dataset
+        What is to be fitted.
+    model : Model
+        What is fitted to it.
+
+    Raises
+    ------
+    InputError
+        Saying which view, and what to do.
+    """
+    if holdout is None or holdout.unit != "count":
+        return
+    views = {view.name: is_split(holdout, view.kind) for view in model.meta.value_views}
+    remedy = "Hold out entries or rows ({holdout_unit})"
+    if not any(views.values()):
+        expected = f"a view of counts among {', '.join(views)}"
+        raise InputError("holdout_unit", "count", expected, f"{remedy}.", holdout_unit="entry")
+    sources = {entry.name: entry.of for entry in dataset.manifest.views}
+    for name, split in views.items():
+        likelihood, expected = model.likelihood(name), ""
+        if split and not likelihood.log_link:
+            expected = "counts that have a rate: poisson, negative_binomial, or zero-inflated"
+        elif views.get(sources[name]):
+            expected = f"no view computed of the counts of {sources[name]}: it has those held out in it"
+        if expected:
+            what = f"count, with view {name} of likelihood {likelihood.name}"
+            either = f"{remedy}, or leave the view out ({{views}})."
+            raise InputError("holdout_unit", what, expected, either, holdout_unit="entry", views=...)
+
+
+def split_counts(
+    holdout: Holdout, view_index: int, start: int, n_rows: int, values: Any, kind: Kind
+) -> tuple[Any, Where, NDArray[np.float32]]:
+    """Return the counts that a fit sees, and the entries that are scored with what is held out of them.
+
+    Parameters
+    ----------
+    holdout : Holdout
+        Of the run.
+    view_index : int
+        Position of the view in the dataset.
+    start : int
+        Global index of the first row.
+    n_rows : int
+        Rows of the dataset.
+    values : (B, D) array or SparseRows
+        The counts of a block; an array is changed in place.
+    kind : Kind
+        Of the view.
+
+    Returns
+    -------
+    (B, D) array or SparseRows, ((H,) int32 array, (H,) int32 array), (H,) float32 array
+        As `Dataset.read` hands them over.
+    """
+    from factorflow.kernels.compile import compile_scalar
+    from factorflow.kernels.scalar.entries import thin_matrix, thin_rows
+
+    where = scored_entries(holdout.seed, view_index, start, n_rows, *values.shape)
+    key = np.uint64(holdout.seed), np.uint64(HOLDOUT_ENTRIES[view_index]), start, holdout.fraction
+    if isinstance(values, SparseRows):
+        entries, rest = np.ascontiguousarray(values.entries), np.empty_like(values.entries)
+        compile_scalar(thin_rows)(*key, values.counts, np.ascontiguousarray(values.columns), entries, rest)
+        where = _some(where, values.is_observed(*where))
+        truth = replace(values, entries=rest).at(*where)
+        return replace(values, entries=entries - rest).without_zeros(), where, truth
+    where = _some(where, kind.observed(values)[where])
+    rest = np.empty_like(values)
+    compile_scalar(thin_matrix)(*key, values, rest)
+    return values, where, rest[where]
+
+
+def scored_entries(
+    seed: int, view_index: int, start: int, n_rows: int, n_block_rows: int, n_features: int
+) -> Where:
+    """Return the entries of a block of which the rest is scored, missing ones among them, row by row.
+
+    Parameters
+    ----------
+    seed : int
+        Key of the generator.
+    view_index : int
+        Position of the view in the dataset.
+    start, n_rows, n_block_rows : int
+        Global index of the first row; rows of the dataset, and of the block (B).
+    n_features : int
+        Features of the view (D).
+    """
+    of_row = min(n_features, max(1, MOST_SCORED // n_rows))
+    places = np.arange(n_features)[None]
+    if of_row < n_features:
+        first = entry_uniform(seed, SCORED_SITE, np.arange(start, start + n_block_rows), view_index)
+        places = (np.arange(of_row) + first[:, None]) * (n_features / of_row)
+        places = np.minimum(places.astype(np.int64), n_features - 1)
+    columns = np.broadcast_to(places, (n_block_rows, of_row)).reshape(-1)
+    return np.repeat(np.arange(n_block_rows, dtype=np.int32), of_row), columns.astype(np.int32)
+
+
+def _some(where: Where, chosen: NDArray[np.bool_]) -> Where:
+    return where if chosen.all() else (where[0][chosen], where[1][chosen])
