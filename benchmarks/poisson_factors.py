@@ -13,7 +13,7 @@ peers    8000 x 3000, 10 programs and a common one: fits beside NMF of scikit-le
          genes, as cNMF has it, and Kullback-Leibler); correlations of programs and usages with the truth
          (pip install -r benchmarks/requirements-poisson_factors.txt)
 batches  2500 x 1200, 6 programs, two batches: with and without the batch; number of programs by the bound
-         and by held-out entries
+         and by held-out entries, and parts of counts
 consensus  2500 x 1200, 6 programs, 10 starts: single starts, the one of highest bound, the consensus, and the
          fit that began with it, by number of programs
 """
@@ -284,12 +284,16 @@ def batches(n: int = 2500, d: int = 1200, k: int = 6) -> dict[str, Any]:
         for number in (3, 5, 7, 9, 12):
             model = PoissonFactors(n_factors=number, batch="batch", max_iter=60)
             fitted = factorflow.fit(dataset, model, progress=False)
-            hidden = factorflow.fit(dataset, model, holdout=0.1, progress=False)
+            hidden, part = (
+                factorflow.fit(
+                    dataset, model, holdout=0.1, holdout_unit=unit, progress=False
+                ).holdout_scores()
+                for unit in ("entry", "count")
+            )
             report["by_programs"][number] = {
                 "bound": round(float(fitted.tree["optimization/objective"].values[-1])),
-                "held_out_log_likelihood": round(
-                    float(hidden.holdout_scores().loc["rna", "log_likelihood"]), 5
-                ),
+                "held_out_log_likelihood": round(float(hidden.loc["rna", "log_likelihood"]), 5),
+                "log_likelihood_of_parts": round(float(part.loc["rna", "log_likelihood"]), 5),
             }
     return report
 

@@ -138,7 +138,7 @@ def _baseline(posterior: StoredPosterior) -> Iterator[Finding]:
             message = f"Nothing was held out: a share of {share:g} hides none of so few entries."
             yield Finding("holdout", message, "Fit with a larger holdout.")
         return
-    table, split = posterior.holdout_scores(), posterior.run["holdout_unit"] == "count"
+    table, split = posterior.holdout_scores(), posterior.run.get("holdout_unit") == "count"
     what = "Held-out counts" if split else "Hidden entries"
     for view in posterior.meta.value_views:
         if split and view.likelihood != "poisson":
