@@ -24,10 +24,7 @@ from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed_globals import FixedGlobals
 from factorflow.engine.loop import Loop
 from factorflow.engine.memory import fit_into_memory, fits_one_group, measure
-from factorflow.engine.memory_limits import (
-    kept_bytes,
-    local_must_spill,
-)
+from factorflow.engine.memory_limits import kept_bytes, local_must_spill
 from factorflow.engine.observers import observers
 from factorflow.engine.plan import Plan
 from factorflow.engine.publish import publish
