@@ -87,7 +87,8 @@ def top_logs(
     logs: Float64[np.ndarray, "N K"],
 ) -> tuple[Float32[np.ndarray, "N W"], Float64[np.ndarray, " N"]]:
     """Return exp of logarithms relative to the largest of their row, in a padded table, and these."""
-    from factorflow.models.poisson_factors.kernels.entries import LOWEST, PART, write_table
+    from factorflow.kernels.vector_rows import PART
+    from factorflow.models.poisson_factors.kernels.entries import LOWEST, write_table
 
     table = np.zeros((len(logs), -(-logs.shape[1] // PART) * PART), np.float32)
     top = np.empty(len(logs))

@@ -18,8 +18,10 @@ from factorflow.data.sample_tables import model_meta
 from factorflow.engine.memory import measure
 from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models import SparseGFA
+from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.kernels.entry_rows import EntryRows
+from factorflow.models.sparse_gfa.start import signs
 from factorflow.shape import SPARSE_BELOW
 
 N, D, K = 300, 60, 3
@@ -205,7 +207,11 @@ def test_products(absent: bool) -> None:
     left, right = rng.standard_normal((9, 4)), rng.standard_normal((20, 4))
     np.testing.assert_allclose(centred @ left, expected @ left)
     np.testing.assert_allclose(centred.T @ right, expected.T @ right)
-    np.testing.assert_allclose(centred.dense(slice(2, 12)), expected[2:12])
+    np.testing.assert_allclose(centred.dense(), expected)
+    wide = rng.standard_normal((9, 40))  # more columns than are multiplied at once
+    np.testing.assert_allclose(centred @ wide, expected @ wide)
+    single = gfa.centred(rows, reference, inverse, np.float32)
+    np.testing.assert_allclose(single @ left, expected @ left, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(gfa.take_columns(centred, np.array([7, 2])), expected[:, [7, 2]])
     np.testing.assert_allclose(centred.subtract(right, left).dense(), expected - right @ left.T)
     np.testing.assert_allclose(gfa.observed(rows).T @ right, gfa.observed(values).T @ right)
@@ -220,3 +226,59 @@ def test_products(absent: bool) -> None:
     np.testing.assert_array_equal(
         rows[values[:, 0] == 0].dense(ff.kinds.KINDS["gaussian"]), values[values[:, 0] == 0]
     )
+
+
+def test_some_zeros_stand_for_all() -> None:
+    """Of zeros one in a group is listed, larger by the root of its size; a part of the rows is the same."""
+    rng = np.random.default_rng(8)
+    values = np.where(rng.random((90, 70)) < 0.1, rng.gamma(1.0, size=(90, 70)), 0.0)
+    sparse = SparseRows.from_dense(values, None)
+    centred = gfa.centred(sparse, values.mean(axis=0), np.ones(70), np.float64)
+    centred = centred.subtract(rng.standard_normal((90, 3)), rng.standard_normal((70, 3)))
+    numbers, words = np.arange(90) + 5, (1, 2, 3, 4)
+    listed = centred.with_some_zeros(numbers, words, 8)
+    dense, whole, zero = listed.dense(), centred.dense(), values == 0.0
+    np.testing.assert_allclose(dense[~zero], whole[~zero])
+    some = zero & (dense != 0.0)
+    np.testing.assert_allclose(dense[some], np.sqrt(8.0) * whole[some])
+    assert abs(some.sum() / zero.sum() - 1 / 8) < 3 * np.sqrt(1 / 8 / zero.sum())
+    groups = np.add.reduceat(some, np.arange(0, 70, 8), axis=1)
+    assert groups.max() == 1
+    drawn = listed.with_signs(numbers, words).dense() / np.where(dense == 0.0, 1.0, dense)
+    assert set(np.unique(drawn)) == {-1.0, 0.0, 1.0}
+    bits = np.unpackbits(Step(1, chain=4, iteration=2).bits(3, numbers, 128), axis=1)
+    n_entries = np.diff(listed.start)
+    expected = np.concatenate([mine[:n] for mine, n in zip(bits, n_entries, strict=True)])
+    np.testing.assert_array_equal(
+        listed.with_signs(numbers, words).entries < 0, (listed.entries < 0) ^ expected
+    )
+    part = gfa.centred(sparse[40:], values.mean(axis=0), np.ones(70), np.float64)
+    part = part.subtract(centred.left[40:, 1:], centred.right[:, 1:]).with_some_zeros(numbers[40:], words, 8)
+    np.testing.assert_array_equal(part.dense(), dense[40:])
+    np.testing.assert_array_equal(
+        part.with_signs(numbers[40:], words).dense(), listed.with_signs(numbers, words).dense()[40:]
+    )
+
+
+def test_signs_of_some_zeros_show_the_same_edge() -> None:
+    """Largest singular values are those of all entries with random signs, to a hundredth."""
+    rng = np.random.default_rng(9)
+    values = (rng.random((1500, 400)) < rng.uniform(0.02, 0.2, 400)) * rng.gamma(2.0, size=(1500, 400))
+    scale = 1.0 / values.std(axis=0)
+    centred = gfa.centred(SparseRows.from_dense(values, None), values.mean(axis=0), scale, np.float64)
+    listed = centred.with_some_zeros(np.arange(1500), (0, 9, 1, 0), 16)
+    edge: dict[str, list[Any]] = {"some": [], "all": []}
+    for draw in range(3):
+        flipped = listed.with_signs(np.arange(1500), (0, draw, 1, 0)).dense()
+        edge["some"].append(np.linalg.norm(flipped, 2))
+        edge["all"].append(np.linalg.norm(centred.dense() * rng.choice([-1.0, 1.0], values.shape), 2))
+    assert abs(np.mean(edge["some"]) / np.mean(edge["all"]) - 1.0) < 0.01
+
+
+def test_components_of_some_zeros_are_counted_as_of_all(dataset: Any) -> None:
+    model = SparseGFA(n_factors=4, max_iter=3, warmup_iter=2, views=("rna",), scores="normal")
+    with patch.object(signs, "LISTED_ZEROS", N * D // 8):
+        some = ff.fit(dataset, model, seed=1)
+    with patch.object(SparseGFA, "sparse_views", lambda self, meta: ()):
+        dense = ff.fit(dataset, model, seed=1)
+    np.testing.assert_allclose(some.scores(), dense.scores(), atol=1e-8)

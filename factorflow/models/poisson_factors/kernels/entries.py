@@ -1,8 +1,7 @@
 """Loops over the entries of a block that are not zero, and over those that are missing.
 
-Rows of tables are vectors of single precision whose length W, a multiple of `PART`, is known when a loop is
-compiled: it travels as a tuple, ``lanes = (0,) * W``. Vectors are written down in full, since compilers do
-not find them in loops as short as these. Importing this module imports numba.
+Rows of tables are vectors of single precision (`factorflow.kernels.vector_rows`). Importing this module
+imports numba.
 """
 
 from __future__ import annotations
@@ -10,58 +9,20 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from factorflow.kernels.compile import jit
+from factorflow.kernels.vector_rows import add_to, dot, load, pointers, repeat
 from factorflow.kernels.vectors import compile_loop, exp
 
 Array = Any
-PART = 8
-"""Numbers of a vector: rows of tables are padded to a multiple of so many."""
 
 LOWEST = -40.0
 """Logarithms that lie further than this below the largest of their row are raised to it: products of two such
 numbers are still numbers of single precision."""
 
 _SMALL, _LARGE = 1e-200, 1e200
-_LONG = ir.IntType(64)
-_VECTOR = ir.VectorType(ir.FloatType(), PART)
-_CONTRACT = ("contract",)
-
-
-def _mask(lanes: list[int]) -> Any:
-    return ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes)
-
-
-def _pointers(context: Any, builder: Any, kind: Any, table: Any, row: Any, width: int) -> list[Any]:
-    """Return where the vectors of a row are."""
-    data = context.make_array(kind)(context, builder, table).data
-    first = builder.gep(data, [builder.mul(row, ir.Constant(_LONG, width))])
-    starts = [builder.gep(first, [ir.Constant(_LONG, at)]) for at in range(0, width, PART)]
-    return [builder.bitcast(start, _VECTOR.as_pointer()) for start in starts]
-
-
-def _load(builder: Any, place: Any) -> Any:
-    return builder.load(place, align=4)
-
-
-def _add_to(builder: Any, place: Any, factor: Any, values: Any) -> None:
-    product = builder.fmul(factor, values, flags=_CONTRACT)
-    builder.store(builder.fadd(_load(builder, place), product, flags=_CONTRACT), place, align=4)
-
-
-def _sum(builder: Any, vector: Any) -> Any:
-    """Return the sum of the numbers of a vector, halves by halves."""
-    size = PART
-    while size > 1:
-        half, nothing = size // 2, ir.Constant(ir.VectorType(ir.FloatType(), size), ir.Undefined)
-        low, high = (
-            builder.shuffle_vector(vector, nothing, _mask([*range(at, at + half)])) for at in (0, half)
-        )
-        vector, size = builder.fadd(low, high), half
-    return builder.extract_element(vector, ir.Constant(ir.IntType(32), 0))
 
 
 def _visit(
@@ -74,22 +35,16 @@ def _visit(
         _, scores_, n_, loadings_, d_, sums_, own_, y_ = args
 
         def places(which: int, table: Any, row: Any) -> list[Any]:
-            return _pointers(context, builder, signature.args[which], table, row, width)
+            return pointers(context, builder, signature.args[which], table, row, width)
 
-        row = [_load(builder, place) for place in places(1, scores_, n_)]
-        column = [_load(builder, place) for place in places(3, loadings_, d_)]
-        total = builder.fmul(row[0], column[0])
-        for left, right in zip(row[1:], column[1:], strict=True):
-            product = builder.fmul(left, right, flags=_CONTRACT)
-            total = builder.fadd(total, product, flags=_CONTRACT)
-        rate = _sum(builder, total)
-        nothing = ir.Constant(_VECTOR, ir.Undefined)
-        each = builder.insert_element(nothing, builder.fdiv(y_, rate), ir.Constant(ir.IntType(32), 0))
-        each = builder.shuffle_vector(each, nothing, _mask([0] * PART))
+        row = [load(builder, place) for place in places(1, scores_, n_)]
+        column = [load(builder, place) for place in places(3, loadings_, d_)]
+        rate = dot(builder, row, column)
+        each = repeat(builder, builder.fdiv(y_, rate))
         for place, values in zip(places(6, own_, n_), column, strict=True):
-            _add_to(builder, place, each, values)
+            add_to(builder, place, each, values)
         for place, values in zip(places(5, sums_, d_), row, strict=True):
-            _add_to(builder, place, each, values)
+            add_to(builder, place, each, values)
         return rate
 
     return types.float32(

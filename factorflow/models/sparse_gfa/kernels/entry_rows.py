@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Float64, Int32, Integer
+from jaxtyping import Float, Float64, Int64, Integer, UInt
 from numpy.typing import DTypeLike
 
 from factorflow.kernels.device import HostRows
@@ -40,8 +40,8 @@ class EntryRows(HostRows):
         L and R; the first column of L is 1 in the rows that the view has, and 0 in others.
     """
 
-    start: Int32[np.ndarray, " B1"]
-    column: Int32[np.ndarray, " M"]
+    start: Int64[np.ndarray, " B1"]
+    column: UInt[np.ndarray, " M"]
     entries: Float[np.ndarray, " M"]
     left: Float64[np.ndarray, "B R"]
     right: Float64[np.ndarray, "D R"]
@@ -77,14 +77,16 @@ class EntryRows(HostRows):
         """S."""
         from scipy.sparse import csr_array
 
-        return csr_array((self.entries, self.column, self.start), self.shape)
+        return csr_array((self.entries, self.column.astype(np.int32), self.start), self.shape)
 
     def __len__(self) -> int:
         return len(self.left)
 
     def __matmul__(self, matrix: Float[np.ndarray, "D C"]) -> Float64[np.ndarray, "B C"]:
         """Return the product with a matrix; sums over entries are of its precision."""
-        product = (self.sparse @ matrix).astype(np.float64)
+        from factorflow.kernels.entry_products import multiply
+
+        product = multiply(self.start, self.column, self.entries, matrix).astype(np.float64)
         return np.asarray(product - self.left @ (self.right.T @ matrix.astype(np.float64)))
 
     def subtract(self, left: Float[np.ndarray, "B C"], right: Float[np.ndarray, "D C"]) -> EntryRows:
@@ -98,15 +100,31 @@ class EntryRows(HostRows):
         cross = np.vdot(self.right, self.sparse.T @ self.left)
         return float(entries @ entries - 2.0 * cross + np.vdot(turn, self.right.T @ self.right))
 
+    def with_some_zeros(
+        self, rows: Int64[np.ndarray, " B"], words: tuple[int, int, int, int], group: int
+    ) -> EntryRows:
+        """Return the entries that are listed and some others, larger: see `sign_flips`."""
+        from factorflow.models.sparse_gfa.kernels.sign_flips import list_some_zeros
+
+        sparse = self.start, self.column, self.entries
+        listed = list_some_zeros(sparse, self.left, self.right, rows, words, group)
+        return EntryRows(*listed, self.left[:, :0], self.right[:, :0])
+
+    def with_signs(self, rows: Int64[np.ndarray, " B"], words: tuple[int, int, int, int]) -> EntryRows:
+        """Return S with its signs drawn at random."""
+        from factorflow.models.sparse_gfa.kernels.sign_flips import draw_signs
+
+        return replace(self, entries=draw_signs(self.start, self.entries, rows, words))
+
     def columns(self, features: Integer[np.ndarray, " J"]) -> Float64[np.ndarray, "B J"]:
         """Return some columns, dense."""
         of_entries = self.sparse.tocsc()[:, features].toarray().astype(np.float64)
         return np.asarray(of_entries - self.left @ self.right[features].T)
 
-    def dense(self, rows: slice = slice(None)) -> Float[np.ndarray, "b D"]:
-        """Return some rows, dense."""
-        own = self.sparse[rows].toarray()
-        own -= self.left[rows].astype(own.dtype) @ self.right.T.astype(own.dtype)
+    def dense(self) -> Float[np.ndarray, "B D"]:
+        """Return the rows as an array."""
+        own = self.sparse.toarray()
+        own -= self.left.astype(own.dtype) @ self.right.T.astype(own.dtype)
         return np.asarray(own)
 
 
@@ -128,8 +146,11 @@ class TransposedRows(HostRows):
 
     def __matmul__(self, matrix: Float[np.ndarray, "B C"]) -> Float64[np.ndarray, "D C"]:
         """Return the product with a matrix; sums over entries are of its precision."""
-        product = (self.rows.sparse.T @ matrix).astype(np.float64)
-        return np.asarray(product - self.rows.right @ (self.rows.left.T @ matrix.astype(np.float64)))
+        from factorflow.kernels.entry_products import multiply_transposed
+
+        rows = self.rows
+        product = multiply_transposed(rows.start, rows.column, rows.entries, matrix, len(rows.right))
+        return np.asarray(product - rows.right @ (rows.left.T @ matrix.astype(np.float64)))
 
 
 def centred(
@@ -139,17 +160,16 @@ def centred(
     dtype: DTypeLike,
 ) -> EntryRows:
     """Return (values - reference) * inverse_scale, 0 in rows that the view lacks."""
-    column = values.columns.astype(np.int32)
     entries = values.entries.astype(dtype)
-    entries *= inverse_scale.astype(dtype)[column]
-    start = np.concatenate([[0], np.cumsum(values.counts)]).astype(np.int32)
-    return EntryRows(start, column, entries, _present(values), (reference * inverse_scale)[:, None])
+    entries *= inverse_scale.astype(dtype)[values.columns]
+    start = np.concatenate([[0], np.cumsum(values.counts)])
+    return EntryRows(start, values.columns, entries, _present(values), (reference * inverse_scale)[:, None])
 
 
 def observed(values: SparseRows) -> EntryRows:
     """Return 1 where entries are observed, 0 in rows that the view lacks."""
-    start, none, ones = np.zeros(len(values) + 1, np.int32), np.zeros(0), np.ones((values.n_features, 1))
-    return EntryRows(start, none.astype(np.int32), none, _present(values), -ones)
+    start, ones = np.zeros(len(values) + 1, np.int64), np.ones((values.n_features, 1))
+    return EntryRows(start, values.columns[:0], np.zeros(0), _present(values), -ones)
 
 
 def column_moments(

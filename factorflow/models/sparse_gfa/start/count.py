@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float, Float64, Int64
@@ -38,16 +38,9 @@ from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import filled_views, initial_globals, multiply_views
-from factorflow.models.sparse_gfa.start.signs import (
-    FLIPS,
-    Signs,
-    as_signs,
-    dense_rows,
-    entry_signs,
-    left_over,
-    tiles,
-)
+from factorflow.models.sparse_gfa.start.signs import FLIPS, as_signs, left_over, sign_draws
 from factorflow.models.sparse_gfa.start.sketches import (
+    PRODUCTS,
     Counting,
     CountStats,
     FeatureSketch,
@@ -56,15 +49,12 @@ from factorflow.models.sparse_gfa.start.sketches import (
     inverse_root,
 )
 from factorflow.models.sparse_gfa.state import Globals
-from factorflow.trees import add, replace
+from factorflow.trees import replace
 
 __all__ = ["CountSweep", "first_number", "most_passes"]
 
 
 SITE_SKETCH = MODELS[0]
-PRODUCTS = 1
-"""Products of a sketch with the data and its transpose, after one with the transpose alone. Four count no
-better."""
 MARGIN = 8
 """Columns of a sketch besides one for each factor that may be kept, at least."""
 SPARE = 2
@@ -117,7 +107,6 @@ class CountSweep(Sweep[Globals, None, CountStats]):
             parts = [multiply_views(filled, spectrum.scores, settings.dtype) for spectrum in counting.spectra]
             scores = np.concatenate(parts, axis=1)
             return None, CountStats((), scores.T @ scores)
-        signs = entry_signs(settings, block, filled, step) if self.counts else None
         sketches: list[SketchStats | None] = []
         for spectrum in counting.spectra:
             if spectrum.values is not None:
@@ -126,7 +115,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
                 mine = {name: sketches[0].views[name] for name in spectrum.views}
                 sketches.append(SketchStats(mine, sketches[0].gram))
             else:
-                sketches.append(self._multiply(block, filled, spectrum, signs, step))
+                sketches.append(self._multiply(block, filled, spectrum, step, counting.is_last))
         return None, CountStats(tuple(sketches))
 
     def _is_part(self, spectrum: Spectrum, whole: Spectrum) -> bool:
@@ -140,25 +129,25 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         block: Block,
         filled: Mapping[str, Float[Array, "B _"]],
         spectrum: Spectrum,
-        signs: Signs | None,
         step: Step,
+        last: bool,
     ) -> SketchStats:
-        """Multiply the sketches of a spectrum with the rows of a block, and with their transpose."""
-        flips, data = self._n_flips(spectrum), {name: filled[name] for name in spectrum.views}
-        products = [self._products(block.rows, data, spectrum, 0, step)]
-        if signs is not None and flips:
-            total: tuple[Any, ...] = ()
+        """Multiply the sketches of a spectrum with the rows of a block, and with their transpose.
+
+        Of draws of signs the last product of a round has no need of the transpose.
+        """
+        data = {name: filled[name] for name in spectrum.views}
+        parts, gram = self._products(block.rows, data, spectrum, 0, step)
+        views, grams = {name: [part] for name, part in parts.items()}, [gram]
+        if self._n_flips(spectrum):
             left = left_over(data, spectrum, self.settings.dtype)
-            for tile in tiles(left):
-                rows = {name: dense_rows(x, tile) for name, x in left.items()}
-                draws = [{name: signs(name, s, x, tile) for name, x in rows.items()} for s in range(flips)]
-                parts = (
-                    self._products(block.rows[tile], d, spectrum, 1 + s, step) for s, d in enumerate(draws)
-                )
-                total = add(total or None, tuple(parts), into="left" if total else "right")
-            products += total
-        views = {name: np.stack([mine[name] for mine, _ in products], axis=1) for name in data}
-        return SketchStats(views, np.stack([gram for _, gram in products]))
+            for s, draw in enumerate(sign_draws(self.settings, block, left, step), start=1):
+                parts, gram = self._products(block.rows, draw, spectrum, s, step, scores_alone=last)
+                grams.append(gram)
+                for name, part in parts.items():
+                    views[name].append(part)
+        stacked = {name: np.stack(mine, axis=1) for name, mine in views.items()}
+        return SketchStats(stacked, np.stack(grams))
 
     def _products(
         self,
@@ -167,14 +156,18 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         spectrum: Spectrum,
         s: int,
         step: Step,
+        *,
+        scores_alone: bool = False,
     ) -> tuple[dict[str, Float64[Array, "_ L"]], Float64[Array, "L L"]]:
-        """Return X'A of each view and A'A of some rows, for the data (0) or a draw of signs."""
+        """Return X'A of each view and A'A of a block, for the data (0) or a draw of signs; or only A'A."""
         dtype, width = self.settings.dtype, self._width(spectrum)
         if spectrum.has_sketch:
             scores = multiply_views(rows, {name: v.sketch[:, s] for name, v in spectrum.views.items()}, dtype)
         else:
             draw = replace(step, iteration=(1 + FLIPS) * step.iteration + s)
             scores = as_signs(draw.bits(SITE_SKETCH, numbers, width), width, np.float64)
+        if scores_alone:
+            return {}, scores.T @ scores
         padded = pad_columns(scores, dtype)
         return {name: device.product(x.T, padded, width) for name, x in rows.items()}, scores.T @ scores
 
@@ -185,7 +178,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         info = {"objective": 0.0, "observed": observed}
         if stats.joint is not None:
             return self._begin(globals_, counting, stats.joint), info
-        last, spectra = counting.product == PRODUCTS, list(counting.spectra)
+        last, spectra = counting.is_last, list(counting.spectra)
         for number, mine in enumerate(stats.spectra):
             if mine is not None:
                 spectra[number] = (self._end_round if last else _orthonormal)(spectra[number], mine)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -17,7 +17,7 @@ from factorflow.models.sparse_gfa.start.components import multiply_views
 from factorflow.models.sparse_gfa.start.sketches import Spectrum
 from factorflow.trees import replace
 
-__all__ = ["FLIPS", "Signs", "as_signs", "dense_rows", "entry_signs", "left_over", "tiles"]
+__all__ = ["FLIPS", "as_signs", "left_over", "sign_draws"]
 
 SITE_SIGNS = MODELS[24]
 
@@ -25,11 +25,9 @@ FLIPS = 2
 """Draws of signs: a component passes the mean + 2 sd of their largest singular values (squared). Four draws
 count no better, at twice the cost."""
 
-DENSE_ENTRIES = 1 << 20
-"""Entries of a view by its entries that are dense at once, to have their signs flipped: 4 MiB."""
-
-Signs = Callable[[str, int, Float[Array, "B D"], slice], Float[Array, "B D"]]
-"""Multiplies the entries of a view with the signs of a draw; which rows they are of."""
+LISTED_ZEROS, FEWEST_ZEROS = 1 << 20, 64
+"""Entries of a view up to which all of its zeros are compared, and more of larger ones; and of how many zeros
+one is listed at least (`sign_flips`), so that they are few beside the other entries."""
 
 
 def left_over(
@@ -51,38 +49,47 @@ def _without(
     return x - device.move_beside(scores, x) @ device.move_beside(fitted.T, x)
 
 
-def dense_rows(x: Float[Array, "B D"], tile: slice) -> Float[Array, "b D"]:
-    """Return some rows of a view as an array."""
-    return x.dense(tile) if isinstance(x, EntryRows) else x[tile]
+def sign_draws(
+    settings: Settings, block: Block, left: Mapping[str, Float[Array, "B _"]], step: Step
+) -> Iterator[dict[str, Float[Array, "B _"]]]:
+    """Yield rows with the signs of each draw: the same in every pass."""
+    number = {view.name: at for at, view in enumerate(settings.views)}
+    rows = {name: _with_zeros(settings, block, x, step, number[name]) for name, x in left.items()}
+    for draw in range(FLIPS):
+        yield {
+            name: x.with_signs(block.rows, _words(step, draw, number[name]))
+            if isinstance(x, EntryRows)
+            else _flip(block, name, x, draw, replace(step, chain=number[name]))
+            for name, x in rows.items()
+        }
 
 
-def tiles(rows: Mapping[str, Float[Array, "B _"]]) -> list[slice]:
-    """Return rows that are flipped together: few where they have to be made dense for that."""
-    by_entries = [x.shape for x in rows.values() if isinstance(x, EntryRows)]
-    if not by_entries:
-        return [slice(None)]
-    size = max(1, DENSE_ENTRIES // max(n_features for _, n_features in by_entries))
-    return [slice(start, start + size) for start in range(0, by_entries[0][0], size)]
+def _with_zeros(
+    settings: Settings, block: Block, x: Float[Array, "B D"], step: Step, number: int
+) -> Float[Array, "B D"]:
+    """Return rows with the zeros that are compared: of small views all."""
+    if not isinstance(x, EntryRows):
+        return x
+    times = min(settings.n_rows * x.shape[1] // LISTED_ZEROS, FEWEST_ZEROS)
+    if times < 2:
+        return x.dense()
+    group = 1 << times.bit_length() - 1
+    return x.with_some_zeros(block.rows, _words(step, FLIPS, number), group)
 
 
-def entry_signs(
-    settings: Settings, block: Block, filled: Mapping[str, Float[Array, "B _"]], step: Step
-) -> Signs:
-    """Return what multiplies entries of a view with the signs of a draw: the same in every pass."""
-    packed = {}
-    for number, name in enumerate(filled):
-        n_features = settings.view(name).n_features
+def _words(step: Step, draw: int, number: int) -> tuple[int, int, int, int]:
+    return step.seed, draw, SITE_SIGNS, number
 
-        def make(number: int = number, n_features: int = n_features) -> UInt8[Array, "flips B bytes"]:
-            draws = [replace(step, chain=number, iteration=draw) for draw in range(FLIPS)]
-            return np.stack([draw.bits(SITE_SIGNS, block.rows, n_features) for draw in draws])
 
-        packed[name] = block.once(("signs", name), (step.seed,), make)
+def _flip(block: Block, name: str, x: Float[Array, "B D"], draw: int, step: Step) -> Float[Array, "B D"]:
+    """Return the entries of an array with the signs of a draw, which are kept with the block."""
 
-    def flip(name: str, draw: int, x: Float[Array, "B D"], tile: slice) -> Float[Array, "B D"]:
-        return x * device.move_beside(as_signs(packed[name][draw][tile], x.shape[1], x.dtype), x)
+    def make() -> UInt8[Array, "flips B bytes"]:
+        draws = [replace(step, iteration=one) for one in range(FLIPS)]
+        return np.stack([one.bits(SITE_SIGNS, block.rows, x.shape[1]) for one in draws])
 
-    return flip
+    packed = block.once(("signs", name), (step.seed,), make)
+    return x * device.move_beside(as_signs(packed[draw], x.shape[1], x.dtype), x)
 
 
 def as_signs(packed: UInt8[Array, "B bytes"], count: int, dtype: DTypeLike) -> Float[Array, "B {count}"]:

@@ -11,7 +11,11 @@ from jaxtyping import Float64
 from factorflow.models.contract import Array
 from factorflow.trees import wide
 
-__all__ = ["CountStats", "Counting", "FeatureSketch", "SketchStats", "Spectrum", "inverse_root"]
+__all__ = ["PRODUCTS", "CountStats", "Counting", "FeatureSketch", "SketchStats", "Spectrum", "inverse_root"]
+
+PRODUCTS = 1
+"""Products of a sketch with the data and its transpose, after one with the transpose alone. Four count no
+better."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,11 @@ class Counting:
     product: int = 0
 
     @property
+    def is_last(self) -> bool:
+        """Whether the next product ends a round."""
+        return self.product == PRODUCTS
+
+    @property
     def is_over(self) -> bool:
         """Whether all spectra are known."""
         return all(spectrum.values is not None for spectrum in self.spectra)
@@ -85,10 +94,10 @@ class Counting:
 
 @dataclass(frozen=True)
 class SketchStats:
-    """X'A of each view, and A'A, for the data and every draw of signs."""
+    """X'A of each view, and A'A, for the data and every draw of signs (in a last product X'A of the data)."""
 
     views: Mapping[str, Float64[np.ndarray, "D S L"]] = field(metadata=wide())
-    gram: Float64[np.ndarray, "S L L"]
+    gram: Float64[np.ndarray, "draws L L"]
 
 
 @dataclass(frozen=True)
