@@ -91,9 +91,14 @@ class SparseRows(HostRows):
         """Entries of each row, (B,); 0 of absent ones."""
         return np.where(self.absent, 0, self.row_nnz).astype(np.int64)
 
-    def sums(self, values: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """Return the sum over the entries of each row, (B,): of them, or of one number (M,) for each."""
-        values, counts = self.entries if values is None else values, self.counts
+    @cached_property
+    def totals(self) -> NDArray[np.float64]:
+        """Sums of the entries of the rows, (B,)."""
+        return self.sums(self.entries)
+
+    def sums(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the sum over the entries of each row, (B,), of one number (M,) for each."""
+        counts = self.counts
         out, some = np.zeros(len(self)), counts > 0
         if some.any():
             out[some] = np.add.reduceat(values, (np.cumsum(counts) - counts)[some], dtype=np.float64)

@@ -82,8 +82,9 @@ def _sum(builder: Any, vector: Any) -> Any:
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of compressed sparse rows: its column, its number, and where that is."""
+    """An entry of compressed sparse rows: which, its column, its number, and where that is."""
 
+    at: Any
     column: Any
     number: Any
     place: Any
@@ -100,4 +101,4 @@ def for_entries(
             builder.gep(context.make_array(kind)(context, builder, array).data, [at])
             for kind, array in (columns, entries)
         )
-        yield Entry(builder.zext(builder.load(column), _LONG), builder.load(number), number)
+        yield Entry(at, builder.zext(builder.load(column), _LONG), builder.load(number), number)

@@ -63,7 +63,7 @@ def log_size_factors(
     """
     if isinstance(values, SparseRows):
         if method == "total":
-            return _ratio(values.sums(), _expected(average, values))
+            return _ratio(values.totals, _expected(average, values))
         parts = [values.part(start, min(start + TILE, values.row_nnz.size)) for start in _tiles(values)]
         dense = [log_size_factors(method, average, part.dense(KINDS["poisson"])) for part in parts]
         return np.concatenate([np.zeros(0), *dense])

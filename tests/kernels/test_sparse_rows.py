@@ -62,7 +62,7 @@ def test_they_are_the_dense_ones(tmp_path: Path, name: str, unit: Any) -> None:
             np.testing.assert_array_equal(rows.dense(COUNTS), block.data["x"])
             np.testing.assert_array_equal(rows.observed(), ~np.isnan(block.data["x"]))
             np.testing.assert_array_equal(rows.part(3, 6).dense(COUNTS), block.data["x"][3:6])
-            np.testing.assert_array_equal(rows.sums(), np.nansum(block.data["x"], axis=1))
+            np.testing.assert_array_equal(rows.totals, np.nansum(block.data["x"], axis=1))
             np.testing.assert_array_equal(rows.n_observed(), (~np.isnan(block.data["x"])).sum(axis=0))
             assert not rows.columns.flags.writeable
             average = np.linspace(0.1, 0.5, rows.n_features)

@@ -153,7 +153,7 @@ class DerivedView:
         """Return the rows of block ``number`` by their entries; the counts are stored so, and zeros kept."""
         rows = cast("SparseView", self.counts).rows(number)
         own = rows if self.columns is None else rows.select(self.columns)
-        return self.transform.apply_by_entries(own, rows.sums(), self._of_features)
+        return self.transform.apply_by_entries(own, rows.totals, self._of_features)
 
     def block(self, number: int) -> NDArray[Any]:
         """Return block ``number`` as `Block` holds it, (B, D), still writeable."""

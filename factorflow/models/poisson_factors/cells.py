@@ -128,7 +128,7 @@ def read_cells(settings: Settings, block: Block, data: Data) -> dict[str, Cells]
         average = data.average.get(view.name, np.zeros(0))
 
         def make(view: ViewSettings = view, rows: SparseRows = rows) -> tuple[np.ndarray, np.ndarray]:
-            return rows.sums(), size_factors(settings, view, block, data)
+            return rows.totals, size_factors(settings, view, block, data)
 
         key = "totals and size factors", view.name, (view.chosen or (0,))[0]
         given = average, np.asarray(view.chosen or ()), view.size_factors

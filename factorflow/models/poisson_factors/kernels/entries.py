@@ -9,12 +9,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from factorflow.kernels.compile import jit
-from factorflow.kernels.vector_rows import add_to, dot, load, pointers, repeat
-from factorflow.kernels.vectors import compile_loop, exp
+from factorflow.kernels.vector_rows import add_to, dot, for_entries, load, pointers, repeat
+from factorflow.kernels.vectors import compile_loop, exp, inner, log
 
 Array = Any
 
@@ -22,58 +24,77 @@ LOWEST = -40.0
 """Logarithms that lie further than this below the largest of their row are raised to it: products of two such
 numbers are still numbers of single precision."""
 
-_SMALL, _LARGE = 1e-200, 1e200
-
 
 def _visit(
-    typing: Any, lanes: Any, scores: Any, n: Any, loadings: Any, d: Any, sums: Any, own: Any, y: Any
+    typing: Any,
+    lanes: Any,
+    columns: Any,
+    entries: Any,
+    first: Any,
+    last: Any,
+    scores: Any,
+    n: Any,
+    loadings: Any,
+    sums: Any,
+    own: Any,
+    rates: Any,
 ) -> Any:
-    """Return R = scores[n] . loadings[d]; add y / R loadings[d] to own[n], y / R scores[n] to sums[d]."""
+    """Write R = scores[n] . loadings[d] of the entries y of a row, one after the other, to ``rates``.
+
+    Set own[n] to sum_d y / R loadings[d], which stays in registers, and add y / R scores[n] to sums[d].
+    """
     width = len(lanes)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        _, scores_, n_, loadings_, d_, sums_, own_, y_ = args
+        _, columns_, entries_, first_, last_, scores_, n_, loadings_, sums_, own_, rates_ = args
 
-        def places(which: int, table: Any, row: Any) -> list[Any]:
-            return pointers(context, builder, signature.args[which], table, row, width)
+        def places(kind: Any, table: Any, row: Any) -> list[Any]:
+            return pointers(context, builder, kind, table, row, width)
 
-        row = [load(builder, place) for place in places(1, scores_, n_)]
-        column = [load(builder, place) for place in places(3, loadings_, d_)]
-        rate = dot(builder, row, column)
-        each = repeat(builder, builder.fdiv(y_, rate))
-        for place, values in zip(places(6, own_, n_), column, strict=True):
-            add_to(builder, place, each, values)
-        for place, values in zip(places(5, sums_, d_), row, strict=True):
-            add_to(builder, place, each, values)
-        return rate
+        row = [load(builder, place) for place in places(scores, scores_, n_)]
+        totals = [cgutils.alloca_once(builder, row[0].type) for _ in row]
+        for total in totals:
+            builder.store(ir.Constant(row[0].type, None), total)
+        written = context.make_array(rates)(context, builder, rates_).data
+        with for_entries(context, builder, (columns, columns_), (entries, entries_), (first_, last_)) as one:
+            column = [load(builder, place) for place in places(loadings, loadings_, one.column)]
+            rate = dot(builder, row, column)
+            builder.store(rate, builder.gep(written, [builder.sub(one.at, first_)]))
+            y = context.cast(builder, one.number, entries.dtype, types.float32)
+            each = repeat(builder, builder.fdiv(y, rate))
+            for total, values in zip(totals, column, strict=True):
+                add_to(builder, total, each, values)
+            for place, values in zip(places(sums, sums_, one.column), row, strict=True):
+                add_to(builder, place, each, values)
+        for total, place in zip(totals, places(own, own_, n_), strict=True):
+            builder.store(builder.load(total), place, align=4)
+        return context.get_dummy_value()
 
-    return types.float32(
-        lanes, scores, types.int64, loadings, types.int64, sums, own, types.float32
-    ), generate
+    kinds = lanes, columns, entries, types.int64, types.int64, scores, types.int64, loadings, sums, own, rates
+    return types.void(*kinds), generate
 
 
 visit: Any = intrinsic(_visit)
 
 
-def _visit_entries(lanes, row_counts, columns, entries, scores, loadings, own, sums):  # type: ignore[no-untyped-def]
-    """Return sum y log R over the entries of a block; add to own and sums as `_visit` says.
+@inner
+def _log_sum(entries, rates):  # type: ignore[no-untyped-def]
+    """Return sum y log R."""
+    total = 0.0
+    for i in range(entries.size):
+        total += entries[i] * log(np.float64(rates[i]))
+    return total
 
-    The logarithm is taken of products where y = 1, which most entries have.
-    """
-    total, product, at = 0.0, 1.0, 0
+
+def _visit_entries(lanes, row_counts, columns, entries, scores, loadings, own, sums):  # type: ignore[no-untyped-def]
+    """Return sum y log R over the entries of a block; set own and add to sums as `_visit` says."""
+    rates, total, at = np.empty(loadings.shape[0], np.float32), 0.0, 0
     for n in range(row_counts.size):
-        for _ in range(row_counts[n]):
-            y = np.float32(entries[at])
-            rate: Any = visit(lanes, scores, n, loadings, np.int64(columns[at]), sums, own, y)
-            if y == np.float32(1.0):
-                product *= rate
-                if product < _SMALL or product > _LARGE:
-                    total += np.log(product)
-                    product = 1.0
-            else:
-                total += y * np.log(np.float64(rate))
-            at += 1
-    return total + np.log(product)
+        end = at + row_counts[n]
+        visit(lanes, columns, entries, at, end, scores, n, loadings, sums, own, rates)
+        total += _log_sum(entries[at:end], rates[: end - at])
+        at = end
+    return total
 
 
 visit_entries: Any = jit(_visit_entries, cache=True, nogil=True, error_model="numpy", fastmath={"contract"})

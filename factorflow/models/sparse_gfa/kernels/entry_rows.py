@@ -30,12 +30,16 @@ __all__ = ["EntryRows", "centred", "column_moments", "gaps", "observed"]
 
 @dataclass(frozen=True)
 class EntryRows(HostRows):
-    """S - L R': S of the entries that are not zero, row by row.
+    """S diag(s) - L R': S of the entries that are not zero, row by row.
+
+    Units of the features go into what the rows are multiplied with, not into the entries.
 
     Parameters
     ----------
     start, column, entries : array
         S as compressed sparse rows.
+    scale : array
+        s.
     left, right : array
         L and R; the first column of L is 1 in the rows that the view has, and 0 in others.
     """
@@ -43,6 +47,7 @@ class EntryRows(HostRows):
     start: Int64[np.ndarray, " B1"]
     column: UInt[np.ndarray, " M"]
     entries: Float[np.ndarray, " M"]
+    scale: Float64[np.ndarray, " D"]
     left: Float64[np.ndarray, "B R"]
     right: Float64[np.ndarray, "D R"]
 
@@ -59,7 +64,7 @@ class EntryRows(HostRows):
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        arrays = self.start, self.column, self.entries, self.left, self.right
+        arrays = self.start, self.column, self.entries, self.scale, self.left, self.right
         return sum(array.nbytes for array in arrays)
 
     @property
@@ -74,10 +79,15 @@ class EntryRows(HostRows):
 
     @property
     def sparse(self) -> csr_array:
-        """S."""
+        """S diag(s)."""
         from scipy.sparse import csr_array
 
-        return csr_array((self.entries, self.column.astype(np.int32), self.start), self.shape)
+        return csr_array((self.scaled, self.column.astype(np.int32), self.start), self.shape)
+
+    @property
+    def scaled(self) -> Float[np.ndarray, " M"]:
+        """The entries of S diag(s)."""
+        return np.asarray(self.entries * self.scale.astype(self.dtype)[self.column])
 
     def __len__(self) -> int:
         return len(self.left)
@@ -86,7 +96,8 @@ class EntryRows(HostRows):
         """Return the product with a matrix; sums over entries are of its precision."""
         from factorflow.kernels.entry_products import multiply
 
-        product = multiply(self.start, self.column, self.entries, matrix).astype(np.float64)
+        own = (matrix * self.scale[:, None]).astype(matrix.dtype)
+        product = multiply(self.start, self.column, self.entries, own).astype(np.float64)
         return np.asarray(product - self.left @ (self.right.T @ matrix.astype(np.float64)))
 
     def subtract(self, left: Float[np.ndarray, "B C"], right: Float[np.ndarray, "D C"]) -> EntryRows:
@@ -96,7 +107,7 @@ class EntryRows(HostRows):
 
     def squares(self) -> float:
         """Return the sum of squares of all entries, in double precision."""
-        entries, turn = self.entries.astype(np.float64), self.left.T @ self.left
+        entries, turn = self.scaled.astype(np.float64), self.left.T @ self.left
         cross = np.vdot(self.right, self.sparse.T @ self.left)
         return float(entries @ entries - 2.0 * cross + np.vdot(turn, self.right.T @ self.right))
 
@@ -106,9 +117,9 @@ class EntryRows(HostRows):
         """Return the entries that are listed and some others, larger: see `sign_flips`."""
         from factorflow.models.sparse_gfa.kernels.sign_flips import list_some_zeros
 
-        sparse = self.start, self.column, self.entries
+        sparse = self.start, self.column, self.scaled
         listed = list_some_zeros(sparse, self.left, self.right, rows, words, group)
-        return EntryRows(*listed, self.left[:, :0], self.right[:, :0])
+        return EntryRows(*listed, np.ones(len(self.right)), self.left[:, :0], self.right[:, :0])
 
     def with_signs(self, rows: Int64[np.ndarray, " B"], words: tuple[int, int, int, int]) -> EntryRows:
         """Return S with its signs drawn at random."""
@@ -150,7 +161,9 @@ class TransposedRows(HostRows):
 
         rows = self.rows
         product = multiply_transposed(rows.start, rows.column, rows.entries, matrix, len(rows.right))
-        return np.asarray(product - rows.right @ (rows.left.T @ matrix.astype(np.float64)))
+        return np.asarray(
+            product * rows.scale[:, None] - rows.right @ (rows.left.T @ matrix.astype(np.float64))
+        )
 
 
 def centred(
@@ -160,16 +173,15 @@ def centred(
     dtype: DTypeLike,
 ) -> EntryRows:
     """Return (values - reference) * inverse_scale, 0 in rows that the view lacks."""
-    entries = values.entries.astype(dtype)
-    entries *= inverse_scale.astype(dtype)[values.columns]
-    start = np.concatenate([[0], np.cumsum(values.counts)])
-    return EntryRows(start, values.columns, entries, _present(values), (reference * inverse_scale)[:, None])
+    entries, start = values.entries.astype(dtype, copy=False), np.concatenate([[0], np.cumsum(values.counts)])
+    level = (reference * inverse_scale)[:, None]
+    return EntryRows(start, values.columns, entries, inverse_scale, _present(values), level)
 
 
 def observed(values: SparseRows) -> EntryRows:
     """Return 1 where entries are observed, 0 in rows that the view lacks."""
     start, ones = np.zeros(len(values) + 1, np.int64), np.ones((values.n_features, 1))
-    return EntryRows(start, values.columns[:0], np.zeros(0), _present(values), -ones)
+    return EntryRows(start, values.columns[:0], np.zeros(0), ones[:, 0], _present(values), -ones)
 
 
 def column_moments(
