@@ -157,10 +157,14 @@ class Predictor:
                 values = np.zeros_like(labels)
                 values[..., factors] = labels[..., factors]
                 changes[name] = values
-        if others_at_mean and any(v.name == "scores" and v.positive for v in self._rows):
+        intercept, positive = (
+            f"intercept_{self.view}",
+            any(v.name == "scores" and v.positive for v in self._rows),
+        )
+        if others_at_mean and positive and intercept in self._record:  # programs of counts have none
             name, centre = f"loadings_{self.view}", posterior.variable("scores").values.mean(axis=0)
             level = (posterior.variable(name).values - changes[name]) @ centre
-            changes[f"intercept_{self.view}"] = self._record[f"intercept_{self.view}"] + level
+            changes[intercept] = self._record[intercept] + level
         return self.with_record(changes)
 
     def block(self, rows: NDArray[np.intp]) -> Block:
