@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from factorflow.data import Dataset, open_dataset, write_dataset
 from factorflow.errors import InputError, OptionError
-from factorflow.models.registry import default_family, registered_models
+from factorflow.models.registry import default_family, find_model, registered_models
 from factorflow.storage.checksums import METADATA, SIGNATURE
 from factorflow.storage.location import as_location
 
@@ -60,6 +60,8 @@ def split_options(
     InputError
         For an option that does not exist, or that does nothing here.
     """
+    if model is not None and not options:
+        return model, {}
     stored, default = is_stored(data), registered_models()[default_family()]
     of_datasets = tuple(name for name in inspect.signature(write_dataset).parameters if name not in OWN)
     modelled = tuple(name for name in default.model_fields if name != "model")
@@ -73,7 +75,7 @@ def split_options(
             of_model[name] = value
         elif name in modelled:
             family = model.get("model") if isinstance(model, Mapping) else getattr(model, "model", model)
-            own = registered_models().get(str(family), default)
+            own = find_model(str(family)) or default
             remedy = f"Give it to the model: models.{own.__name__}({name}=...)."
             raise InputError(name, value, "left out beside {model}", remedy, model=...)
         elif name in of_datasets:

@@ -39,12 +39,11 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
     """
     from factorflow.errors import InputError
     from factorflow.models.configuration import ModelConfig
-    from factorflow.models.registry import registered_models
+    from factorflow.models.registry import find_model, registered_models
     from factorflow.settings import parse_config
 
-    families = registered_models()
     if isinstance(options, ModelConfig):
-        if families.get(getattr(options, "model", "")) is not type(options):
+        if find_model(getattr(options, "model", "")) is not type(options):
             raise InputError(
                 "model",
                 type(options).__name__,
@@ -60,9 +59,11 @@ def configure(options: ModelConfig | Mapping[str, Any]) -> ModelConfig:
             "Make one of it: options go between the brackets.",
         )
     name = options.get("model")
-    if not isinstance(name, str) or name not in families:
-        raise InputError("model", name, f"one of {', '.join(families)}", "Choose one of these names.")
-    return parse_config(families[str(name)], options)
+    config = find_model(name) if isinstance(name, str) else None
+    if config is None:
+        expected = f"one of {', '.join(registered_models())}"
+        raise InputError("model", name, expected, "Choose one of these names.")
+    return parse_config(config, options)
 
 
 def _public() -> dict[str, type[ModelConfig]]:

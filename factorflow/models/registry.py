@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
+from pathlib import Path
 from typing import TypeVar
 
 from factorflow.flatten import allow_package
@@ -54,11 +56,30 @@ def default_family() -> str:
     return next(name for name, config in registered_models().items() if config.is_default)
 
 
+def find_model(name: str) -> type[ModelConfig] | None:
+    """Return the configuration of a name; None: there is none.
+
+    Only of one that has another name than its folder all families are imported: a quarter of a second.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"sparse_gfa"``.
+
+    Returns
+    -------
+    type or None
+        Subclass of `ModelConfig`.
+    """
+    if name not in _REGISTRY and name.isidentifier() and (Path(__file__).parent / name).is_dir():
+        import_module(f"factorflow.models.{name}")
+    return _REGISTRY.get(name) or registered_models().get(name)
+
+
 @cache
 def _scan() -> None:
     """Import the families, once: the folders of `factorflow.models`, and what entry points name."""
-    from importlib import import_module, metadata
-    from pathlib import Path
+    from importlib import metadata
     from pkgutil import iter_modules
 
     for module in iter_modules([str(Path(__file__).parent)]):

@@ -9,6 +9,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import factorflow
@@ -273,3 +274,17 @@ def test_unknown_names_are_attribute_errors() -> None:
         factorflow.no_such_name  # noqa: B018
     with pytest.raises(AttributeError, match="NoSuchModel"):
         factorflow.models.NoSuchModel  # noqa: B018
+
+
+def test_a_fit_imports_its_family_alone(tmp_path: Path) -> None:
+    """In this process, of a model by name: neither Dask's cluster nor other families."""
+    factorflow.write_dataset(tmp_path / "d.zarr", {"x": np.random.default_rng(0).normal(size=(20, 3))})
+    code = (
+        "import sys, factorflow; factorflow.fit(sys.argv[1], {'model': 'sparse_gfa', 'n_factors': 1}, "
+        "max_iter=2, progress=False); families = {m.split('.')[2] for m in sys.modules "
+        "if m.startswith('factorflow.models.') and hasattr(sys.modules[m], '__path__')}; "
+        "print('distributed' in sys.modules, *sorted(families))"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", code, str(tmp_path / "d.zarr")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "sparse_gfa"]

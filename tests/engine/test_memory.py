@@ -446,3 +446,17 @@ def test_the_memory_of_a_run_is_shared_out_among_its_threads() -> None:
         executor = LocalExecutor(n_threads, 800)
         assert (executor.memory_bytes, executor.cache_bytes) == (each, 400)
         executor.close()
+
+
+def test_limit_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The smallest of the machine's memory and the limits of its control group; "max" is none."""
+    from factorflow.engine.executors import local
+
+    whole = local.available_memory()
+    files = [tmp_path / name for name in ("max", "high", "absent")]
+    files[0].write_text(f"{whole // 2}\n")
+    files[1].write_text("max\n")
+    monkeypatch.setattr(local, "CGROUP_LIMITS", tuple(map(str, files)))
+    assert local.available_memory() == whole // 2
+    files[0].write_text(f"{1 << 60}\n")
+    assert local.available_memory() >= whole
