@@ -38,6 +38,15 @@ def gammaln(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     return _special_function("gammaln", x)
 
 
+def trigamma(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """Return the derivative of the digamma function, element by element: Hurwitz's zeta of 2."""
+    if on_device(x) and is_cupy_array(x):
+        from cupyx.scipy import special as cupy_special
+
+        return cupy_special.polygamma(1, x)
+    return namespace(x).asarray(_scipy_special().zeta(2.0, np.asarray(x)))
+
+
 def log_ndtr(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
     """Return the logarithm of the standard normal distribution function, element by element."""
     return _special_function("log_ndtr", x)

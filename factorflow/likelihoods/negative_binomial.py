@@ -8,9 +8,9 @@ from math import log
 
 import numpy as np
 
-from factorflow.kernels.device import namespace
-from factorflow.kernels.special import digamma, gammaln, softplus
-from factorflow.likelihoods.base import PHI_STEP, Message, expected_softplus
+from factorflow.kernels.device import namespace, on_device
+from factorflow.kernels.special import digamma, gammaln, softplus, trigamma
+from factorflow.likelihoods.base import Message, expected_softplus
 from factorflow.likelihoods.poisson import Poisson, rate_of
 from factorflow.shape import Array
 
@@ -38,6 +38,10 @@ class NegativeBinomial(Poisson):
         return y * x - (y + r) * softplus(x)
 
     def log_factor(self, y: Array, phi: Array, aux: Array | None = None) -> Array:
+        if not on_device(y):
+            from factorflow.kernels.rising import log_rising
+
+            return log_rising(np.asarray(y), phi[0, ...])
         r = namespace(phi).exp(phi[0, ...])
         return gammaln(y + r) - gammaln(r) - gammaln(y + 1.0)
 
@@ -83,11 +87,12 @@ class NegativeBinomial(Poisson):
     ) -> Array:
         if bounded:
             return super().phi_derivatives(y, m, v, phi, aux, bounded=True)
-        slope = self._slope(y, m, v, phi)
-        ahead, behind = self._slope(y, m, v, phi + PHI_STEP), self._slope(y, m, v, phi - PHI_STEP)
-        return namespace(m).stack([slope, (ahead - behind) / (2.0 * PHI_STEP)])
+        value, slope, curvature = expected_softplus(m - phi[0, ...], v)
+        if not on_device(m):
+            from factorflow.kernels.rising import derivatives
 
-    def _slope(self, y: Array, m: Array, v: Array, phi: Array) -> Array:
+            return derivatives(y, phi[0, ...], (value, slope, curvature))
         r = namespace(phi).exp(phi[0, ...])
-        value, slope, _ = expected_softplus(m - phi[0, ...], v)
-        return r * (digamma(y + r) - digamma(r) - value) - y + (y + r) * slope
+        of_gammas = r * (digamma(y + r) - digamma(r)) - r * value
+        second = of_gammas + r**2 * (trigamma(y + r) - trigamma(r)) + 2.0 * r * slope - (y + r) * curvature
+        return namespace(m).stack([of_gammas - y + (y + r) * slope, second])
