@@ -109,7 +109,7 @@ def derivatives(
     y: Float[np.ndarray, "*shape"],
     log_r: Float[np.ndarray, ...],
     softplus: tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]],
-) -> Float[np.ndarray, derivatives *shape]:
+) -> Float[np.ndarray, ...]:
     """Return two derivatives in log r of an expected log-likelihood; see `_write_derivatives`.
 
     Parameters
@@ -129,9 +129,9 @@ def derivatives(
 def _flat(y: Array, log_r: Array) -> tuple[tuple[int, ...], Array, Array]:
     """Return the shape of both, counts as rows of the last axis, and r: one row for all, or one for each."""
     shape = np.broadcast_shapes(np.shape(y), np.shape(log_r))
-    size = shape[-1] if shape else 1
-    counts = np.ascontiguousarray(np.broadcast_to(y, shape)).reshape(-1, size)
+    rows, size = math.prod(shape[:-1]), shape[-1] if shape else 1
+    counts = np.ascontiguousarray(np.broadcast_to(y, shape)).reshape(rows, size)
     r = np.minimum(np.exp(np.asarray(log_r, np.float64)), LARGEST_R)
     if r.ndim and any(n > 1 for n in r.shape[:-1]):
-        return shape, counts, np.ascontiguousarray(np.broadcast_to(r, shape)).reshape(-1, size)
+        return shape, counts, np.ascontiguousarray(np.broadcast_to(r, shape)).reshape(rows, size)
     return shape, counts, np.ascontiguousarray(np.broadcast_to(r.reshape(-1), (size,))).reshape(1, size)

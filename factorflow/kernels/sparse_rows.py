@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from factorflow.kernels.sparse import scatter_rows
 if TYPE_CHECKING:
     from factorflow.kinds import Kind
 
-__all__ = ["ABSENT", "SparseRows", "column_type"]
+__all__ = ["ABSENT", "SparseRows", "column_type", "join_rows"]
 
 ABSENT = np.iinfo(np.uint32).max
 """Number of entries of a row that the view lacks."""
@@ -358,3 +359,12 @@ class SparseRows(HostRows):
             return listing
         rows, features = np.nonzero(missing & ~listing.absent[:, None])
         return listing._with_missing(rows.astype(np.int32), features.astype(np.int32))
+
+
+def join_rows(parts: Sequence[SparseRows]) -> SparseRows:
+    """Return rows below each other, none of them with missing entries."""
+    if len(parts) == 1:
+        return parts[0]
+    arrays = ([getattr(part, name) for part in parts] for name in ("row_nnz", "columns", "entries"))
+    row_nnz, columns, entries = map(np.concatenate, arrays)
+    return SparseRows(row_nnz, columns, entries, parts[0].n_features)

@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 
 from factorflow import write_dataset
+from factorflow.data.ingest.sources import Source
 from factorflow.data.store.derived import DerivedView
 from factorflow.data.store.moments import Survey
 from factorflow.errors import InputError
@@ -108,15 +110,72 @@ def test_entries_of_one_place_are_added_up_and_the_matrix_stays(layout: str, tmp
         np.testing.assert_array_equal(array, old)
 
 
-def test_a_view_of_logarithms_is_surveyed_by_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("transform", ["log1p", "binarize"])
+def test_a_view_with_zeros_is_surveyed_by_entries(
+    transform: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from factorflow.data import add_view
 
     kinds, values = {"v": "poisson"}, sp.csr_array(_counts())
     dense = write_dataset(tmp_path / "a.zarr", {"v": values}, kinds, layout={"v": "dense"})
     sparse = write_dataset(tmp_path / "b.zarr", {"v": values}, kinds, layout={"v": "sparse"})
-    dense = add_view(dense, "log", "v", "log1p")
-    monkeypatch.setattr(DerivedView, "block", lambda *_: pytest.fail("went by all entries"))
-    sparse = add_view(sparse, "log", "v", "log1p")
+    dense = add_view(dense, "log", "v", transform)
+    with monkeypatch.context() as patched:
+        patched.setattr(DerivedView, "block", lambda *_: pytest.fail("went by all entries"))
+        sparse = add_view(sparse, "log", "v", transform)
     for name in ("n_observed", "mean", "min", "max", "variance"):
         found, expected = (data.moments("log", name)[name] for data in (sparse, dense))
         np.testing.assert_allclose(found, expected, rtol=1e-12)
+    np.testing.assert_array_equal(sparse.block(0).data["log"], dense.block(0).data["log"])
+
+
+def test_samples_in_another_order_are_read_by_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the rows of another view order them, some runs of them neighbours."""
+    names = [f"c{i}" for i in range(N)]
+    order = np.random.default_rng(3).permutation(N)
+    order[20:90] = np.sort(order[20:90])
+    other = np.random.default_rng(4).standard_normal((N, 3))
+    datasets = []
+    for name, values in (("dense", _counts()), ("sparse", sp.csr_array(_counts()))):
+        if name == "sparse":
+            monkeypatch.setattr(Source, "take", lambda *_: pytest.fail("went by all entries"))
+        datasets.append(
+            write_dataset(
+                tmp_path / name,
+                {"other": other, "v": values},
+                {"other": "gaussian", "v": "poisson"},
+                samples={"other": names, "v": [names[i] for i in order]},
+                layout={"v": "sparse"},
+                block_rows=32,
+            )
+        )
+    assert datasets[0].fingerprint == datasets[1].fingerprint
+    assert datasets[0].manifest.views == datasets[1].manifest.views
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_files_are_read_by_entries(ordered: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below each other, with features in the same order or another."""
+    anndata = pytest.importorskip("anndata")
+    values, order = _counts(), np.arange(D) if ordered else np.random.default_rng(5).permutation(D)
+    features = np.array([f"g{i}" for i in range(D)])
+    files: dict[str, list[Path]] = {"dense": [], "sparse": []}
+    for part, (rows, columns) in enumerate(((slice(0, 70), np.arange(D)), (slice(70, N), order))):
+        for name, form in (("dense", np.asarray), ("sparse", sp.csr_matrix)):
+            names = pd.DataFrame(index=[f"c{i}" for i in range(N)][rows])
+            data = anndata.AnnData(
+                form(values[rows][:, columns]), names, pd.DataFrame(index=features[columns])
+            )
+            files[name].append(tmp_path / f"{name}{part}.h5ad")
+            data.write_h5ad(files[name][-1])
+    options: dict[str, Any] = {"likelihoods": {"v": "poisson"}, "layout": {"v": "sparse"}, "block_rows": 32}
+    obs = pd.DataFrame({"one": 1}, [f"c{i}" for i in range(N)])
+    dense = write_dataset(tmp_path / "dense.zarr", {"v": files["dense"]}, obs=obs, **options)
+    monkeypatch.setattr(Survey, "update", lambda *_: pytest.fail("went by all entries"))
+    sparse = write_dataset(tmp_path / "sparse.zarr", {"v": files["sparse"]}, obs=obs, **options)
+    for name in ("n_observed", "mean", "min", "max"):
+        np.testing.assert_array_equal(sparse.moments("v", name)[name], dense.moments("v", name)[name])
+    for number in range(dense.n_blocks):
+        np.testing.assert_array_equal(sparse.block(number).data["v"], dense.block(number).data["v"])

@@ -24,6 +24,7 @@ def test_logarithms(most: int, shape: tuple[int, ...]) -> None:
     out = log_rising(y, log_r)
     np.testing.assert_allclose(out, exact(y, log_r), rtol=1e-9, atol=1e-9)
     assert (out[y == 0.0] == 0.0).all()
+    assert log_rising(np.zeros(0), np.zeros(0)).shape == (0,)
     assert np.isnan(log_rising(np.array([np.nan, 1.0]), np.zeros(2))).tolist() == [True, False]
 
 

@@ -156,7 +156,7 @@ def _survey(
     """Return statistics of the values."""
     view = DerivedView(dataset.opened_view(base.name), transformation, arrays.get)
     survey = Survey(base.n_features if view.columns is None else view.columns.size)
-    by_entries = bool(base.block_entries) and not base.n_patterns and transformation.keeps_zeros
+    by_entries = bool(base.block_entries) and not base.n_patterns and transformation.has_zeros
     for number in range(dataset.n_blocks):
         if by_entries and not (rows := view.rows(number)).absent.any():
             survey.update_by_entries(rows.stored())

@@ -16,6 +16,7 @@ from factorflow.data.ingest.metadata import keep_integers
 from factorflow.data.ingest.reading import Reading
 from factorflow.data.ingest.sources import FrameSource, Source, labels
 from factorflow.errors import InputError
+from factorflow.kernels.sparse_rows import SparseRows, join_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,6 +120,28 @@ class StackedRows:
                 )
             first += source.shape[0]
         return out
+
+    @property
+    def by_entries(self) -> bool:
+        """Whether rows can be had by their entries: all parts hold them so, and have all columns."""
+        whole = self.where is None or all((part >= 0).sum() == self.n_columns for part in self.where)
+        return whole and all(getattr(source.array, "by_entries", False) for source in self.sources)
+
+    def read_entries(self, start: int, stop: int) -> SparseRows | None:
+        """Return rows by their entries that are not zero; None: some are NaN."""
+        first, parts = 0, list[SparseRows]()
+        for number, source in enumerate(self.sources):
+            low, high = max(start, first), min(stop, first + source.shape[0])
+            if low < high:
+                rows = source.read_entries(low - first, high - first)
+                if rows is None:
+                    return None
+                if self.where is not None:
+                    kept = np.flatnonzero(self.where[number] >= 0)
+                    rows = rows.reindex(self.where[number][kept], kept, self.n_columns)
+                parts.append(rows)
+            first += source.shape[0]
+        return join_rows(parts) if parts else None
 
     def close(self) -> None:
         """Close all parts."""

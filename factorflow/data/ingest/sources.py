@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from factorflow.data.ingest.checks import DAMAGED
 from factorflow.data.ingest.levels import text_of
 from factorflow.errors import InputError
-from factorflow.kernels.sparse_rows import SparseRows, column_type
+from factorflow.kernels.sparse_rows import SparseRows, column_type, join_rows
 from factorflow.kinds import Kind
 
 COMPLEX = "Give the real and the imaginary part, or modulus and phase, as features or views of their own."
@@ -89,6 +89,9 @@ class Source:
         """Return rows by their entries that are not zero; None: they are not kept so, or some are NaN."""
         if not getattr(self.array, "by_entries", False) or self.dtype == "object":
             return None
+        if hasattr(self.array, "read_entries"):
+            joined: SparseRows | None = self.array.read_entries(start, stop)
+            return joined
         block = self.array[start:stop]
         if block.dtype.kind == "c":
             return None
@@ -139,12 +142,21 @@ class Source:
                 return values
             out[here] = values
             return out
-        # Runs of neighbouring rows in the order of the source: every kind of array can be sliced.
-        order = np.argsort(sources)
-        runs = np.split(order, np.flatnonzero(np.diff(sources[order]) != 1) + 1)
-        for run in runs:
+        for run in _runs(sources):
             out[here[run]] = self.read(int(sources[run[0]]), int(sources[run[-1]]) + 1)
         return out
+
+    def take_entries(self, rows: NDArray[np.int64]) -> SparseRows | None:
+        """Return rows by position and by their entries; None: not all are there, or see `read_entries`."""
+        if (rows < 0).any():
+            return None
+        runs, parts = _runs(rows), list[SparseRows]()
+        for run in runs:
+            part = self.read_entries(int(rows[run[0]]), int(rows[run[-1]]) + 1)
+            if part is None:
+                return None
+            parts.append(part)
+        return join_rows(parts)[np.argsort(np.concatenate(runs))] if parts else None
 
 
 @dataclass(frozen=True)
@@ -225,6 +237,12 @@ class DaskSource(Source):
                 raise ValueError(f"rows {low} to {high - 1} are computed as an array of {size}")
             self._kept = number, block
         return self._kept[1]
+
+
+def _runs(rows: NDArray[np.int64]) -> list[NDArray[np.intp]]:
+    """Return which rows are neighbours in the source, in its order: every kind of array can be sliced."""
+    order = np.argsort(rows)
+    return np.split(order, np.flatnonzero(np.diff(rows[order]) != 1) + 1) if rows.size else []
 
 
 def _compute(array: Any) -> Any:

@@ -203,6 +203,8 @@ def _reader(view: str, source: Source, positions: NDArray[np.int64] | None) -> A
 
     def entries(start: int, stop: int) -> SparseRows | None:
         with checks.readable(f"values of view {view!r}, samples {start} to {stop - 1}", source.remedy):
-            return source.read_entries(start, stop)
+            if positions is None:
+                return source.read_entries(start, stop)
+            return source.take_entries(positions[start:stop])
 
-    return read if positions is not None else EntryReader(read, entries)
+    return EntryReader(read, entries)

@@ -68,14 +68,21 @@ class Transform:
         return KINDS[LIKELIHOODS[self.name]]
 
     @property
+    def has_zeros(self) -> bool:
+        """Whether a count of 0 has the value 0: what the view is can be looked at by its other entries."""
+        return self.name != "pearson"
+
+    @property
     def keeps_zeros(self) -> bool:
-        """Whether a count of 0 has the value 0: rows can then be computed by their other entries."""
-        return self.name == "log1p"
+        """Whether rows are also read by their other entries: of measurements."""
+        return self.has_zeros and self.kind.name == "gaussian"
 
     def apply_by_entries(
         self, counts: SparseRows, totals: NDArray[np.float64], of_features: NDArray[np.float64] | None
     ) -> SparseRows:
-        """Return the values of some rows by their entries, where zeros are kept: as `apply`."""
+        """Return the values of some rows by their entries, where a count of 0 has the value 0: as `apply`."""
+        if self.name == "binarize":
+            return replace(counts, entries=(counts.entries > 0).astype(np.float32))
         scale = np.divide(self.target_sum, totals, out=np.zeros_like(totals), where=totals > 0)
         values = counts.entries.astype(np.float32)
         values *= np.repeat(scale.astype(np.float32), counts.counts)
