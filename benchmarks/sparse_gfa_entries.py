@@ -8,6 +8,10 @@ its own, of one thread, with 2 GiB for blocks and what is kept of them. Seconds 
 that neighbours on the machine count less: a pass is the median of those of the last stage. The first part
 multiplies the rows of one block alone, without reading.
 
+Parts "entries_reread" and "programs_reread" are passes of which no block is kept: each is read and decoded
+again, and "entries_kept" and "programs_kept" the same with all of them kept, for a few passes.
+Nanoseconds are those of a pass for each entry that is not zero.
+
 With ``--workers`` counts of two batches are simulated into an .h5ad file and ingested, a block in memory at a
 time, and each part is a fit on so many Dask workers of 2 GiB each, of ``--max-iter`` passes of its last stage
 at most: "entries", and "poisson_factors", programs of the counts with ``--factors`` programs. Seconds are
@@ -45,6 +49,8 @@ REPEATS = 9
 K = 15
 """Programs that are simulated, beside a common one."""
 MEMORY = "2GiB"
+SHORT, PROGRAMS = 12, 16
+"""Passes of a stage where blocks are read again, and programs then."""
 
 
 def store_of(n: int, d: int) -> Path:
@@ -82,6 +88,13 @@ def store_of_file(n: int, d: int, save: Callable[[dict[str, Any]], None]) -> Pat
                 }
             )
     return path
+
+
+def entries_of(path: Path) -> int:
+    """Return how many counts of a dataset are not zero."""
+    data = factorflow.open_dataset(path)
+    blocks = (data.read(i, ["rna"], sparse=["rna"])[0].data["rna"] for i in range(data.n_blocks))
+    return sum(block.entries.size for block in blocks)
 
 
 def products(path: Path, k: int) -> dict[str, float]:
@@ -130,6 +143,13 @@ def watch(watched: dict[int, tuple[int, float]]) -> None:
 def fit(path: Path, k: int, part: str, workers: int = 0, max_iter: int = 0) -> dict[str, Any]:
     """Return seconds and memory of a fit in this process, or on workers."""
     clock = time.time if workers else time.process_time
+    part, _, blocks = part.partition("_") if part.endswith(("_reread", "_kept")) else (part, "", "")
+    if blocks:
+        max_iter = max_iter or SHORT
+    if blocks == "reread":
+        from factorflow.engine import source
+
+        source._BlockCache.spend = lambda self, what, size: False  # type: ignore[method-assign]
     if part == "dense":
         SparseGFA.sparse_views = lambda self, meta: ()  # type: ignore[method-assign]
     at: list[tuple[str, float]] = []
@@ -145,8 +165,12 @@ def fit(path: Path, k: int, part: str, workers: int = 0, max_iter: int = 0) -> d
     if workers:
         threading.Thread(target=watch, args=(watched,), daemon=True).start()
     bounded = {"max_iter": max_iter} if max_iter else {}
-    model = (
-        PoissonFactors(views=("rna",), n_factors=k, batch="batch", settling_iter=max_iter or 60, **bounded)
+    model: Any = (
+        PoissonFactors(views=("rna",), n_factors=PROGRAMS, settling_iter=max_iter, max_iter=max_iter)
+        if part == "programs"
+        else PoissonFactors(
+            views=("rna",), n_factors=k, batch="batch", settling_iter=max_iter or 60, **bounded
+        )
         if part == "poisson_factors"
         else SparseGFA(views=("log",), n_factors=k, **bounded)
     )
@@ -156,6 +180,11 @@ def fit(path: Path, k: int, part: str, workers: int = 0, max_iter: int = 0) -> d
     ends = [began for _, began in entered[1:]] + [clock()]
     last = at[-1][0]
     passes = [b - a for (_, a), (stage, b) in zip(at, at[1:], strict=False) if stage == last]
+    if blocks:
+        return {
+            "ns_an_entry": round(1e9 * float(np.median(passes)) / entries_of(path), 2),
+            "passes": len(passes),
+        }
     summary = posterior.summary()
     more = {
         "cpu_seconds": round(time.process_time() + sum(cpu for _, cpu in watched.values()), 1),
@@ -214,12 +243,10 @@ def main() -> int:
         done = products(path, k) if part == "products" else fit(path, k, part, workers, arguments.max_iter)
         print(json.dumps(done))
         return 0
-    data = factorflow.open_dataset(path)
-    blocks = (data.read(i, ["rna"], sparse=["rna"])[0].data["rna"] for i in range(data.n_blocks))
     save_part(
         {
             "machine": {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-            "nonzero": sum(block.entries.size for block in blocks),
+            "nonzero": entries_of(path),
         }
     )
     options = ("samples", "features", "factors", "workers", "max_iter")
@@ -228,7 +255,8 @@ def main() -> int:
     for part in parts.split(","):
         command = [sys.executable, __file__, *given, "--only", part]
         lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        save_part({part: {"factors": k} | json.loads(lines.strip().splitlines()[-1])})
+        factors = PROGRAMS if part.startswith("programs_") else k
+        save_part({part: {"factors": factors} | json.loads(lines.strip().splitlines()[-1])})
     return 0
 
 
