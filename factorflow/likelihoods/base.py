@@ -61,6 +61,9 @@ N_PREDICTIVE_NODES = 31
 LEAST_VARIANCE = 1e-6
 """Smallest variance of x that messages are taken at."""
 
+NO_VARIANCE = 1e-30
+"""What a variance of an entry is taken for that rounding leaves none of: of a feature that does not vary."""
+
 LEAST_CURVATURE = 1e-8
 """Smallest precision of an observed entry."""
 
@@ -252,7 +255,7 @@ class Likelihood(ABC):
         for node, weight in zip(t, weights, strict=True):
             centre, variance = self.moments(m + node * sd, phi, aux)
             mean, square = mean + weight * centre, square + weight * (variance + centre**2)
-        return mean, square - mean**2
+        return mean, namespace(m).maximum(square - mean**2, 0.0)  # below it by rounding
 
     def response(self, y: Array, phi: Array, aux: Array | None = None) -> Array:
         """Return the entries as shares of variance are of them."""
@@ -297,7 +300,8 @@ class Likelihood(ABC):
         """Return (dE y / dx)^2 / Var y, the information of an entry about x through E y."""
         step = 1e-3
         ahead, behind = self.moments(x + step, phi, aux)[0], self.moments(x - step, phi, aux)[0]
-        return ((ahead - behind) / (2.0 * step)) ** 2 / self.moments(x, phi, aux)[1]
+        variance = self.moments(x, phi, aux)[1]
+        return ((ahead - behind) / (2.0 * step)) ** 2 / namespace(x).maximum(variance, NO_VARIANCE)
 
     def log_density(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         """Return log p(y | x, phi), in the array namespace of x."""

@@ -69,7 +69,7 @@ class LogitNormal(Lognormal):
         for t, weight in zip(STEPS.tolist(), np.exp(-0.5 * STEPS**2).tolist(), strict=True):
             y, total = logistic(m + t * sd), total + weight
             mean, square = mean + weight * y, square + weight * y**2
-        return mean / total, square / total - (mean / total) ** 2
+        return mean / total, xp.maximum(square / total - (mean / total) ** 2, 0.0)  # below it by rounding
 
     def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
         return logistic(Gaussian.draw(self, uniform, x, phi))

@@ -146,3 +146,16 @@ def test_a_likelihood_of_each_feature_is_that_of_the_view(case_of: Any, tmp_path
     blocks = (one.block(0, list(one.views)).data.values() for one in (data, case.data))
     for part, whole in zip(*blocks, strict=True):
         np.testing.assert_array_equal(part, whole)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_feature_that_does_not_vary(name: str, tmp_path: Path) -> None:
+    """It is no component, whatever rounding leaves of its variance: genes that are never seen are many."""
+    y, options = simulate(name)[3:]
+    values = y[:60].astype(float)
+    values[:, 3] = np.median(values[:, 3]) if name == "beta" else values[0, 3]
+    with pytest.warns(UserWarning, match="constant"):
+        data = factorflow.write_dataset(tmp_path / "d.zarr", {"v": values}, **options)
+    posterior = factorflow.fit(data, MODEL.model_copy(update={"max_iter": 3}), progress=False)
+    assert np.isfinite(posterior.scores().values).all()
+    assert np.isfinite(posterior.predict("v")["mean"].values).all()

@@ -76,6 +76,10 @@ def moment_passes(settings: Settings) -> int:
     return CLIPPED_PASSES if clips else 1 + sized
 
 
+ROUNDING = 1e-12
+"""Share of sums of squares about 0 that rounding may leave of those about the mean."""
+
+
 @dataclass(frozen=True)
 class Moments:
     """Number, sum, sum of squares of a view's entries by noise group; sum of `Likelihood.log_factor`.
@@ -216,12 +220,12 @@ def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
     about = np.array(view.location) if view.location else 0.0 * mean
     one = np.ones(view.n_features)
     if not view.is_scaled:
-        squares = moments.squares - 2.0 * mean[:, None] * moments.total + count * mean[:, None] ** 2
+        squares = _squares_about(mean, moments)
         constant = np.zeros_like(count) if moments.log_factor is None else moments.log_factor
         return Fixed(0.0 * one, one, mean, count, squares, constant)
     reference = mean if settings.center or settings.intercepts else -about
-    squares = moments.squares - 2.0 * reference[:, None] * moments.total + count * reference[:, None] ** 2
-    spread = np.maximum(squares.sum(axis=1), 0.0)
+    squares = _squares_about(reference, moments)
+    spread = squares.sum(axis=1)
     per_feature = np.sqrt(spread / np.maximum(count.sum(axis=1), 1.0))
     scale = one
     if settings.scale_features:
@@ -235,7 +239,13 @@ def _fix(settings: Settings, name: str, moments: Moments) -> Fixed:
     elif moments.log_factor is not None:
         constant = constant + moments.log_factor
     location = reference + about
-    return Fixed(reference, scale, location, count, np.maximum(squares, 0.0) / scale[:, None] ** 2, constant)
+    return Fixed(reference, scale, location, count, squares / scale[:, None] ** 2, constant)
+
+
+def _squares_about(mean: Float64[Array, " D"], moments: Moments) -> Float64[Array, "D T"]:
+    """Return sums of squares about a mean: 0 of a feature that does not vary, whatever rounding leaves."""
+    squares = moments.squares - 2.0 * mean[:, None] * moments.total + moments.count * mean[:, None] ** 2
+    return np.where(squares > ROUNDING * moments.squares, squares, 0.0)
 
 
 def _blank_weights(settings: Settings, name: str, fixed: Fixed) -> Weights:
