@@ -211,6 +211,7 @@ def project(
         places=fitted_meta.places,
         levels=fitted_meta.levels,
         score_covariates=fitted_meta.score_covariates,
+        sizes=fitted_meta.sizes,
     )
     model = posterior.config.build_fitted(meta)
     _check_entries(model, aligned, aligned.features.__getitem__)

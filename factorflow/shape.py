@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 from jaxtyping import Float64, Int, Int32, Int64, Integer, Shaped
 
-from factorflow.covariates import Covariates
+from factorflow.covariates import Column, Covariates
 from factorflow.design import TableDesign
 from factorflow.feature_sets import FeatureSets
 from factorflow.kinds import KINDS, Kind
@@ -43,6 +43,9 @@ ENTRY_READING_BYTES = 40
 SPARSE_BELOW = 0.25
 """Share of entries that are not zero up to which a view is stored by these, and products take them alone:
 above it dense products are faster."""
+
+SIZES = "size_factors"
+"""Name under which size factors of columns travel with a block, in ``Block.columns``."""
 
 SAMPLE = "sample"
 """Prefix of the names of unnamed samples."""
@@ -86,7 +89,8 @@ class Block:
     columns : mapping of str to (B,) array
         Per-row codes that travel along: ``group``, ``sequence``, ``time`` (where the dataset has them);
         numbers (B, P) of `Meta.covariates`, and those that scores are functions of, side by side: `places`,
-        `levels`, `score_covariates`; as ``covariates`` and ``places``, NaN where they are not known.
+        `levels`, `score_covariates`; as ``covariates`` and ``places``, NaN where they are not known; and
+        size factors (B, J) of `Meta.sizes`, as ``size_factors``.
     from_before : bool
         Whether the first row goes on the last sequence of the block before.
     into_next : bool
@@ -239,6 +243,8 @@ class Meta:
         Levels that have an intercept of the scores; None: not asked for.
     score_covariates : Covariates or None
         What the scores are linear in; None: nothing.
+    sizes : tuple of Column
+        Columns of the sample metadata that are size factors.
     sparse_views : tuple of str
         Views whose rows are `factorflow.kernels.sparse_rows.SparseRows` in a block.
     chosen : mapping of str to tuple of int
@@ -258,6 +264,7 @@ class Meta:
     places: Places | None = None
     levels: Places | None = None
     score_covariates: Covariates | None = None
+    sizes: tuple[Column, ...] = ()
     sparse_views: tuple[str, ...] = ()
     chosen: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False)
 
@@ -304,7 +311,7 @@ class Meta:
     def row_bytes(self) -> int:
         """Bytes of a row of a block: entries of all views, and the codes that travel along."""
         codes = CODE_BYTES * (bool(self.groups) + 2 * bool(self.n_sequences))
-        codes += 8 * (len(self.covariates or ()) + sum(map(len, self.score_inputs)))
+        codes += 8 * (len(self.covariates or ()) + sum(map(len, self.score_inputs)) + len(self.sizes))
         aux = sum(np.dtype(AUX_DTYPES[v.aux]).itemsize * v.n_features for v in self.views if v.aux)
         return codes + aux + sum(map(self._row_bytes, self.views))
 

@@ -1,4 +1,4 @@
-"""Columns of the sample metadata that a run reads: covariates of features and scores, places, levels."""
+"""Columns of the sample metadata that a run reads: covariates, places, levels, size factors."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from factorflow.data.chosen_features import choose_features
 from factorflow.data.covariates import CovariateTable, code_covariates, projected_covariates, with_digests
 from factorflow.data.feature_sets import match_feature_sets
 from factorflow.data.places import PlaceTable, code_levels, code_places, places_with_digests, projected_places
+from factorflow.data.sizes import SizeTable, code_sizes, projected_sizes
 from factorflow.errors import InputError
 from factorflow.places import PLACES
+from factorflow.shape import SIZES
 
 if TYPE_CHECKING:
     from factorflow.covariates import Covariates
@@ -40,12 +42,15 @@ class SampleTables:
         Where the samples lie; which level they are of.
     score_covariates : CovariateTable or None
         What acts on the scores.
+    sizes : SizeTable or None
+        Size factors.
     """
 
     covariates: CovariateTable | None = None
     places: PlaceTable | None = None
     levels: PlaceTable | None = None
     score_covariates: CovariateTable | None = None
+    sizes: SizeTable | None = None
 
     @classmethod
     def of(cls, meta: Meta) -> SampleTables:
@@ -55,6 +60,7 @@ class SampleTables:
             None if meta.places is None else PlaceTable(meta.places),
             None if meta.levels is None else PlaceTable(meta.levels),
             None if meta.score_covariates is None else CovariateTable(meta.score_covariates),
+            SizeTable(meta.sizes) if meta.sizes else None,
         )
 
     @classmethod
@@ -76,7 +82,7 @@ class SampleTables:
         InputError
             When the fit reads no columns, or a sample has no row.
         """
-        nothing = meta.covariates is None and not meta.score_inputs
+        nothing = meta.covariates is None and not meta.score_inputs and not meta.sizes
         if nothing and source is not None and source is not False:
             expected = "none: the model was fitted without"
             raise InputError("covariates", "columns", expected, "Leave them out.")
@@ -85,6 +91,7 @@ class SampleTables:
             projected_places(meta.places, dataset, source),
             projected_places(meta.levels, dataset, source),
             projected_covariates(meta.score_covariates, dataset, source),
+            projected_sizes(meta.sizes, dataset, source),
         )
 
     @property
@@ -95,8 +102,8 @@ class SampleTables:
     @property
     def digest(self) -> str:
         """Of what is read; empty: nothing."""
-        own = [] if self.covariates is None else [self.covariates.digest]
-        return "-".join([*own, *(table.digest for table in self._of_scores)])
+        tables = [self.covariates, *self._of_scores, self.sizes]
+        return "-".join(table.digest for table in tables if table is not None)
 
     def read(self, dataset: Dataset, start: int, stop: int) -> dict[str, NDArray[np.float64]]:
         """Return what travels with some rows, by its name in ``Block.columns``."""
@@ -105,6 +112,8 @@ class SampleTables:
             columns[COVARIATES] = self.covariates.read(dataset, start, stop)
         if self._of_scores:
             columns[PLACES] = np.hstack([table.read(dataset, start, stop) for table in self._of_scores])
+        if self.sizes is not None:
+            columns[SIZES] = self.sizes.read(dataset, start, stop)
         return columns
 
 
@@ -148,6 +157,9 @@ def model_meta(
     if config.level_column is not None:
         code = partial(code_levels, dataset, config.level_column)
         meta = replace(meta, levels=_places(dataset, code, before("levels")))
+    if config.size_columns is not None:
+        names, methods = config.size_columns
+        meta = replace(meta, sizes=code_sizes(dataset, names, methods, before("sizes") or ()))
     if config.score_columns is not None:
         name = "score_covariates"
         of_scores = _covariates(dataset, config.score_columns, name, before(name))

@@ -37,7 +37,7 @@ from factorflow.kernels.random import Step
 from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models.contract import Model, Stage, Sweep
 from factorflow.places import PLACES
-from factorflow.shape import AUX_DTYPES, Block, Meta, ViewMeta
+from factorflow.shape import AUX_DTYPES, SIZES, Block, Meta, ViewMeta
 from factorflow.trees import find_gathers, freeze, map_leaves, multiply, narrow, nbytes, restrict
 
 ROWS = 64
@@ -339,6 +339,8 @@ def _made_up(meta: Meta, n_rows: int, memory: _CountingCache) -> Block:
         columns |= {"sequence": np.zeros(n_rows, np.int32), "time": np.arange(n_rows, dtype=np.int32)}
     if meta.covariates is not None:
         columns[COVARIATES] = meta.covariates.sample(generator, n_rows)
+    if meta.sizes:
+        columns[SIZES] = np.ones((n_rows, len(meta.sizes)))
     if meta.score_inputs:
         columns[PLACES] = np.hstack([one.sample(generator, n_rows) for one in meta.score_inputs])
     return Block(0, 0, n_rows, 1, freeze(data), {}, freeze(columns), memory=memory)

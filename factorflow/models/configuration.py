@@ -84,6 +84,14 @@ class ModelConfig(Options):
         return None
 
     @property
+    def size_columns(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        """Columns of the sample metadata that are size factors (`Meta.sizes`), and what else they may be.
+
+        None: no columns.
+        """
+        return None
+
+    @property
     def chosen_features(self) -> tuple[Mapping[str, str | Sequence[str]], str | None] | None:
         """Features that the model is fitted to, by view, and the column with batches (`Meta.chosen`).
 

@@ -5,7 +5,8 @@ s_n of a row and view, of its observed entries, with averages over the samples o
 - "total": sum_d y_nd / sum_d mean y_d; a row without counts has half a count: it says next to nothing;
 - "median": median_d of log (y_nd + 1/2) less the mean of that feature, which few large features do not sway.
 
-A row that a view lacks has s_n = 1.
+A row that a view lacks has s_n = 1. Columns of the sample metadata are relative to their mean, and read with
+the blocks (`factorflow.data.sizes`).
 
 References
 ----------
@@ -13,6 +14,8 @@ Anders and Huber (2010), Genome Biology 11, R106 (the median of ratios).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Float64
@@ -22,13 +25,25 @@ from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.kinds import KINDS
 from factorflow.models.contract import Array
 
-__all__ = ["METHODS", "level_sums", "log_size_factors"]
+__all__ = ["LEARNED", "METHODS", "columns_of", "level_sums", "log_size_factors"]
 
 METHODS = ("none", "total", "median")
 """Ways to compute size factors."""
 
+LEARNED = ("learned", "total+learned")
+"""Ways to learn them: about one mean, about what the totals are."""
+
 TILE = 64
 """Rows that are made dense at once: their medians are over zeros, too."""
+
+
+def columns_of(
+    choices: str | Mapping[str, str], methods: tuple[str, ...]
+) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return the columns among values of the option, of all views or by view, and the methods; None: none."""
+    chosen = [choices] if isinstance(choices, str) else choices.values()
+    columns = tuple(name for name in dict.fromkeys(chosen) if name not in methods)
+    return (columns, methods) if columns else None
 
 
 def level_sums(method: str, values: Array | SparseRows) -> Float64[Array, " D"]:

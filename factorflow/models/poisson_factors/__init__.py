@@ -74,7 +74,7 @@ from factorflow.models.poisson_factors.settings import Settings, ViewSettings, b
 from factorflow.models.poisson_factors.start import CountSweep, choose, empty_globals, start_others
 from factorflow.models.poisson_factors.state import Globals, Local, ProgramStats, Stats
 from factorflow.models.registry import register
-from factorflow.models.size_factors import METHODS
+from factorflow.models.size_factors import METHODS, columns_of
 from factorflow.models.views import refuse_inputs
 
 __all__ = ["PoissonFactors", "PoissonFactorsModel"]
@@ -210,12 +210,12 @@ class PoissonFactors(ModelConfig):
     """Poisson factors: non-negative programs of sparse counts (hierarchical Poisson factorisation)."""
 
     model: Literal["poisson_factors"] = "poisson_factors"
-    columns_option: ClassVar[str] = "batch, size_factors"
+    columns_option: ClassVar[str] = "batch"
     n_factors: int = Field(default=10, ge=1, description="Programs (K); those without counts are left out.")
     size_factors: str | dict[str, str] = Field(
         default="total",
         description="How much of each cell was counted: total, median, none, or a column of the metadata "
-        "with numbers above 0 (cells without one have the mean); for all views, or by view.",
+        "with numbers above 0, relative to their mean; for all views, or by view.",
     )
     batch: str | None = Field(
         default=None,
@@ -251,10 +251,12 @@ class PoissonFactors(ModelConfig):
     @property
     def given_columns(self) -> list[str] | None:
         """Columns of the sample metadata that the model is given."""
-        choices = [self.size_factors] if isinstance(self.size_factors, str) else self.size_factors.values()
-        columns = [] if self.batch is None else [f"C({self.batch})"]
-        columns += [name for name in dict.fromkeys(choices) if name not in METHODS]
-        return columns or None
+        return None if self.batch is None else [f"C({self.batch})"]
+
+    @property
+    def size_columns(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        """Columns of the sample metadata that are size factors, and what else they may be."""
+        return columns_of(self.size_factors, METHODS)
 
     @property
     def chosen_features(self) -> tuple[Mapping[str, str | Sequence[str]], str | None] | None:
@@ -305,19 +307,21 @@ class PoissonFactors(ModelConfig):
         names = [view.name for view in meta.value_views]
         if not isinstance(self.size_factors, str) and (unknown := set(self.size_factors) - set(names)):
             raise InputError("size_factors", min(unknown), f"views {', '.join(names)}", "Correct the name.")
-        columns = {c.name: c for c in meta.covariates.columns} if meta.covariates is not None else {}
         views = []
         for view in meta.value_views:
             size = by_view(self.size_factors, view.name, "total")
-            if size in columns and columns[size].levels:
-                expected = "a column of numbers above 0, or total, median or none"
-                raise InputError("size_factors", size, expected, "Name another column.")
             gaps = view.missing == "scattered"
             chosen = meta.chosen.get(view.name)
             n_chosen = view.n_features if chosen is None else len(chosen)
             views.append(ViewSettings(view.name, n_chosen, gaps, size, chosen, view.n_features))
         settings = Settings(
-            tuple(views), self.n_factors, self.batch, meta.covariates, self.n_starts, self.drop
+            tuple(views),
+            self.n_factors,
+            self.batch,
+            meta.covariates,
+            self.n_starts,
+            self.drop,
+            tuple(column.name for column in meta.sizes),
         )
         lengths = self.settling_iter, self.start_iter, self.max_iter
         return PoissonFactorsModel(meta, settings, self.consensus, *lengths, self.tol)

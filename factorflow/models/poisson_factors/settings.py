@@ -12,6 +12,7 @@ from jaxtyping import Float64, Int64
 from factorflow.covariates import COVARIATES, Covariates
 from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models.contract import Array, Block
+from factorflow.shape import SIZES
 
 __all__ = ["Settings", "ViewSettings"]
 
@@ -96,6 +97,8 @@ class Settings:
         Starts that are tried.
     drop : float
         Programs with a smaller share of the counts are left out of the results.
+    size_columns : tuple of str
+        Columns of size factors.
     """
 
     views: tuple[ViewSettings, ...]
@@ -104,6 +107,7 @@ class Settings:
     covariates: Covariates | None = field(default=None, repr=False)
     n_starts: int = 1
     drop: float = 0.0
+    size_columns: tuple[str, ...] = ()
 
     def others(self) -> Settings:
         """Return the settings of the features that the model is not fitted to, of views that have such."""
@@ -130,11 +134,8 @@ class Settings:
         return np.where(has_batch, one.argmax(axis=1), len(self.batches))
 
     def sizes(self, block: Block, name: str) -> Float64[np.ndarray, " B"]:
-        """Return a column of size factors; the mean of cells without a number above 0."""
-        assert self.covariates is not None
-        column = next(c for c in self.covariates.columns if c.name == name)
-        values = self._column(block, name)[:, 0] * column.sd + column.mean
-        return np.asarray(np.where(values > 0.0, values, max(column.mean, 1e-12)))
+        """Return a column of size factors."""
+        return np.asarray(block.columns[SIZES])[:, self.size_columns.index(name)]
 
     def _column(self, block: Block, name: str) -> Float64[np.ndarray, "B J"]:
         """Return what a column is coded as, before it was centred."""

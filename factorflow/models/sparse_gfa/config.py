@@ -14,6 +14,7 @@ from factorflow.likelihoods import get_likelihood
 from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Meta
 from factorflow.models.registry import register
+from factorflow.models.size_factors import LEARNED, METHODS, columns_of
 from factorflow.models.sparse_gfa.examples import small_examples
 from factorflow.models.sparse_gfa.loadings import get_prior, prior_help
 from factorflow.models.sparse_gfa.model import SparseGFAModel
@@ -125,7 +126,8 @@ class SparseGFA(ModelConfig):
         default="none",
         description="What rates of counts are relative to, of all views of counts or by view: none, total "
         "(of the sample), median (over features, of the ratio to their average), learned (a number of each "
-        "sample that its counts decide), total+learned (the same, about the total).",
+        "sample that its counts decide), total+learned (the same, about the total), or a column of the "
+        "sample metadata with numbers above 0 (relative to their mean).",
     )
     intercepts: bool | Literal["group"] = Field(
         default=True,
@@ -256,6 +258,11 @@ class SparseGFA(ModelConfig):
     def given_columns(self) -> str | list[str] | None:
         """Columns of the sample metadata that the model is given."""
         return self.covariates
+
+    @property
+    def size_columns(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        """Columns of the sample metadata that are size factors, and what else they may be."""
+        return columns_of(self.size_factors, METHODS + LEARNED)
 
     @property
     def has_group_intercepts(self) -> bool:

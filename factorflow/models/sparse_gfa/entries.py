@@ -78,7 +78,7 @@ def starting_values(settings: Settings, name: str, block: Block, fixed: Fixed | 
     """
     view = settings.view(name)
     values = values_of(view, block)
-    level = log_size_factors(view, fixed, values)
+    level = log_size_factors(view, fixed, block, values)
     if level is not None:
         values = values / device.move_beside(np.exp(level)[:, None].astype(values.dtype), values)
     values, aux = values.astype(np.float64) if view.location else values, aux_of(view, block)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from factorflow.errors import InputError
@@ -79,10 +79,18 @@ def settings_of(options: Options, meta: Meta) -> Settings:
     outcome = "open" if options.outcomes is None and beside else ""
     alpha_priors = {get_likelihood(likelihood).shared_alpha_prior for _, likelihood in likelihoods}
     shared_alpha_prior = alpha_priors.pop() if len(alpha_priors) == 1 else None
+    columns = [column.name for column in meta.sizes]
     grouped = bool(meta.groups) and (prior != "normal" or options.grouped_noise)
     return Settings(
         views=tuple(
-            _view(options, view, likelihood, shared_alpha_prior, outcome if view.n_features == 1 else "")
+            _view(
+                options,
+                view,
+                likelihood,
+                shared_alpha_prior,
+                outcome if view.n_features == 1 else "",
+                columns,
+            )
             for view, likelihood in likelihoods
         ),
         n_rows=meta.n_rows,
@@ -260,6 +268,7 @@ def _view(
     likelihood: str,
     shared_alpha_prior: tuple[float, float] | None,
     outcome: str,
+    columns: Sequence[str],
 ) -> ViewSettings:
     density = get_likelihood(likelihood)
     loadings = loadings_of(options, view.name, outcome)
@@ -278,7 +287,7 @@ def _view(
     gaussian = likelihood == "gaussian"
     power = get_prior(loadings).power
     prior = options.ard_prior or shared_alpha_prior or (0.5, 0.5 * density.loading_size**power)
-    sizes = _size_factors(options, view.name, density)
+    sizes = _size_factors(options, view.name, density, columns)
     return ViewSettings(
         name=view.name,
         kind=view.likelihood,
@@ -291,15 +300,16 @@ def _view(
         location=view.location if density.is_location else (),
         aux_key=view.aux_key if view.aux and density.aux == view.aux else "",
         size_factors="total" if sizes in LEARNED else sizes,
+        size_column=columns.index(sizes) if sizes in columns else None,
         learned_sizes=sizes if sizes in LEARNED else "",
     )
 
 
-def _size_factors(options: Options, name: str, density: Likelihood) -> str:
+def _size_factors(options: Options, name: str, density: Likelihood, columns: Sequence[str]) -> str:
     choices = options.size_factors
     choice = choices.get(name, "none") if isinstance(choices, Mapping) else choices
-    if choice not in METHODS + LEARNED:
-        expected = f"one of {', '.join(METHODS + LEARNED)}"
+    if choice not in {*METHODS, *LEARNED, *columns}:
+        expected = f"one of {', '.join(METHODS + LEARNED)}, or a column of the sample metadata"
         raise InputError("size_factors", choice, expected, "Choose one of them.")
     if isinstance(choices, str) and not density.log_link:
         return "none"

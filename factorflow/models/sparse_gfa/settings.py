@@ -66,7 +66,9 @@ class ViewSettings:
     aux_key : str
         Key of ``Block.data`` of what the likelihood reads beside each entry; empty: nothing.
     size_factors : str
-        How those of the rows are computed (`size_factors`); of learned ones where they start.
+        How those of the rows are computed (`size_factors`), or a column; of learned ones where they start.
+    size_column : int or None
+        Position of that column in `Meta.sizes`.
     learned_sizes : {"", "learned", "total+learned"}
         Learned size factors: about one mean, or about those that are computed; empty: none.
     """
@@ -82,6 +84,7 @@ class ViewSettings:
     location: tuple[float, ...] = ()
     aux_key: str = ""
     size_factors: str = "none"
+    size_column: int | None = None
     learned_sizes: str = ""
 
     @property

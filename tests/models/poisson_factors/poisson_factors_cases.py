@@ -37,28 +37,27 @@ def counts(
     gaps = {name: "scattered" if np.isnan(y).any() else "none" for name, y in views.items()}
     metas = tuple(ViewMeta(name, "poisson", y.shape[1], gaps[name]) for name, y in views.items())
     given, numbers = None, np.zeros((n, 0))
-    if batch is not None or sizes is not None:
-        columns, terms = [], []
-        if batch is not None:
-            levels = tuple(f"b{i}" for i in range(batch.max() + 1))
-            one = (batch[:, None] == np.arange(len(levels))).astype(float)
-            columns.append(Column("batch", levels=levels))
-            terms.append(Term(("batch",), tuple(one.mean(axis=0))))
-            numbers = np.concatenate([numbers, one - one.mean(axis=0)], axis=1)
-        if sizes is not None:
-            columns.append(Column("size", sizes.mean(), sizes.std()))
-            terms.append(Term(("size",), (0.0,)))
-            numbers = np.column_stack([numbers, (sizes - sizes.mean()) / sizes.std()])
-        given = Covariates(tuple(columns), tuple(terms))
+    if batch is not None:
+        levels = tuple(f"b{i}" for i in range(batch.max() + 1))
+        one = (batch[:, None] == np.arange(len(levels))).astype(float)
+        numbers = one - one.mean(axis=0)
+        given = Covariates((Column("batch", levels=levels),), (Term(("batch",), tuple(one.mean(axis=0))),))
     edges = list(range(0, n, cut))
     blocks = []
     for i, start in enumerate(edges):
         mine = slice(start, min(start + cut, n))
         columns_ = {} if given is None else {"covariates": numbers[mine]}
+        columns_ |= {} if sizes is None else {"size_factors": sizes[mine, None]}
         data = {name: rows_of(y[mine]) for name, y in views.items()}
         blocks.append(Block(i, start, len(numbers[mine]), len(edges), data, {}, columns_))
     meta = Meta(
-        n, len(edges), min(cut, n), metas, covariates=given, sparse_views=tuple(view.name for view in metas)
+        n,
+        len(edges),
+        min(cut, n),
+        metas,
+        covariates=given,
+        sizes=() if sizes is None else (Column("size", sizes.mean()),),
+        sparse_views=tuple(view.name for view in metas),
     )
     return meta, blocks
 

@@ -181,7 +181,7 @@ def test_new_samples_learn_theirs(learned: ff.Posterior, truth: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("totals", "one of none, total, median, learned"),
+        ("totals", "none, total, median, learned, total+learned, a column of the sample metadata"),
         ({"x": "total"}, "views among"),
         ({"b": "total"}, "no rates"),
     ],
