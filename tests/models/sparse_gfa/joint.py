@@ -270,31 +270,42 @@ def summaries(z: Any, g: ChainGlobals | Record) -> list[float]:
     return [float(x) for x in out]
 
 
-def invariants(settings: Settings, z: Any, g: ChainGlobals) -> list[float]:
-    """Return summaries that do not change with signs and order of the factors, and a few predictors."""
+def invariants(settings: Settings, z: Any, g: ChainGlobals) -> dict[str, list[float]]:
+    """Return summaries that do not change with signs and order of the factors: of parameters by what they are
+    of, of loadings and scores (squared lengths), a few predictors.
+    """
     x = [predictors(settings, z, mine)[:2, :2].ravel() for mine in g.weights.values()]
-    return [*summaries(z, g)[1:], *(float(value) for part in x for value in part)]
+    w = [(mine.loadings**2).sum(axis=1) for mine in g.weights.values()]
+    return {
+        "parameters": summaries(z, g)[1:],
+        "loadings": np.concatenate(w).tolist(),
+        "scores": (z**2).sum(axis=1).tolist(),
+        "predictors": np.concatenate(x).tolist(),
+    }
 
 
-def ranks(sweep: GibbsSweep, seed: int, n_burn_in: int, n_draws: int, thin: int) -> Any:
+def ranks(sweep: GibbsSweep, seed: int, n_burn_in: int, n_draws: int, thin: int) -> dict[str, Any]:
     """Return the rank of each invariant of parameters from the prior among draws given their data.
 
     The chain starts from other parameters, drawn from the prior too. Ties, of what is discrete, are broken at
     random.
     """
-    rng = np.random.default_rng([11, seed])
+    settings, rng = sweep.settings, np.random.default_rng([11, seed])
     missing = rng.random((N, D)) < 0.2
-    z, g = prior(rng, sweep.settings)
-    data, known = observe(rng, sweep.settings, z, g, missing)
-    truth, (_, start) = np.array(invariants(sweep.settings, z, g)), prior(rng, sweep.settings)
+    z, g = prior(rng, settings)
+    data, known = observe(rng, settings, z, g, missing)
+    named, (_, start) = invariants(settings, z, g), prior(rng, settings)
+    truth = np.concatenate(list(named.values()))
     g, local = replace(start, fixed=known.fixed, reference=known.reference), None
     below, equal = np.zeros(len(truth)), np.zeros(len(truth))
     for i in range(n_burn_in + n_draws * thin):
         local, g = sweep_once(sweep, data, local, g, Step(seed, 0, i))
         if i >= n_burn_in and (i - n_burn_in) % thin == thin - 1:
-            now = moved_scores(sweep.settings, local.values, g)
-            drawn = np.array(invariants(sweep.settings, now, g))
+            now = invariants(settings, moved_scores(settings, local.values, g), g)
+            drawn = np.concatenate(list(now.values()))
             same = np.isclose(drawn, truth, rtol=1e-12, atol=0.0)
             equal += same
             below += (drawn < truth) & ~same
-    return below + np.floor(rng.random(len(truth)) * (equal + 1.0))
+    found = below + np.floor(rng.random(len(truth)) * (equal + 1.0))
+    ends = np.cumsum([len(values) for values in named.values()])[:-1]
+    return dict(zip(named, np.split(found, ends), strict=True))

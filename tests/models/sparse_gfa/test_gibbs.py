@@ -109,7 +109,7 @@ def test_ranks_are_uniform(kinds: tuple[str, ...]) -> None:
         60,
         31,
     )
-    found = np.array([ranks(sweep, seed, 60, n, 6) for seed in range(sets)])
+    found = np.array([np.concatenate([*ranks(sweep, seed, 60, n, 6).values()]) for seed in range(sets)])
     scores = (found.mean(axis=0) / n - 0.5) * np.sqrt(12.0 * sets * n / (n + 2.0))
     assert np.abs(scores).max() < 4.5, scores
     spread = ((found / n - 0.5) ** 2).mean(axis=0) * 12.0 * n / (n + 2.0)  # 1 if uniform, less if too wide
