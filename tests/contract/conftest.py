@@ -64,6 +64,7 @@ MORE = {
             SparseGFA(
                 n_factors=2,
                 likelihoods={"a": "negative_binomial", "b": "student_t"},
+                size_factors={"a": "total+learned"},
                 warmup_iter=3,
                 max_iter=2,
                 n_draws=4,

@@ -78,12 +78,6 @@ REFUSALS = (
         {"n_draws": "a sweep draws loadings that are spike_slab or ard"},
     ),
     Refusal(
-        "size_factors",
-        "that are not learned",
-        lambda s: s.learns_sizes,
-        {"n_draws": "a sweep draws no size factors"},
-    ),
-    Refusal(
         "intercepts",
         "True",
         lambda s: not all(s.has_intercepts(view) for view in s.views),

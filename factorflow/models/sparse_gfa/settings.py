@@ -102,6 +102,11 @@ class ViewSettings:
         return get_prior(self.loadings if sparse else "ard")
 
     @property
+    def has_computed_sizes(self) -> bool:
+        """Whether size factors are computed, or learned about those that are."""
+        return self.size_factors != "none" and self.learned_sizes != "learned"
+
+    @property
     def is_gaussian(self) -> bool:
         """Whether entries are their own pseudo-data."""
         return self.likelihood == "gaussian"
@@ -198,7 +203,16 @@ class Settings:
     @property
     def learns_sizes(self) -> bool:
         """Whether size factors of a view are learned."""
-        return any(view.learned_sizes for view in self.views)
+        return bool(self.learned_sizes)
+
+    @property
+    def learned_sizes(self) -> tuple[str, ...]:
+        """Views whose size factors are learned."""
+        return tuple(view.name for view in self.views if view.learned_sizes)
+
+    def size_column(self, name: str) -> Float64[Array, " sizes"]:
+        """Return what each learned size factor is multiplied by in the predictors of a view: 1, or 0."""
+        return np.array([float(name == own) for own in self.learned_sizes])
 
     @property
     def n_given(self) -> int:

@@ -36,9 +36,9 @@ from factorflow.places import PLACES, Places
 from factorflow.shape import Block, Meta, ViewMeta
 
 PAIR = (3.0, 2.0)
-PRIORS = Priors(intercept=PAIR, intercept_mean=1.0, beta=PAIR)
+PRIORS = Priors(intercept=PAIR, intercept_mean=1.0, beta=PAIR, sizes=PAIR)
 MILD = (6.0, 1.0)
-MILD_PRIORS = Priors(intercept=MILD, intercept_mean=4.0, beta=PAIR)
+MILD_PRIORS = Priors(intercept=MILD, intercept_mean=4.0, beta=PAIR, sizes=MILD)
 """Where x is a logarithm: of counts of 10 000, which others lead to, chains stay for thousands of sweeps."""
 VARIANCES, LEVEL = np.array([0.5, 1.0, 1.5, 3.0]), 1.5
 """Of the entries, as the prior of their noise sees them: constants here."""
@@ -58,11 +58,13 @@ def settings_of(
     slab: bool = False,
     covariates: bool = False,
     courses: str = "",
+    sizes: str = "none",
 ) -> Settings:
     """Return the settings of the sampler with priors that can be drawn from.
 
     ``dense``: whether loadings are "ard"; "last": those of the last view; ``covariates``: whether `AGES` are
-    given; ``courses``: what scores are functions of, "time", or "levels" of groups and `AGES`.
+    given; ``courses``: what scores are functions of, "time", or "levels" of groups and `AGES`;
+    ``sizes``: of the first view, learned without computed ones.
     """
     kind_of = {name: get_likelihood(name).kinds[0] for name in kinds}
     views = tuple(ViewMeta(f"v{i}", kind_of[name], D, "scattered") for i, name in enumerate(kinds))
@@ -75,6 +77,7 @@ def settings_of(
     views = tuple(
         replace(v, likelihood=name, scattered=True) for v, name in zip(found.views, kinds, strict=True)
     )
+    views = (replace(views[0], learned_sizes="" if sizes == "none" else sizes), *views[1:])
     found = replace(found, views=views, smooth=SmoothSettings(basis_of(courses), False) if courses else None)
     pair, priors = (MILD, MILD_PRIORS) if corrected_views(found) else (PAIR, PRIORS)
     views = tuple(replace(v, alpha_prior=pair) for v in views)
@@ -156,12 +159,17 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
         zeros = np.zeros((D, 1))
         fixed[view.name] = Fixed(zeros[:, 0], np.ones(D), zeros[:, 0], zeros, zeros, zeros)
     shared = Shared(views, beta, slab)
+    size = K + len(settings.learned_sizes)
     rest = (
-        np.eye(K),
-        np.zeros((settings.n_given, K)),
+        np.eye(size),
+        np.zeros((settings.n_given, size)),
         Record(weights, shared, courses),
         Names.of(weights.values()),
     )
+    n_sizes = len(settings.learned_sizes)
+    shape, rate = settings.priors.sizes
+    shared = replace(shared, sizes=rng.gamma(shape, size=n_sizes) / rate)
+    z = np.concatenate([z, rng.normal(size=(N, n_sizes)) / np.sqrt(shared.sizes)], axis=1)
     return z, ChainGlobals(fixed, weights, shared, variances, *rest, courses=courses)
 
 
@@ -172,7 +180,7 @@ def observe(
     data, fixed, reference = {}, {}, {}
     for view in settings.views:
         mine = g.weights[view.name]
-        x, none = predictors(settings, z, mine), np.nan
+        x, none = predictors(settings, z, mine, view.name), np.nan
         if mine.precision is not None:
             y = x + rng.normal(size=x.shape) / np.sqrt(mine.precision[:, 0])
         else:
@@ -193,9 +201,9 @@ def design_of(settings: Settings) -> Any:
     return np.column_stack([np.ones(N), AGES])[:, : settings.n_given]
 
 
-def predictors(settings: Settings, z: Any, mine: DrawnWeights) -> Any:
-    """Return x of all entries of a view."""
-    return z @ mine.loadings.T + design_of(settings) @ mine.coefficients.T
+def predictors(settings: Settings, z: Any, mine: DrawnWeights, name: str) -> Any:
+    """Return x of all entries of a view; ``z``: scores, and learned size factors."""
+    return z @ mine.extended(settings.size_column(name)).T + design_of(settings) @ mine.coefficients.T
 
 
 def moved_scores(settings: Settings, z: Any, g: ChainGlobals) -> Any:
@@ -237,7 +245,12 @@ def sweep_once(
 
 
 def summaries(z: Any, g: ChainGlobals | Record) -> list[float]:
+    z, sizes = z[:, :K], z[:, K:]
     out = [np.tanh(z).mean(), (np.tanh(z) ** 2).mean(), np.log(g.shared.beta).mean()]
+    if sizes.size:
+        b = next(iter(g.weights.values())).coefficients[:, 0]
+        out += [np.tanh(sizes).mean(), (np.tanh(sizes) ** 2).mean(), *np.log(g.shared.sizes)]
+        out += [np.tanh(sizes).mean() * np.tanh(b).mean(), np.tanh(sizes[0]).sum()]
     if g.courses is not None:
         c = np.tanh(g.courses.mean)
         out += [
@@ -274,12 +287,12 @@ def invariants(settings: Settings, z: Any, g: ChainGlobals) -> dict[str, list[fl
     """Return summaries that do not change with signs and order of the factors: of parameters by what they are
     of, of loadings and scores (squared lengths), a few predictors.
     """
-    x = [predictors(settings, z, mine)[:2, :2].ravel() for mine in g.weights.values()]
+    x = [predictors(settings, z, mine, name)[:2, :2].ravel() for name, mine in g.weights.items()]
     w = [(mine.loadings**2).sum(axis=1) for mine in g.weights.values()]
     return {
         "parameters": summaries(z, g)[1:],
         "loadings": np.concatenate(w).tolist(),
-        "scores": (z**2).sum(axis=1).tolist(),
+        "scores": (z[:, :K] ** 2).sum(axis=1).tolist(),
         "predictors": np.concatenate(x).tolist(),
     }
 

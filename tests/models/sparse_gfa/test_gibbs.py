@@ -60,7 +60,7 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
         ),
         pytest.param(("gaussian",), True, False, False, {}, id="groups", marks=pytest.mark.thorough),
         pytest.param(("gaussian",), False, True, False, {}, id="dense", marks=pytest.mark.thorough),
-        pytest.param(("poisson",), False, False, True, {}, id="counts"),
+        pytest.param(("poisson",), False, False, True, {"sizes": "learned"}, id="counts"),
         pytest.param(
             ("negative_binomial", "gaussian"), True, False, False, {}, id="phi", marks=pytest.mark.thorough
         ),
@@ -179,7 +179,6 @@ def test_spikes_match_enumeration() -> None:
         ("gaussian", {"noise": "both"}, "no noise of samples"),
         ("gaussian", {"grouped_noise": True}, "one noise precision a feature"),
         ("gaussian", {"intercepts": False}, "along with intercepts"),
-        ("poisson", {"size_factors": "learned"}, "no size factors"),
     ],
 )
 def test_what_is_not_sampled_is_refused(kind: str, options: dict[str, Any], why: str) -> None:

@@ -216,3 +216,25 @@ def test_draws_know_the_depths_of_counts(truth: dict[str, Any]) -> None:
     new = ff.write_dataset(truth["folder"] / "drawn.zarr", {"rna": frame.iloc[:20]}, likelihoods=likelihoods)
     found = sampled.project(new, progress=False, iterations=30)
     np.testing.assert_allclose(found.size_factors("rna"), sampled.size_factors("rna")[:20], rtol=1e-9)
+
+
+def test_draws_learn_size_factors(learned: ff.Posterior, truth: dict[str, Any]) -> None:
+    """They agree with those of the fit; predictions know them, and those of new samples are learned again."""
+    rows = truth["frame"].iloc[:60, :20]
+    path, likelihoods = truth["folder"] / "learned_draws.zarr", {"rna": "poisson"}
+    dataset = ff.write_dataset(path, {"rna": rows}, likelihoods=likelihoods)
+    short = {"n_factors": 3, "size_factors": "learned", "max_iter": 30}
+    fitted = ff.fit(dataset, ff.models.SparseGFA(**short), progress=False)
+    model = ff.models.SparseGFA(**short, n_draws=40, n_burn_in=40, chains=1)
+    sampled = ff.fit(dataset, model, progress=False)
+    found, expected = (np.log(p.size_factors("rna").values) for p in (sampled, fitted))
+    assert np.corrcoef(found, expected)[0, 1] > 0.99
+    means = [np.log(p.predict("rna")["mean"].values) for p in (fitted, sampled)]
+    assert np.abs(means[0] - means[1]).mean() < 0.15
+    draws = sampled.draws("log_size_factors").sel(view="rna")
+    np.testing.assert_allclose(draws.mean(("chain", "draw")), found, atol=1e-5)
+    variance = sampled.variable("log_size_factors_variance").sel(view="rna")
+    np.testing.assert_allclose(draws.var(("chain", "draw")), variance, atol=1e-5)
+    new = ff.write_dataset(truth["folder"] / "few.zarr", {"rna": rows.iloc[:10]}, likelihoods=likelihoods)
+    again = sampled.project(new, progress=False, iterations=5)
+    assert np.corrcoef(np.log(again.size_factors("rna")), found[:10])[0, 1] > 0.95

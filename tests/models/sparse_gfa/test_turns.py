@@ -306,8 +306,8 @@ def test_what_is_recorded_goes_with_its_scores(covariates: bool, monkeypatch: py
     moved = moved_scores(sweep.settings, z, new)
     for name, now in new.weights.items():
         then = new.record.weights[name]
-        left = predictors(sweep.settings, z, then)
-        np.testing.assert_allclose(predictors(sweep.settings, moved, now), left, atol=1e-9)
+        left = predictors(sweep.settings, z, then, name)
+        np.testing.assert_allclose(predictors(sweep.settings, moved, now, name), left, atol=1e-9)
         assert np.abs(then.loadings - now.loadings).max() > 1e-6
         assert np.array_equal(then.loadings, parts[name].loadings)
     views = tuple(ViewMeta(view.name, view.likelihood, D, "scattered") for view in sweep.settings.views)

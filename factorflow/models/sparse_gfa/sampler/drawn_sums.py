@@ -24,12 +24,10 @@ class DrawnSums:
     ----------
     included, squares : array
         Loadings that are not 0, and the sum of their squares, of each factor.
-    features, intercepts : float
-        Number of features, sum of the intercepts.
-    likelihood : float
-        Log-likelihood of Gaussian entries.
-    coefficient_squares : array
-        Sum of b^2 of each given column, the intercept first.
+    features, likelihood : float
+        Number of features; log-likelihood of Gaussian entries.
+    coefficients, coefficient_squares : array
+        Sums of b and b^2 of each given column, the intercept first.
     gram, reading, total : array
         Of the loadings w: sum w w', sum b w', sum w.
     noise : NoiseSums or None
@@ -42,12 +40,12 @@ class DrawnSums:
     included: Float64[np.ndarray, " K"]
     squares: Float64[np.ndarray, " K"]
     features: float
-    intercepts: float
     likelihood: float
+    coefficients: Float64[np.ndarray, " C"]
     coefficient_squares: Float64[np.ndarray, " C"]
-    gram: Float64[np.ndarray, "K K"]
-    reading: Float64[np.ndarray, "C K"]
-    total: Float64[np.ndarray, " K"]
+    gram: Float64[np.ndarray, "L L"]
+    reading: Float64[np.ndarray, "C L"]
+    total: Float64[np.ndarray, " L"]
     noise: NoiseSums | None
     steps: Float64[np.ndarray, " four"] | None = None
 
@@ -61,16 +59,25 @@ class DrawnSums:
     ) -> DrawnSums:
         """Return the sums over some features."""
         included = (w != 0.0).sum(axis=0).astype(np.float64)
-        squares, products = (b**2).sum(axis=0), (w.T @ w, b.T @ w, w.sum(axis=0))
-        of_intercepts = float(len(b)), float(b[:, 0].sum())
-        return cls(included, (w**2).sum(axis=0), *of_intercepts, likelihood, squares, *products, noise)
+        of_coefficients, products = (b.sum(axis=0), (b**2).sum(axis=0)), (w.T @ w, b.T @ w, w.sum(axis=0))
+        counts = float(len(b)), likelihood
+        return cls(included, (w**2).sum(axis=0), *counts, *of_coefficients, *products, noise)
 
-    def shifted(self, shift: Float64[Array, "C K"]) -> DrawnSums:
+    def with_sizes(self, column: Float64[Array, " sizes"]) -> DrawnSums:
+        """Return the sums with products of the loadings of learned size factors, the same of all features."""
+        if not len(column):
+            return self
+        beside = np.outer(self.total, column)
+        gram = np.block([[self.gram, beside], [beside.T, self.features * np.outer(column, column)]])
+        reading = np.concatenate([self.reading, np.outer(self.coefficients, column)], axis=1)
+        return replace(self, gram=gram, reading=reading, total=np.append(self.total, self.features * column))
+
+    def shifted(self, shift: Float64[Array, "C L"]) -> DrawnSums:
         """Return the sums after b -> b - shift w."""
         moved = shift @ self.gram
         squares = self.coefficient_squares - (shift * (2.0 * self.reading - moved)).sum(axis=1)
-        intercepts = self.intercepts - float(shift[0] @ self.total)
-        return replace(self, intercepts=intercepts, coefficient_squares=squares, reading=self.reading - moved)
+        totals = self.coefficients - shift @ self.total
+        return replace(self, coefficients=totals, coefficient_squares=squares, reading=self.reading - moved)
 
 
 @dataclass(frozen=True)
@@ -87,28 +94,29 @@ class DrawnStats(Stats):
     Parameters
     ----------
     first, design : array
-        Sums of a (z - f)' and of a a' by group, a the given columns. ``rows``, ``number`` and ``second`` are
-        of the same groups, those of the prior of the scores (`score_prior`), and about its mean f.
+        Sums of a (z - f)' and of a a' by group: a the given columns, f prior means, behind the scores z what
+        is learned of size factors. ``rows``, ``number`` and ``second`` are of the same groups, those of the
+        prior (`score_prior`), of the same columns, and about f.
     functions : array
         Sums of phi (z, a)', by function of the courses.
     slices : float
         Places that slices of scores tried, of all rows.
     """
 
-    first: Float64[np.ndarray, "G C K"] | None = None
+    first: Float64[np.ndarray, "G C L"] | None = None
     design: Float64[np.ndarray, "G C C"] | None = None
-    functions: Float64[np.ndarray, "M L"] | None = None
+    functions: Float64[np.ndarray, "M S"] | None = None
     slices: float = 0.0
 
     @classmethod
     def of(
         cls,
         stats: Stats,
-        left: Float64[Array, "B K"],
+        left: Float64[Array, "B L"],
         design: Float64[Array, "B C"],
         codes: Integer[Array, " B"],
         n_groups: int,
-        functions: Float64[Array, "M L"],
+        functions: Float64[Array, "M S"],
         slices: float = 0.0,
     ) -> DrawnStats:
         """Return statistics with the sums of scores, less their prior means, beside them."""
@@ -118,5 +126,5 @@ class DrawnStats(Stats):
         second = np.stack([(z**2).sum(axis=0) for _, z in parts])
         number = np.tile(rows[:, None], (1, left.shape[1]))
         own = {f.name: getattr(stats, f.name) for f in fields(Stats)}
-        own |= {"rows": rows, "number": number, "second": second}
+        own |= {"rows": rows, "number": number, "second": second, "precision": 0.0 * number[0]}
         return cls(**own, first=first, design=products, functions=functions, slices=slices)

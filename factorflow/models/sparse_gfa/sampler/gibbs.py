@@ -24,14 +24,13 @@ from factorflow.kernels.linalg import n_pairs, row_place, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.e_step import round_scores
-from factorflow.models.sparse_gfa.entries import aux_of, entries_of, values_of
+from factorflow.models.sparse_gfa.entries import aux_of, entries_of
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.messages import Pseudo
 from factorflow.models.sparse_gfa.pseudo_data import (
     PreparedGlobals,
     Table,
     evidence_of,
-    expected_scores,
     gaussian_data,
 )
 from factorflow.models.sparse_gfa.sample_statistics import UpdatedRows, sum_statistics
@@ -53,10 +52,15 @@ from factorflow.models.sparse_gfa.sampler.metropolis import (
     stand_ins,
     try_sums,
 )
+from factorflow.models.sparse_gfa.sampler.offsets import (
+    computed_level,
+    log_sizes_of,
+    values_before,
+    without_offset,
+)
 from factorflow.models.sparse_gfa.sampler.score_prior import ScorePrior, score_prior
 from factorflow.models.sparse_gfa.sampler.shared_draws import OF_RECORD, draw_moves, draw_shared
-from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
+from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.trees import replace
 
@@ -97,23 +101,30 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
         settings, (prepared, sample) = self.settings, globals_
         k, design = sample.n_factors, settings.design(block)
         prior = score_prior(settings, block, sample, new=step.projecting)
-        before, reference = _scores_before(local, sample, design, step)
-        noise = special.ndtri(draws.uniform(step, SCORE_SITE, block.rows, max(1, k))[:, :k])
+        before, reference = values_before(settings, block, local, sample, design, step)
+        width = before.shape[1]
+        noise = special.ndtri(draws.uniform(step, SCORE_SITE, block.rows, max(1, width))[:, :width])
         tables = prepared.tables(0, next(iter(block.data.values())))
         rows = tuple(np.concatenate([scores, design], axis=1) for scores in (before, reference))
         pseudo, entries = self._gaussian_forms(block, rows, tables, globals_, step)
         values, tried = _draw_scores(design, prior, pseudo, tables, noise), 0.0
-        if entries and k:
+        if entries and width:
             centre = _draw_scores(design, prior, pseudo, tables, 0.0 * noise)
             values, tried = slice_scores(entries, design, centre, before, values, block.rows, step)
-        new = round_scores(Local(values, np.zeros((1, k))), settings)
-        free = sum(p.free for p in pseudo.values())
-        updated = UpdatedRows(new, design, pseudo, free, 0.0, np.zeros(k))
+        values = round_scores(Local(values, np.zeros((1, k))), settings).mean
+        scores, free = values[:, :k], sum(p.free for p in pseudo.values())
+        pseudo = {
+            name: without_offset(p, values[:, k:] @ settings.size_column(name)) for name, p in pseudo.items()
+        }
+        updated = UpdatedRows(Local(scores, np.zeros((1, k))), design, pseudo, free, 0.0, np.zeros(k))
         stats = sum_statistics(settings, settings.group_codes(block), updated, prepared.globals_)
-        left, by_function = new.mean - prior.mean, np.concatenate([new.mean, design], axis=1)
-        sums = prior.codes, len(sample.shared.beta), prior.sums_by_function(by_function), tried
-        drawn_stats = DrawnStats.of(stats, left, design, *sums)
-        return self._add_draw(local, new.mean, prior, reference if entries else None), drawn_stats
+        by_function = prior.sums_by_function(np.concatenate([scores, design], axis=1))
+        sums = prior.codes, len(sample.shared.beta), by_function, tried
+        drawn_stats = DrawnStats.of(stats, values - prior.mean, design, *sums)
+        new = DrawnScores(values, reference=reference if entries else None)
+        if settings.learns_sizes:
+            new = replace(new, log_sizes=log_sizes_of(settings, block, sample, values[:, k:]))
+        return self._add_draw(local, new, prior.mean[:, :k]), drawn_stats
 
     def _gaussian_forms(
         self,
@@ -144,28 +155,34 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
             else:
                 mine, fit = sample.weights[name], sample.reference[name]
                 y = entries_of(view, sample.fixed[name], values, np.dtype(np.float64))
-                x, aux = predictor(rows[1], fit.whole, y), aux_of(view, block)
+                column = settings.size_column(name)
+                weights = np.concatenate([fit.extended(column), fit.coefficients], axis=1)
+                x, aux = predictor(rows[1], weights, y), aux_of(view, block)
                 aux = None if aux is None else aux.astype(np.float64)
-                level = _level(view, block, sample, y)
+                level = computed_level(view, block, sample, y)
                 u, r = stand_ins(settings, view.density, y, x, fit.phi, aux, 0.0 if level is None else level)
-                pseudo[name] = Pseudo(r, u, None, table.low_noise)
-                corrected.append(Entries(view.density, y, u, r, mine.whole, mine.phi, aux, level))
+                own = Pseudo(r, u, None, table.low_noise)
+                pseudo[name] = own if level is None else without_offset(own, level[:, 0])
+                weights = np.concatenate([mine.extended(column), mine.coefficients], axis=1)
+                corrected.append(Entries(view.density, y, u, r, weights, mine.phi, aux, level))
         return pseudo, corrected
 
     def _add_draw(
         self,
         local: DrawnScores | Local | None,
-        values: Float64[Array, "B K"],
-        prior: ScorePrior,
-        reference: Float64[Array, "B K"] | None,
+        new: DrawnScores,
+        courses: Float64[Array, "B K"],
     ) -> DrawnScores:
         if not self.keep:
-            return DrawnScores(values, reference=reference)
-        kept = np.concatenate([values, prior.mean], axis=1) if self.settings.smooth is not None else values
+            return new
+        parts = [new.scores(self.settings)]
+        parts += [courses] if self.settings.smooth is not None else []
+        parts += [] if new.log_sizes is None else [new.log_sizes]
+        kept = np.concatenate(parts, axis=1)
         if not isinstance(local, DrawnScores) or local.total is None or local.squares is None:
-            return DrawnScores(values, 1, kept, kept**2, reference)
-        sums = local.n_kept + 1, local.total + kept, local.squares + kept**2
-        return DrawnScores(values, *sums, reference)
+            return replace(new, n_kept=1, total=kept, squares=kept**2)
+        total, squares = local.total + kept, local.squares + kept**2
+        return replace(new, n_kept=local.n_kept + 1, total=total, squares=squares)
 
     def axes(self) -> Mapping[str, int]:
         """Return the views and their numbers of features."""
@@ -189,7 +206,7 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
         if not corrected_views(self.settings):
             return _finish(self.settings, globals_, stats, parts, sums, step)
         done = {name: mine for name, mine in sums.items() if mine is not None}
-        still = np.eye(globals_.n_factors), np.zeros(globals_.shift.shape)
+        still = np.eye(globals_.shift.shape[1]), np.zeros(globals_.shift.shape)
         halfway = Halfway(stats, done)
         return replace(globals_, weights=parts, transform=still[0], shift=still[1], halfway=halfway), {}
 
@@ -205,15 +222,19 @@ class ChoiceSweep(Sweep[ChainGlobals, DrawnScores, TryStats]):
         self, block: Block, local: DrawnScores | None, globals_: ChainGlobals, step: Step
     ) -> tuple[DrawnScores | None, TryStats]:
         """Return the scores as they are, and the log-likelihood of each try."""
-        scores = np.zeros((block.n_rows, globals_.n_factors)) if local is None else local.values
-        rows, sums = np.concatenate([scores, self.settings.design(block)], axis=1), {}
+        k = globals_.n_factors
+        values = np.zeros((block.n_rows, globals_.shift.shape[1])) if local is None else local.values
+        rows, sums = np.concatenate([values[:, :k], self.settings.design(block)], axis=1), {}
         for view in corrected_views(self.settings):
             y = entries_of(view, globals_.fixed[view.name], block.data[view.name], np.dtype(np.float64))
             tries = globals_.weights[view.name].tries
             assert tries is not None
             aux = aux_of(view, block)
             aux = None if aux is None else aux.astype(np.float64)
-            level = _level(view, block, globals_, y)
+            level = computed_level(view, block, globals_, y)
+            if view.learned_sizes:
+                learned = device.move_beside(values[:, k:] @ self.settings.size_column(view.name)[:, None], y)
+                level = learned if level is None else level + learned
             sums[view.name] = try_sums(view.density, y, rows, tries, aux, level)
         return local, TryStats(sums)
 
@@ -287,28 +308,6 @@ def _finish(
         "turned": float(moves.transform[np.triu_indices(globals_.n_factors, 1)].any()),
     }
     return new, info
-
-
-def _level(
-    view: ViewSettings, block: Block, sample: ChainGlobals, beside: Array
-) -> Float64[Array, "B 1"] | None:
-    """Return the logarithms of the size factors of rows, where ``beside`` lies; None: there are none."""
-    level = computed_log_sizes(view, sample.fixed[view.name], block, values_of(view, block))
-    return None if level is None else device.move_beside(level[:, None], beside)
-
-
-def _scores_before(
-    local: DrawnScores | Local | None, sample: ChainGlobals, design: Float64[Array, "B C"], step: Step
-) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"]]:
-    """Return the scores before (of the last sweep, of the fit, or zeros), and those of the fit."""
-    nothing, shift = np.zeros((len(design), sample.n_factors)), design @ sample.shift
-    if local is None:
-        return nothing, nothing
-    if isinstance(local, Local):
-        of_fit = expected_scores(local)[0] @ sample.transform.T + shift
-        return of_fit, of_fit
-    of_fit = nothing if local.reference is None else local.reference
-    return local.values if step.projecting else local.values @ sample.transform.T + shift, of_fit
 
 
 def _draw_scores(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Float64, Int64
 
 from factorflow.kernels.linalg import n_pairs
 from factorflow.models.contract import Array, wide
@@ -122,6 +122,10 @@ class DrawnWeights:
         """Loadings and coefficients side by side."""
         return np.concatenate([self.loadings, self.coefficients], axis=1)
 
+    def extended(self, column: Float64[Array, " sizes"]) -> Float64[np.ndarray, "D L"]:
+        """Return the loadings with those of learned size factors, the same of all features."""
+        return np.concatenate([self.loadings, np.tile(column, (len(self.loadings), 1))], axis=1)
+
     def on_scale(self, fixed: Fixed) -> Float64[np.ndarray, "D C"]:
         """Return the coefficients, with the intercepts on the scale of the model."""
         out = self.coefficients.copy()
@@ -176,11 +180,14 @@ class Shared:
         others.
     slab : SlabPrior or None
         Prior of alpha of all views; None where it is given.
+    sizes : array
+        Prior precision of the logarithms of learned size factors, by view that has them.
     """
 
     views: Mapping[str, DrawnView]
     beta: Float64[np.ndarray, "G K"]
     slab: SlabPrior | None
+    sizes: Float64[np.ndarray, " sizes"] = field(default_factory=lambda: np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -240,7 +247,7 @@ class ChainGlobals:
         Variance of the entries of each feature of a Gaussian view, which the prior of its noise refers to.
     transform, shift : array
         What the next map applies to stored scores first, T z + t'a: order and signs of the fit, then turns
-        and moves of scale and place.
+        and moves of scale and place; those of learned size factors, which move in place alone, last.
     record : Record
         The draw that goes with the stored scores as they are.
     names : Names
@@ -260,7 +267,7 @@ class ChainGlobals:
     shared: Shared
     variances: Mapping[str, Float64[np.ndarray, " D"]] = field(metadata=wide())
     transform: Float64[np.ndarray, "K before"]
-    shift: Float64[np.ndarray, "C K"]
+    shift: Float64[np.ndarray, "C L"]
     record: Record
     names: Names
     numbers: Int64[np.ndarray, " K"] | None = None
@@ -281,25 +288,27 @@ class DrawnScores:
     Parameters
     ----------
     values : array
-        z.
+        z, and what is learned of size factors: a score with a loading of 1, for each view that has them.
     n_kept : int
         Draws in the sums.
     total, squares : array or None
-        Sums over draws, of z and z^2 and, where scores have courses, of these.
+        Sums over draws, of z and z^2 and, where there are any, of courses and of logarithms of size factors.
     reference : array or None
-        z of the fit, which goes with `ChainGlobals.reference`; None: 0.
+        Values of the fit, which go with `ChainGlobals.reference`; None: where a sample begins.
+    log_sizes : array or None
+        Logarithms of the size factors of all views, where some are learned.
     """
 
-    values: Float64[np.ndarray, "B K"]
+    values: Float64[np.ndarray, "B L"]
     n_kept: int = 0
     total: Float64[np.ndarray, "B kept"] | None = None
     squares: Float64[np.ndarray, "B kept"] | None = None
-    reference: Float64[np.ndarray, "B K"] | None = None
+    reference: Float64[np.ndarray, "B L"] | None = None
+    log_sizes: Float64[np.ndarray, "B M"] | None = None
 
-    @property
-    def stored(self) -> Float32[np.ndarray, "B K"]:
-        """The scores of this draw as they are stored."""
-        return self.values.astype(np.float32)
+    def scores(self, settings: Settings) -> Float64[np.ndarray, "B K"]:
+        """Return z."""
+        return self.values[:, : self.values.shape[1] - len(settings.learned_sizes)]
 
 
 def first_draw(settings: Settings, globals_: Globals) -> ChainGlobals:
@@ -325,12 +334,14 @@ def first_draw(settings: Settings, globals_: Globals) -> ChainGlobals:
         views[view.name] = DrawnView(mine.alpha, theta, mine.intercept_mean, spread, noise, terms)
     n_factors = globals_.n_factors
     turn = np.eye(n_factors) if globals_.transform is None else globals_.transform
+    sizes = [globals_.views[name] for name in settings.learned_sizes]
     beta, courses = globals_.beta_shape / globals_.beta_rate, globals_.courses
     if courses is not None:
         courses = replace(courses, covariance=np.zeros((n_factors, 0, 0)), values=None, spread=None)
         beta = np.stack([np.ones(n_factors), 1.0 / courses.noise])
     slab = SlabPrior(*SLAB) if settings.priors.learned_slab else None
-    shared, still = Shared(views, beta, slab), np.zeros((settings.n_given, n_factors))
+    shared = Shared(views, beta, slab, np.array([view.size_shape / view.size_rate for view in sizes]))
+    still = np.zeros((settings.n_given, n_factors + len(sizes)))
     record, names = Record(weights, shared, courses), Names.of(weights.values())
     own = variances, turn, still, record, names, globals_.numbers, reference
     return ChainGlobals(globals_.fixed, weights, shared, *own, courses=courses)
@@ -346,11 +357,11 @@ def _variances(fixed: Fixed) -> tuple[Float64[Array, " D"], float]:
 
 def as_globals(settings: Settings, sample: ChainGlobals) -> Globals:
     """Return a draw as globals without variance, as `pseudo_data` and `e_step` read them."""
-    k, ones = sample.n_factors, np.ones(sample.n_factors)
+    k, ones = sample.shift.shape[1], np.ones(sample.n_factors)
     weights, views = {}, {}
     for view in settings.views:
         mine, shared = sample.weights[view.name], sample.shared.views[view.name]
-        mean, coefficients = mine.loadings, mine.coefficients
+        mean, coefficients = mine.extended(settings.size_column(view.name)), mine.coefficients
         rates = None if mine.precision is None else np.ones_like(mine.precision)
         point = Weights(
             mean=mean,
@@ -370,6 +381,7 @@ def as_globals(settings: Settings, sample: ChainGlobals) -> Globals:
         )  # fmt: skip
     nothing: Array = np.zeros((len(settings.views), k))
     beta = sample.shared.beta
+    beta = np.concatenate([beta, np.tile(sample.shared.sizes, (len(beta), 1))], axis=1)
     group_ones = np.ones(beta.shape)
     return Globals(
         sample.fixed, weights, views, {}, beta, group_ones, group_ones, group_ones, np.eye(k), nothing

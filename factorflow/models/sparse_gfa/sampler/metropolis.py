@@ -85,10 +85,11 @@ def stand_ins(
     aux: Float64[Array, "B D"] | None = None,
     level: Float64[Array, "B 1"] | float = 0.0,
 ) -> tuple[Float[Array, "B D"], Float[Array, "B D"]]:
-    """Return u and r of the stand-in of every entry, its tangent taken at x; ``level``: see `Entries`."""
-    _, slope, curvature = density.message(y, x + level, 0.0 * x, device.move_beside(phi.T, y), aux)
+    """Return u and r of the stand-in of every entry in x + level, its tangent taken there; see `Entries`."""
+    at = x + level
+    _, slope, curvature = density.message(y, at, 0.0 * x, device.move_beside(phi.T, y), aux)
     u = WEIGHT * curvature
-    r = u * x + WEIGHT * slope
+    r = u * at + WEIGHT * slope
     return u.astype(settings.dtype), r.astype(settings.dtype)
 
 
@@ -96,7 +97,8 @@ def stand_ins(
 class Entries:
     """Entries y of a view in a block, u and r of their stand-ins, and what belongs to the features.
 
-    ``level`` is added to x in the likelihood: logarithms of size factors.
+    ``level`` is added to x: logarithms of size factors that are computed. Those that are learned are scores
+    with a loading of 1, among the ``weights``.
     """
 
     density: Likelihood
@@ -115,7 +117,7 @@ class Entries:
         aux = None if self.aux is None else self.aux[rows]
         at = x if self.level is None else x + self.level[rows]
         log_density = self.density.log_kernel(y, at, device.move_beside(self.phi.T, x), aux)
-        ratios = xp.where(y == y, log_density - x * (r - 0.5 * u * x), 0.0)
+        ratios = xp.where(y == y, log_density - at * (r - 0.5 * u * at), 0.0)
         return device.on_host(ratios.sum(axis=1))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -23,23 +22,16 @@ from factorflow.models.sparse_gfa import prediction, results
 from factorflow.models.sparse_gfa.learned_sizes import computed_sizes
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
+from factorflow.models.sparse_gfa.sampler.drawn_results import Averages, drawn_variables
 from factorflow.models.sparse_gfa.sampler.gibbs import ChoiceSweep, GibbsSweep
-from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnScores, DrawnView, first_draw
+from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnScores, first_draw
 from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.smooth.results import course_labels, course_variables
-from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
+from factorflow.models.sparse_gfa.smooth.results import course_labels
 from factorflow.models.sparse_gfa.state import Globals, Local
-from factorflow.models.variables import AVERAGES
 from factorflow.trees import replace
 
 __all__ = ["SampledGFAModel"]
-
-DRAWN, NOT_DRAWN = (
-    {"course", "score_coefficients"},
-    {"course_covariance", "course_centre", "course_second", "score_coefficients_variance"},
-)
-"""Of the variables of courses those with draws, and those that chains do not have; others stay as fitted."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +94,7 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
 
     def variables(self) -> tuple[Variable, ...]:
         """Return the table of variables."""
-        return _variables(self.settings)
+        return drawn_variables(self.settings)
 
     def coords(self, globals_: Globals | ChainGlobals) -> Mapping[str, Sequence[str]]:
         """Return the labels of factors and views."""
@@ -126,16 +118,22 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
     ) -> Averages:
         """Return means and variances over the draws of a chain."""
         fixed = globals_.globals_.fixed if isinstance(globals_, PreparedGlobals) else globals_.fixed
-        beside = np.exp(computed_sizes(self.settings, block, fixed)), self.settings.design(block)[:, 1:]
+        covariates = self.settings.design(block)[:, 1:]
         if isinstance(local, DrawnScores):
-            if local.total is None or local.squares is None:
-                return Averages(local.values, np.zeros(local.values.shape), *beside)
-            mean, k = local.total / local.n_kept, local.values.shape[1]
-            spread = np.maximum(local.squares / local.n_kept - mean**2, 0.0)
-            return Averages(mean[:, :k], spread[:, :k], *beside, mean[:, k:], spread[:, k:])
-        assert isinstance(globals_, PreparedGlobals)
-        expected, _ = expected_scores(results.finish(self.fit.settings, block, local, globals_, step).q)
-        return Averages(expected, np.zeros(expected.shape), *beside)
+            scores = local.scores(self.settings)
+        else:
+            assert isinstance(globals_, PreparedGlobals)
+            scores, _ = expected_scores(results.finish(self.fit.settings, block, local, globals_, step).q)
+        sizes, nothing = computed_sizes(self.settings, block, fixed), np.zeros(scores.shape)
+        if not isinstance(local, DrawnScores) or local.total is None or local.squares is None:
+            return Averages(covariates, (scores, nothing, sizes), (nothing, nothing, 0.0 * sizes))
+        k, mean = scores.shape[1], local.total / local.n_kept
+        variance = np.maximum(local.squares / local.n_kept - mean**2, 0.0)
+        cuts = [k, (1 if self.settings.smooth is None else 2) * k]
+        means, variances = (tuple(np.split(values, cuts, axis=1)) for values in (mean, variance))
+        if not self.settings.learns_sizes:
+            means = *means[:2], sizes
+        return Averages(covariates, means, variances)
 
     def projection(self) -> tuple[Sweep[Any, Any, Any], ...]:
         """Return the sweep that draws the scores of new samples."""
@@ -162,161 +160,6 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
     def likelihood(self, view: str) -> Likelihood:
         """Return the likelihood of the entries of a view."""
         return self.settings.view(view).density
-
-
-@dataclass(frozen=True)
-class Averages:
-    """Mean and variance of the scores of a block over the draws of a chain, and of what is beside them.
-
-    Size factors, covariates; means and variances of the courses, where scores have any.
-    """
-
-    mean: Float64[np.ndarray, "B K"]
-    variance: Float64[np.ndarray, "B K"]
-    size_factors: Float64[np.ndarray, "B M"]
-    covariates: Float64[np.ndarray, "B J"]
-    courses: Float64[np.ndarray, "B courses"] | None = None
-    courses_variance: Float64[np.ndarray, "B courses"] | None = None
-
-    def of_courses(self, values: Float64[np.ndarray, "B courses"] | None) -> Float64[np.ndarray, "B K"]:
-        """Return means or variances of the courses; 0 where the run ended before there were draws."""
-        return np.zeros(self.mean.shape) if values is None else values
-
-
-def _variables(settings: Settings) -> tuple[Variable, ...]:
-    names = [view.name for view in settings.views]
-    single = partial(Variable, rows=True, dtype="float32")
-
-    def each(value: Callable[[DrawnView], object]) -> Callable[[ChainGlobals], Array]:
-        return lambda g: np.stack([np.asarray(value(g.record.shared.views[name])) for name in names])
-
-    table = [
-        single(
-            "scores", results.SCORE, "Score of a sample on a factor, z: mean over draws.", lambda f: f.mean
-        ),
-        single("scores_variance", results.SCORE, "Variance of a score over draws.", lambda f: f.variance),
-        single("scores_draws", results.SCORE, "z, every draw.", lambda local: local.stored, draws=True),
-        Variable(
-            "alpha",
-            ("view", "factor"),
-            "Precision of the loadings that are not 0, on the model's scale.",
-            each(lambda v: v.alpha),
-        ),
-        Variable("intercept_mean", ("view",), "Mean of the intercepts, m.", each(lambda v: v.intercept_mean)),
-        Variable(
-            "intercept_precision",
-            ("view",),
-            "Precision of the intercepts about it, lambda.",
-            each(lambda v: v.intercept_precision),
-        ),
-    ]
-    if settings.sized:
-        doc = "Size factor of a sample in a view; 1 where the view has none."
-        sizes = Variable("size_factors", ("obs", "view"), doc, lambda f: f.size_factors, rows=True)
-        table.append(sizes)
-    if settings.covariates is not None:
-        table.append(results.covariates_variable(lambda rows: rows.covariates))
-        doc = "Precision of the coefficients of a term, on the model's scale."
-        precision = each(lambda v: v.term_precision)
-        table.append(Variable("coefficient_precision", ("view", "term"), doc, precision))
-    if any(view.spikes for view in settings.views):
-        doc = "Share of loadings that are not 0."
-        table.append(Variable("theta", ("view", "factor"), doc, partial(_theta, settings)))
-    if settings.scores_prior != "normal":
-        dims = ("group", "factor") if settings.groups else ("factor",)
-        doc = "Prior precision of scores, beta."
-        table.append(Variable("score_precision", dims, doc, lambda g: _beta(settings, g)))
-    if settings.smooth is not None:
-        table += _courses_table(settings.smooth)
-    for view in settings.views:
-        table += _view_table(settings, view.name)
-    return tuple(table)
-
-
-def _courses_table(smooth: SmoothSettings) -> Iterator[Variable]:
-    """Yield the variables of the courses: of draws, and the parameters that are those of the fit."""
-    doc = "Course of a factor at the place of a sample, f: mean over draws."
-    course = "smooth_scores"
-    yield Variable(course, results.SCORE, doc, lambda rows: rows.of_courses(rows.courses), rows=True)
-    doc, name = "Variance of it over draws.", f"{course}_variance"
-    yield Variable(name, results.SCORE, doc, lambda rows: rows.of_courses(rows.courses_variance), rows=True)
-    for variable in course_variables(smooth):
-        if variable.name not in NOT_DRAWN:
-            group = "" if variable.name in DRAWN else AVERAGES
-            yield replace(variable, value=partial(_of_record, variable), group=group)
-
-
-def _of_record(variable: Variable, sample: ChainGlobals) -> Array:
-    """Return the value of a variable of the courses in a draw."""
-    return np.asarray(
-        variable.value(SimpleNamespace(courses=sample.record.courses, n_factors=sample.n_factors))
-    )
-
-
-def _theta(settings: Settings, sample: ChainGlobals) -> Float64[Array, "M K"]:
-    """Return the share of loadings that are not 0, of each view."""
-    ones, views = np.ones(sample.n_factors), sample.record.shared.views
-    return np.stack([views[view.name].theta if view.spikes else ones for view in settings.views])
-
-
-def _beta(settings: Settings, sample: ChainGlobals) -> Float64[Array, "*G K"]:
-    """Return the prior precision of scores, by group where there are any."""
-    beta = sample.record.shared.beta
-    return beta if settings.groups else beta[0]
-
-
-def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
-    """Yield the variables of a view, on the data's own scale."""
-    feature = f"feature_{name}"
-
-    def loadings(g: ChainGlobals) -> Float64[Array, "D K"]:
-        return g.record.weights[name].loadings
-
-    def scale(g: ChainGlobals) -> Float64[Array, " D"]:
-        return g.fixed[name].scale
-
-    def phi(name_shown: str, g: ChainGlobals) -> Float64[Array, " D"]:
-        values = g.record.weights[name].phi
-        assert values is not None
-        return np.asarray(settings.view(name).density.report_phi(values.T, scale(g))[name_shown])
-
-    yield Variable(
-        f"loadings_{name}",
-        (feature, "factor"),
-        "Loading in data units, w, 0 where s = 0.",
-        lambda g: loadings(g) * scale(g)[:, None],
-    )
-    yield Variable(
-        f"intercept_{name}",
-        (feature,),
-        "Intercept in data units, b.",
-        lambda g: (
-            g.record.weights[name].coefficients[:, 0] * scale(g)
-            + settings.view(name).level(g.fixed[name].reference)
-        ),
-    )
-    if settings.covariates is not None:
-        yield Variable(
-            f"coefficients_{name}",
-            (feature, "covariate"),
-            "Coefficient of a covariate in data units.",
-            lambda g: g.record.weights[name].coefficients[:, 1:] * scale(g)[:, None],
-        )
-    if settings.view(name).spikes:
-        doc = "Whether a loading is not 0, s."
-        yield Variable(
-            f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="uint8"
-        )
-    for variable, doc in settings.view(name).density.phi_variables.items():
-        yield Variable(f"{variable}_{name}", (feature,), doc, partial(phi, variable))
-    if settings.view(name).is_gaussian:
-        doc = "Noise precision in data units, tau."
-        yield Variable(
-            f"noise_precision_{name}",
-            (feature,),
-            doc,
-            lambda g: g.record.weights[name].precision[:, 0] / scale(g) ** 2,
-        )
 
 
 def _predict(
@@ -387,13 +230,17 @@ def _over_draws(
     # squares about the intercepts of measurements, which may be far from 0
     scaled = settings.view(name).is_scaled
     place = np.asarray(record[f"intercept_{name}"]).mean(axis=(0, 1)) if scaled else 0.0
-    level: Array = 0.0
+    levels = np.zeros((len(scores), scores.shape[1], 1))
     if settings.view(name).size_factors != "none":
         index = [view.name for view in settings.views].index(name)
-        level = np.log(_of_one_chain(rows["size_factors"]))[:, index, None]
+        if settings.view(name).learned_sizes:
+            levels = np.asarray(rows["log_size_factors"])[..., index].reshape(levels.shape)
+        else:
+            levels = levels + np.log(_of_one_chain(rows["size_factors"]))[:, index, None]
     total: Array = 0.0
     squares: Array = 0.0
-    for z, (loadings, intercept, phi) in zip(scores, _draws(settings, record, name), strict=True):
+    each = zip(scores, levels, _draws(settings, record, name), strict=True)
+    for z, level, (loadings, intercept, phi) in each:
         beside = np.concatenate([z.astype(np.float64), covariates], axis=1)
         mean, variance = moments(beside @ loadings.T + (intercept - place) + level, phi)
         total, squares = total + mean, squares + mean**2 + variance

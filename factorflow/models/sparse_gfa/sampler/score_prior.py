@@ -39,7 +39,7 @@ class ScorePrior:
     Parameters
     ----------
     mean, precision : array
-        f, and the precision about it.
+        f, and the precision about it; those of learned size factors last.
     codes : array
         Row of `Shared.beta` that each row has.
     functions : array or None
@@ -48,8 +48,8 @@ class ScorePrior:
         Number of functions (M).
     """
 
-    mean: Float64[np.ndarray, "B K"]
-    precision: Float64[np.ndarray, "#B K"]
+    mean: Float64[np.ndarray, "B L"]
+    precision: Float64[np.ndarray, "#B L"]
     codes: Integer[np.ndarray, " B"]
     functions: Array | None = None
     n_functions: int = 0
@@ -69,13 +69,24 @@ def score_prior(settings: Settings, block: Block, sample: ChainGlobals, *, new: 
     if courses is None:
         codes = settings.group_codes(block)
         nothing = np.zeros((block.n_rows, sample.n_factors))
-        return ScorePrior(nothing, beta if len(beta) == 1 else beta[codes], codes)
+        return _with_sizes(ScorePrior(nothing, beta if len(beta) == 1 else beta[codes], codes), sample)
     assert settings.smooth is not None
     smooth = replace(settings.smooth, complete=True)  # a drawn course has no variance
     courses = courses if new else with_tables(smooth, courses, each=False)
     prior = course_prior(smooth, block, courses, each=False, new=new)
     known = prior.known.astype(np.int64)
-    return ScorePrior(prior.mean, prior.precision, known, prior.functions, smooth.basis.size)
+    own = prior.mean, prior.precision, known, prior.functions, smooth.basis.size
+    return _with_sizes(ScorePrior(*own), sample)
+
+
+def _with_sizes(prior: ScorePrior, sample: ChainGlobals) -> ScorePrior:
+    """Return the prior of the scores with that of learned size factors."""
+    sizes = sample.shared.sizes
+    if not len(sizes):
+        return prior
+    mean = np.concatenate([prior.mean, np.zeros((len(prior.mean), len(sizes)))], axis=1)
+    precision = np.concatenate([prior.precision, np.tile(sizes, (len(prior.precision), 1))], axis=1)
+    return replace(prior, mean=mean, precision=precision)
 
 
 def draw_courses(settings: Settings, courses: Courses, scores: Float64[Array, "M K"], step: Step) -> Courses:

@@ -40,7 +40,7 @@ SCALE_SITE, SHIFT_SITE = MODELS[6], MODELS[10]
 
 @dataclass(frozen=True)
 class Sites:
-    """Noise: alpha, theta by view and factor; m, lambda, prior of tau; beta; those of theta, alpha; terms."""
+    """Noise: alpha, theta by view and factor; m, lambda, prior of tau; beta; priors of theta, alpha; more."""
 
     factor: int
     view: int
@@ -48,10 +48,11 @@ class Sites:
     share: int
     slab: int
     terms: int
+    sizes: int
 
 
 OF_RECORD, ONWARDS = (
-    Sites(*(MODELS[i] for i in found)) for found in ((13, 14, 15, 16, 18, 31), (7, 8, 9, 11, 19, 32))
+    Sites(*(MODELS[i] for i in found)) for found in ((13, 14, 15, 16, 18, 31, 34), (7, 8, 9, 11, 19, 32, 35))
 )
 """Shared parameters are drawn twice: as it goes with the scores of this sweep, and as the chain goes on."""
 
@@ -81,8 +82,8 @@ class Moves:
     """
 
     weights: Mapping[str, DrawnWeights]
-    transform: Float64[np.ndarray, "K K"]
-    shift: Float64[np.ndarray, "C K"]
+    transform: Float64[np.ndarray, "L L"]
+    shift: Float64[np.ndarray, "C L"]
     shared: Shared
     share: float
     courses: Courses | None
@@ -128,14 +129,21 @@ def draw_shared(
     else:
         shape, rate = np.array([view.alpha_prior for view in settings.views]).T[:, :, None]
         density += float(((shape - 1.0) * np.log(alpha) - rate * alpha).sum())
-    beta = before.beta
+    beta, number, second = before.beta, stats.number[:, :k], stats.second[:, :k]
     if settings.scores_prior == "ard":
         shape, rate = settings.priors.beta
         uniforms = draws.uniform(step, sites.beta, np.arange(beta.size))[:, 0].reshape(beta.shape)
-        beta = _gamma(shape + 0.5 * stats.number, rate + 0.5 * stats.second, uniforms)
+        beta = _gamma(shape + 0.5 * number, rate + 0.5 * second, uniforms)
         density += float(((shape - 1.0) * np.log(beta) - rate * beta).sum())
-    density += 0.5 * float((stats.number * np.log(beta) - beta * stats.second).sum())
-    return Shared(views, beta, slab), density
+    density += 0.5 * float((number * np.log(beta) - beta * second).sum())
+    shape, rate = settings.priors.sizes
+    halves, rates = (
+        shape + 0.5 * stats.number[:, k:].sum(axis=0),
+        rate + 0.5 * stats.second[:, k:].sum(axis=0),
+    )
+    sizes = _gamma(halves, rates, draws.uniform(step, sites.sizes, np.arange(len(halves)))[:, 0])
+    density += float(((halves - 1.0) * np.log(sizes) - rates * sizes).sum())
+    return Shared(views, beta, slab, sizes), density
 
 
 def draw_moves(
@@ -152,20 +160,27 @@ def draw_moves(
         weights, turn, now = draw_turn(settings, stats, weights, now, globals_.names, plane, step)
         stats = turned_scores(stats, turn)
     weights, sums, now = draw_collapsed(settings, globals_, weights, now, step)
+    sums = {name: mine.with_sizes(settings.size_column(name)) for name, mine in sums.items()}
     shift = _draw_shift(settings, stats, sums, now, step)
     sums = {name: mine.shifted(shift) for name, mine in sums.items()}
     stats = _shifted_scores(stats, shift)
     scale, share = _draw_scales(settings, stats, sums, now, globals_.courses, step)
     sums = {name: replace(mine, squares=mine.squares / scale**2) for name, mine in sums.items()}
-    stats = replace(stats, second=stats.second * scale**2)
+    of_all = np.append(scale, np.ones(shift.shape[1] - k))  # size factors are in units of their own
+    stats, shift = replace(stats, second=stats.second * of_all**2), of_all * shift
     shared, _ = draw_shared(settings, stats, sums, now, step, ONWARDS)
-    weights = {name: _transform_weights(mine, scale, scale * shift) for name, mine in weights.items()}
+    weights = {
+        name: _transform_weights(mine, scale, shift, settings.size_column(name))
+        for name, mine in weights.items()
+    }
+    transform = np.eye(shift.shape[1])
+    transform[:k, :k] = scale[:, None] * turn.T
     courses = globals_.courses
     if courses is not None:
         assert stats.functions is not None
-        moved = scale * (stats.functions[:, :k] + stats.functions[:, k:] @ shift)
+        moved = scale * stats.functions[:, :k] + stats.functions[:, k:] @ shift[:, :k]
         courses = draw_courses(settings, courses, moved, step)
-    return Moves(weights, scale[:, None] * turn.T, scale * shift, shared, share, courses)
+    return Moves(weights, transform, shift, shared, share, courses)
 
 
 def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, float]:
@@ -174,11 +189,14 @@ def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, flo
 
 
 def _transform_weights(
-    weights: DrawnWeights, scale: Float64[Array, " K"], shift: Float64[Array, "C K"]
+    weights: DrawnWeights,
+    scale: Float64[Array, " K"],
+    shift: Float64[Array, "C L"],
+    column: Float64[Array, " sizes"],
 ) -> DrawnWeights:
-    """Return loadings and coefficients for scores r z + t'a."""
-    w = weights.loadings / scale
-    return replace(weights, loadings=w, coefficients=weights.coefficients - w @ shift.T)
+    """Return loadings and coefficients for scores r z + t'a; ``column``: see `DrawnWeights.extended`."""
+    new = replace(weights, loadings=weights.loadings / scale)
+    return replace(new, coefficients=weights.coefficients - new.extended(column) @ shift.T)
 
 
 def _gamma(
@@ -194,11 +212,15 @@ def _draw_shift(
     sums: Mapping[str, DrawnSums],
     now: Shared,
     step: Step,
-) -> Float64[Array, "C K"]:
+) -> Float64[Array, "C L"]:
     """Draw c of z -> z + c'a, b -> b - c w, which leaves the likelihood as it is: exactly, it is normal."""
     assert stats.first is not None
     assert stats.design is not None
-    k, n_given, beta = now.beta.shape[1], settings.n_given, now.beta
+    n_given, beta = (
+        settings.n_given,
+        np.concatenate([now.beta, np.tile(now.sizes, (len(now.beta), 1))], axis=1),
+    )
+    k = beta.shape[1]
     if not k:
         return np.zeros((n_given, 0))
     precision = np.einsum("gk,gce,kj->ckej", beta, stats.design, np.eye(k))
@@ -216,7 +238,7 @@ def _draw_shift(
     return np.asarray(shift.reshape(n_given, k))
 
 
-def _shifted_scores(stats: DrawnStats, shift: Float64[Array, "C K"]) -> DrawnStats:
+def _shifted_scores(stats: DrawnStats, shift: Float64[Array, "C L"]) -> DrawnStats:
     """Return the sums over samples of squares of z + shift'a."""
     assert stats.first is not None
     assert stats.design is not None
@@ -238,10 +260,11 @@ def _log_scale_density(
     With z -> r z, w -> w / r (and c -> r c) the likelihood stays; the volume element is r^(N - c) d log r, c
     the loadings that are not 0, N with the coefficients of the course.
     """
-    squares, out = stats.second * np.exp(2.0 * u), stats.number.sum(axis=0) * u
+    number = stats.number[:, : len(u)]
+    squares, out = stats.second[:, : len(u)] * np.exp(2.0 * u), number.sum(axis=0) * u
     if settings.scores_prior == "ard":
         shape, rate = settings.priors.beta
-        out = out - ((shape + 0.5 * stats.number) * np.log(rate + 0.5 * squares)).sum(axis=0)
+        out = out - ((shape + 0.5 * number) * np.log(rate + 0.5 * squares)).sum(axis=0)
     else:
         out = out - 0.5 * (shared.beta * squares).sum(axis=0)
     if courses is not None:
@@ -309,8 +332,10 @@ def _draw_view(
         density += float(((off + left - 1.0) * np.log1p(-theta) - special.betaln(on, off)).sum())
     n, lam = sums.features, before.intercept_precision
     precision = priors.intercept_mean + n * lam
-    mean = lam * sums.intercepts / precision + special.ndtri(noise[0]) / np.sqrt(precision)
-    apart = max(0.0, float(sums.coefficient_squares[0]) - 2.0 * mean * sums.intercepts + n * mean**2)
+    mean = lam * sums.coefficients[0] / precision + special.ndtri(noise[0]) / np.sqrt(precision)
+    apart = max(
+        0.0, float(sums.coefficient_squares[0]) - 2.0 * mean * float(sums.coefficients[0]) + n * mean**2
+    )
     shape, rate = priors.intercept
     columns = settings.term_of_column
     halves = 0.5 * n * np.bincount(columns, minlength=settings.n_terms)

@@ -1,0 +1,195 @@
+"""Results of chains: the table of variables, and averages of rows over draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+from jaxtyping import Float64
+
+from factorflow.models.contract import Array, Variable
+from factorflow.models.sparse_gfa import results
+from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnView
+from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.smooth.results import course_variables
+from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
+from factorflow.models.variables import AVERAGES
+from factorflow.trees import replace
+
+__all__ = ["Averages", "drawn_variables"]
+
+DRAWN, NOT_DRAWN = (
+    {"course", "score_coefficients"},
+    {"course_covariance", "course_centre", "course_second", "score_coefficients_variance"},
+)
+"""Of the variables of courses those with draws, and those that chains do not have; others stay as fitted."""
+
+
+@dataclass(frozen=True)
+class Averages:
+    """Covariates of the rows of a block; means and variances over the draws of a chain.
+
+    Parameters
+    ----------
+    covariates : array
+        Of the features.
+    means, variances : tuple of array
+        Of scores, of their courses, of the logarithms of size factors.
+    """
+
+    covariates: Float64[np.ndarray, "B J"]
+    means: tuple[Float64[np.ndarray, "B n"], ...]
+    variances: tuple[Float64[np.ndarray, "B n"], ...]
+
+
+def drawn_variables(settings: Settings) -> tuple[Variable, ...]:
+    """Return the table of variables of chains."""
+    names = [view.name for view in settings.views]
+    single = partial(Variable, rows=True, dtype="float32")
+
+    def each(value: Callable[[DrawnView], object]) -> Callable[[ChainGlobals], Array]:
+        return lambda g: np.stack([np.asarray(value(g.record.shared.views[name])) for name in names])
+
+    table = [
+        single(
+            "scores",
+            results.SCORE,
+            "Score of a sample on a factor, z: mean over draws.",
+            lambda f: f.means[0],
+        ),
+        single("scores_variance", results.SCORE, "Variance of a score over draws.", lambda f: f.variances[0]),
+        single(
+            "scores_draws", results.SCORE, "z, every draw.", lambda local: local.scores(settings), draws=True
+        ),
+        Variable(
+            "alpha",
+            ("view", "factor"),
+            "Precision of the loadings that are not 0, on the model's scale.",
+            each(lambda v: v.alpha),
+        ),
+        Variable("intercept_mean", ("view",), "Mean of the intercepts, m.", each(lambda v: v.intercept_mean)),
+        Variable(
+            "intercept_precision",
+            ("view",),
+            "Precision of the intercepts about it, lambda.",
+            each(lambda v: v.intercept_precision),
+        ),
+    ]
+    if settings.sized:
+        doc = "Size factor of a sample in a view; 1 where the view has none."
+        sizes = Variable("size_factors", ("obs", "view"), doc, lambda f: np.exp(f.means[2]), rows=True)
+        table.append(sizes)
+    if settings.learns_sizes:
+        doc, by_view = "Logarithm of the size factor of a sample in a view", ("obs", "view")
+        log_sizes = single(
+            "log_size_factors", by_view, f"{doc}, every draw.", lambda local: local.log_sizes, draws=True
+        )
+        doc = "Variance of the logarithm of a learned size factor over draws; 0 in views without."
+        spread = single("log_size_factors_variance", by_view, doc, lambda f: f.variances[2])
+        table += [log_sizes, spread]
+    if settings.covariates is not None:
+        table.append(results.covariates_variable(lambda rows: rows.covariates))
+        doc = "Precision of the coefficients of a term, on the model's scale."
+        precision = each(lambda v: v.term_precision)
+        table.append(Variable("coefficient_precision", ("view", "term"), doc, precision))
+    if any(view.spikes for view in settings.views):
+        doc = "Share of loadings that are not 0."
+        table.append(Variable("theta", ("view", "factor"), doc, partial(_theta, settings)))
+    if settings.scores_prior != "normal":
+        dims = ("group", "factor") if settings.groups else ("factor",)
+        doc = "Prior precision of scores, beta."
+        table.append(Variable("score_precision", dims, doc, lambda g: _beta(settings, g)))
+    if settings.smooth is not None:
+        table += _courses_table(settings.smooth)
+    for view in settings.views:
+        table += _view_table(settings, view.name)
+    return tuple(table)
+
+
+def _courses_table(smooth: SmoothSettings) -> Iterator[Variable]:
+    """Yield the variables of the courses: of draws, and the parameters that are those of the fit."""
+    doc = "Course of a factor at the place of a sample, f: mean over draws."
+    course = "smooth_scores"
+    yield Variable(course, results.SCORE, doc, lambda rows: rows.means[1], rows=True)
+    doc, name = "Variance of it over draws.", f"{course}_variance"
+    yield Variable(name, results.SCORE, doc, lambda rows: rows.variances[1], rows=True)
+    for variable in course_variables(smooth):
+        if variable.name not in NOT_DRAWN:
+            group = "" if variable.name in DRAWN else AVERAGES
+            yield replace(variable, value=partial(_of_record, variable), group=group)
+
+
+def _of_record(variable: Variable, sample: ChainGlobals) -> Array:
+    """Return the value of a variable of the courses in a draw."""
+    return np.asarray(
+        variable.value(SimpleNamespace(courses=sample.record.courses, n_factors=sample.n_factors))
+    )
+
+
+def _theta(settings: Settings, sample: ChainGlobals) -> Float64[Array, "M K"]:
+    """Return the share of loadings that are not 0, of each view."""
+    ones, views = np.ones(sample.n_factors), sample.record.shared.views
+    return np.stack([views[view.name].theta if view.spikes else ones for view in settings.views])
+
+
+def _beta(settings: Settings, sample: ChainGlobals) -> Float64[Array, "*G K"]:
+    """Return the prior precision of scores, by group where there are any."""
+    beta = sample.record.shared.beta
+    return beta if settings.groups else beta[0]
+
+
+def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
+    """Yield the variables of a view, on the data's own scale."""
+    feature = f"feature_{name}"
+
+    def loadings(g: ChainGlobals) -> Float64[Array, "D K"]:
+        return g.record.weights[name].loadings
+
+    def scale(g: ChainGlobals) -> Float64[Array, " D"]:
+        return g.fixed[name].scale
+
+    def phi(name_shown: str, g: ChainGlobals) -> Float64[Array, " D"]:
+        values = g.record.weights[name].phi
+        assert values is not None
+        return np.asarray(settings.view(name).density.report_phi(values.T, scale(g))[name_shown])
+
+    yield Variable(
+        f"loadings_{name}",
+        (feature, "factor"),
+        "Loading in data units, w, 0 where s = 0.",
+        lambda g: loadings(g) * scale(g)[:, None],
+    )
+    yield Variable(
+        f"intercept_{name}",
+        (feature,),
+        "Intercept in data units, b.",
+        lambda g: (
+            g.record.weights[name].coefficients[:, 0] * scale(g)
+            + settings.view(name).level(g.fixed[name].reference)
+        ),
+    )
+    if settings.covariates is not None:
+        yield Variable(
+            f"coefficients_{name}",
+            (feature, "covariate"),
+            "Coefficient of a covariate in data units.",
+            lambda g: g.record.weights[name].coefficients[:, 1:] * scale(g)[:, None],
+        )
+    if settings.view(name).spikes:
+        doc = "Whether a loading is not 0, s."
+        yield Variable(
+            f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="uint8"
+        )
+    for variable, doc in settings.view(name).density.phi_variables.items():
+        yield Variable(f"{variable}_{name}", (feature,), doc, partial(phi, variable))
+    if settings.view(name).is_gaussian:
+        doc = "Noise precision in data units, tau."
+        yield Variable(
+            f"noise_precision_{name}",
+            (feature,),
+            doc,
+            lambda g: g.record.weights[name].precision[:, 0] / scale(g) ** 2,
+        )
