@@ -81,6 +81,10 @@ class Survival(Likelihood):
         return len(self.edges)
 
     @property
+    def phi_mean(self) -> tuple[float, ...]:  # type: ignore[override]
+        return self.log_hazards
+
+    @property
     def phi_variables(self) -> Mapping[str, str]:  # type: ignore[override]
         ends = [f" to {end:.6g}" for end in self.edges[1:]] + [" on"]
         spans = [f"{begin:.6g}{end}" for begin, end in zip(self.edges, ends, strict=True)]

@@ -78,12 +78,6 @@ REFUSALS = (
         {"n_draws": "a sweep draws loadings that are spike_slab or ard"},
     ),
     Refusal(
-        "intercepts",
-        "True",
-        lambda s: not all(s.has_intercepts(view) for view in s.views),
-        {"n_draws": "places of factors are drawn along with intercepts"},
-    ),
-    Refusal(
         "smooth scores",
         "left out",
         lambda s: s.smooth is not None,

@@ -59,6 +59,7 @@ def settings_of(
     covariates: bool = False,
     courses: str = "",
     sizes: str = "none",
+    intercepts: bool = True,
 ) -> Settings:
     """Return the settings of the sampler with priors that can be drawn from.
 
@@ -78,6 +79,7 @@ def settings_of(
         replace(v, likelihood=name, scattered=True) for v, name in zip(found.views, kinds, strict=True)
     )
     views = (replace(views[0], learned_sizes="" if sizes == "none" else sizes), *views[1:])
+    found = replace(found, intercepts=intercepts)
     found = replace(found, views=views, smooth=SmoothSettings(basis_of(courses), False) if courses else None)
     pair, priors = (MILD, MILD_PRIORS) if corrected_views(found) else (PAIR, PRIORS)
     views = tuple(replace(v, alpha_prior=pair) for v in views)
@@ -152,6 +154,10 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
         elif view in corrected_views(settings):
             density = view.density
             phi = density.phi_mean + density.phi_sd * rng.normal(size=(D, density.n_phi))
+        if not settings.has_intercepts(view):
+            b = 0.0 * b
+        if not view.density.has_intercept:
+            m, lam = 0.0, view.density.n_phi / view.density.phi_sd**2
         terms = rng.gamma(settings.priors.intercept[0], size=settings.n_terms) / settings.priors.intercept[1]
         others = rng.normal(size=(D, settings.n_given - 1)) / np.sqrt(terms[settings.term_of_column])
         weights[view.name] = DrawnWeights(w, np.concatenate([b, others], axis=1), tau, phi=phi)

@@ -30,6 +30,7 @@ from factorflow.models.sparse_gfa.sampler.gibbs_state import (
 from factorflow.models.sparse_gfa.state import Fixed
 from factorflow.shape import Block, Meta, ViewMeta
 
+TIMES = "survival(times=1.0, hazards=0.5:0.8)"
 LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest.mark.slow)]
 
 
@@ -49,6 +50,16 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
         ),
         pytest.param(("gaussian", "bernoulli"), False, "last", True, {}, id="outcome"),
         pytest.param(("gaussian",), False, False, False, {"courses": "levels"}, id="levels"),
+        pytest.param(("gaussian", TIMES), False, False, False, {"covariates": True}, id="survival"),
+        pytest.param(
+            ("gaussian", "bernoulli"),
+            False,
+            False,
+            False,
+            {"covariates": True, "intercepts": False},
+            id="no-intercepts",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(
             ("poisson", "gaussian"),
             False,
@@ -178,7 +189,6 @@ def test_spikes_match_enumeration() -> None:
         ("gaussian", {"scores": "spike"}, "no spikes of scores"),
         ("gaussian", {"noise": "both"}, "no noise of samples"),
         ("gaussian", {"grouped_noise": True}, "one noise precision a feature"),
-        ("gaussian", {"intercepts": False}, "along with intercepts"),
     ],
 )
 def test_what_is_not_sampled_is_refused(kind: str, options: dict[str, Any], why: str) -> None:

@@ -36,13 +36,17 @@ def test_measurements_have_the_moments_of_the_mixture(covariates: bool) -> None:
 def test_averages_of_a_chain_are_over_its_kept_draws() -> None:
     draws = np.random.default_rng(0).normal(2.0, 1.0, (7, 5, 2))
     local = _drawn(draws)
-    model: Any = SimpleNamespace(settings=SimpleNamespace(views=(), design=lambda block: np.ones((5, 3))))
+    model: Any = SimpleNamespace(
+        settings=SimpleNamespace(
+            views=(), design=lambda block: np.ones((5, 3)), learned_sizes=(), learns_sizes=False, smooth=None
+        )
+    )
     block: Any = SimpleNamespace(n_rows=5)
     globals_: Any = SimpleNamespace(fixed={})
     step: Any = None
     found = SampledGFAModel.finish(model, block, local, globals_, step)
-    np.testing.assert_allclose(found.mean, draws.mean(0))
-    np.testing.assert_allclose(found.variance, draws.var(0))
+    np.testing.assert_allclose(found.means[0], draws.mean(0))
+    np.testing.assert_allclose(found.variances[0], draws.var(0))
 
 
 def _drawn(draws: Any) -> Any:

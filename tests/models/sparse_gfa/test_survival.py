@@ -122,9 +122,11 @@ def test_new_samples_and_held_out_times(fitted: tuple[Any, ...]) -> None:
     assert row["log_likelihood"] > row["baseline_log_likelihood"] + 0.1
     assert np.isnan(row["r2"])
     assert np.isnan(scores.loc["rna", "concordance"])
-    named = SparseGFA(n_factors=5, likelihoods={"death": "survival"}, n_draws=5)
-    with pytest.raises(InputError, match="n_draws"):
-        factorflow.fit(data, named, progress=False)
+    config = SparseGFA(n_factors=5, n_draws=20, n_burn_in=20, chains=1)
+    sampled = factorflow.fit(data, config, progress=False)
+    risk = sampled.scores().values @ sampled.loadings("death").values.ravel()
+    assert np.corrcoef(risk, x)[0, 1] > 0.8
+    assert sampled.draws("hazard_1_death").std() > 0.0
 
 
 def test_censoring_biases_nothing(fitted: tuple[Any, ...]) -> None:

@@ -53,16 +53,17 @@ def draw_collapsed(
         fixed, shared, message = globals_.fixed[name], now.views[name], mine.residual_sums
         if message is None:  # of a view with Metropolis steps: its intercepts cannot be integrated out
             offsets[name], views[name] = mine, shared
-            summed[name] = DrawnSums.of(mine.loadings, mine.on_scale(fixed), 0.0, None)
+            summed[name] = DrawnSums.of(mine.loadings, mine.levels(settings, view, fixed), 0.0, None)
             continue
         numbers = settings.first_column(name) + np.arange(len(message.count))
         coefficients, precision = mine.on_scale(fixed), mine.precision
         b = coefficients[:, 0]
         tau = np.ones(len(b)) if precision is None else precision[:, 0]
-        shared = draw_level(message, b, tau, shared, settings.priors, of_view[:WORDS])
-        moved = _shift_intercepts(message, b, tau, shared, special.ndtri(of_features[numbers, 0]))
-        message = message.shifted(moved)
-        coefficients[:, 0] += moved
+        if settings.has_intercepts(view):
+            shared = draw_level(message, b, tau, shared, settings.priors, of_view[:WORDS])
+            moved = _shift_intercepts(message, b, tau, shared, special.ndtri(of_features[numbers, 0]))
+            message = message.shifted(moved)
+            coefficients[:, 0] += moved
         of_noise = None
         if shared.noise is not None:
             halves, rates, variances = (

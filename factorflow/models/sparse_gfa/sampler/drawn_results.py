@@ -41,8 +41,8 @@ class Averages:
     """
 
     covariates: Float64[np.ndarray, "B J"]
-    means: tuple[Float64[np.ndarray, "B n"], ...]
-    variances: tuple[Float64[np.ndarray, "B n"], ...]
+    means: tuple[Float64[np.ndarray, "B _"], ...]
+    variances: tuple[Float64[np.ndarray, "B _"], ...]
 
 
 def drawn_variables(settings: Settings) -> tuple[Variable, ...]:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float64, Integer
 from scipy import special
 
+from factorflow.kernels.linalg import triangle
 from factorflow.kernels.sites import MODELS
 from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Step
@@ -63,7 +64,8 @@ def choose_tries(
     accepted = tries[each, chosen]
     new = DrawnWeights(accepted[:, :k], accepted[:, k:size], None, phi=accepted[:, size:-1])
     likelihood = float(stats.views[axis][each, chosen].sum())
-    sums = DrawnSums.of(new.loadings, new.on_scale(run.fixed), likelihood, None)
+    levels = new.levels(settings, settings.view(axis), run.fixed)
+    sums = DrawnSums.of(new.loadings, levels, likelihood, None)
     walks = (tries[:, 1:, size:-1] != tries[:, :1, size:-1]).any(axis=(1, 2))
     steps = [float(part.sum()) for part in ((chosen > 0) & ~walks, ~walks, (chosen > 0) & walks, walks)]
     return new, replace(sums, steps=np.array(steps))
@@ -111,32 +113,54 @@ class _Run:
         odds = None
         if self.settings.view(self.axis).spikes:
             odds = shared.theta / (1.0 - shared.theta)
-        precision = np.append(shared.alpha, shared.column_precision(self.settings))
+        learned = self.settings.learned_columns(self.settings.view(self.axis))
+        precision = np.append(shared.alpha, shared.column_precision(self.settings)[learned])
         place = self.fixed.reference / self.fixed.scale  # intercepts are drawn less this
-        return precision, shared.intercept_mean - place, odds
+        return precision, (shared.intercept_mean - place) * (learned.start == 0), odds
 
     @cached_property
     def noise(self) -> tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D L"]]:
         """Uniforms of s; normals of (w, b)."""
         k = self.globals_.n_factors
         uniform = draws.uniform(self.step, CHOICE_SITE, self.numbers, k)
-        normal = draws.uniform(self.step, LOADING_SITE, self.numbers, k + self.settings.n_given)
+        normal = draws.uniform(self.step, LOADING_SITE, self.numbers, len(self.prior[0]))
         return uniform, special.ndtri(normal)
 
     def tries(self, system: System, density: Likelihood) -> DrawnWeights:
         """Return loadings and nuisance parameters of the last sweep, with what they may become."""
         now, count = self.before, self.fixed.count[:, 0]
         assert now.phi is not None
-        start = now.loadings, now.coefficients, now.phi
-        proposals = propose(system, self.prior, density, start, count, self.numbers, self.step)
-        return replace(now, tries=proposals)
+        learned = self.settings.learned_columns(self.settings.view(self.axis))
+        start = now.loadings, now.coefficients[:, learned], now.phi
+        own = self.learned(system)
+        proposals = propose(own, self.prior, density, start, count, self.numbers, self.step)
+        return replace(now, tries=self.with_fixed(proposals, 2))
+
+    def learned(self, system: System) -> System:
+        """Return the equations of what is learned alone: of features without intercepts all but these."""
+        k, size = self.globals_.n_factors, system.cross.shape[1]
+        if self.settings.has_intercepts(self.settings.view(self.axis)):
+            return system
+        rows, columns = triangle(size)
+        pairs = np.flatnonzero((rows != k) & (columns != k))
+        return System(system.pairs[:, pairs], np.delete(system.cross, k, axis=1), system.scale)
+
+    def with_fixed(self, values: Float64[np.ndarray, ...], axis: int) -> Float64[np.ndarray, ...]:
+        """Return values of what is learned with intercepts of 0 where features have none to learn."""
+        if self.settings.has_intercepts(self.settings.view(self.axis)):
+            return values
+        return np.insert(values, self.globals_.n_factors, 0.0, axis=axis)
 
     def draw(
         self, system: System, start: Float64[np.ndarray, "D L"], squares: Float64[np.ndarray, "D 1"] | None
     ) -> tuple[DrawnWeights, DrawnSums]:
         """Draw (s, w, b), s from where it starts, then tau; ``squares`` as in `FeatureStats`."""
         k = self.globals_.n_factors
-        new = draws.draw_loadings(system.pairs, system.cross, system.scale, *self.prior, self.noise, start)
+        own = self.learned(system)
+        if own is not system:
+            start = np.delete(start, k, axis=1)
+        new = draws.draw_loadings(own.pairs, own.cross, own.scale, *self.prior, self.noise, start)
+        new = self.with_fixed(new, 1)
         likelihood, precision, of_noise, residual = 0.0, None, None, np.zeros((len(new), 1))
         prior = self.globals_.shared.views[self.axis].noise
         if prior is not None:
@@ -170,8 +194,11 @@ class _Run:
         plane = plane_of(settings, k, self.step)
         if plane is None:
             return None
-        arguments = system.pairs, system.cross, scale, precision, shift, k, odds is not None
-        return Plane(*draws.plane_equations(*arguments, plane, loadings))
+        own = self.learned(system)
+        loadings = loadings if own is system else np.delete(loadings, k, axis=1)
+        arguments = own.pairs, own.cross, scale, precision, shift, k, odds is not None
+        square, linear, follow, change = draws.plane_equations(*arguments, plane, loadings)
+        return Plane(square, linear, self.with_fixed(follow, 1), change)
 
 
 def _row(row: int, size: int) -> Integer[np.ndarray, " L"]:

@@ -17,7 +17,7 @@ from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
 from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.pooled import NoisePrior, SlabPrior
-from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
@@ -132,6 +132,14 @@ class DrawnWeights:
         out[:, 0] += fixed.reference / fixed.scale
         return out
 
+    def levels(self, settings: Settings, view: ViewSettings, fixed: Fixed) -> Float64[np.ndarray, "D C"]:
+        """Return `on_scale`, with the level of phi in place of intercepts where it is there (`DrawnView`)."""
+        out = self.on_scale(fixed)
+        if not view.density.has_intercept:
+            assert self.phi is not None
+            out[:, 0] = (self.phi - np.asarray(view.density.phi_mean)).mean(axis=1)
+        return out
+
     def off_scale(self, fixed: Fixed) -> DrawnWeights:
         """Return this with intercepts less the reference, given intercepts on the scale of the model."""
         out = self.coefficients.copy()
@@ -148,7 +156,7 @@ class DrawnView:
     alpha, theta : array
         Precision of the loadings that are not 0, and the share of them.
     intercept_mean, intercept_precision : float
-        m and lambda.
+        m and lambda; of a likelihood whose phi has the level of the entries that of the mean of phi, given.
     noise : NoisePrior or None
         Prior of the noise precisions of a Gaussian view.
     term_precision : array
@@ -330,8 +338,10 @@ def first_draw(settings: Settings, globals_: Globals) -> ChainGlobals:
         weights[view.name] = DrawnWeights(mean, fitted.coefficients, precision, phi=phi)
         theta = mine.theta_on / (mine.theta_on + mine.theta_off)
         spread = mine.intercept_shape / mine.intercept_rate
-        terms = mine.coefficient_shape / mine.coefficient_rate
-        views[view.name] = DrawnView(mine.alpha, theta, mine.intercept_mean, spread, noise, terms)
+        terms, of_intercepts = mine.coefficient_shape / mine.coefficient_rate, (mine.intercept_mean, spread)
+        if not view.density.has_intercept:
+            of_intercepts = 0.0, view.density.n_phi / view.density.phi_sd**2
+        views[view.name] = DrawnView(mine.alpha, theta, *of_intercepts, noise, terms)
     n_factors = globals_.n_factors
     turn = np.eye(n_factors) if globals_.transform is None else globals_.transform
     sizes = [globals_.views[name] for name in settings.learned_sizes]

@@ -170,8 +170,8 @@ def draw_moves(
     stats, shift = replace(stats, second=stats.second * of_all**2), of_all * shift
     shared, _ = draw_shared(settings, stats, sums, now, step, ONWARDS)
     weights = {
-        name: _transform_weights(mine, scale, shift, settings.size_column(name))
-        for name, mine in weights.items()
+        view.name: _transform_weights(settings, view, weights[view.name], scale, shift)
+        for view in settings.views
     }
     transform = np.eye(shift.shape[1])
     transform[:k, :k] = scale[:, None] * turn.T
@@ -189,14 +189,21 @@ def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, flo
 
 
 def _transform_weights(
+    settings: Settings,
+    view: ViewSettings,
     weights: DrawnWeights,
     scale: Float64[Array, " K"],
     shift: Float64[Array, "C L"],
-    column: Float64[Array, " sizes"],
 ) -> DrawnWeights:
-    """Return loadings and coefficients for scores r z + t'a; ``column``: see `DrawnWeights.extended`."""
+    """Return loadings and coefficients for scores r z + t'a; phi, where the level of the entries is there."""
     new = replace(weights, loadings=weights.loadings / scale)
-    return replace(new, coefficients=weights.coefficients - new.extended(column) @ shift.T)
+    moved = new.extended(settings.size_column(view.name)) @ shift.T
+    if view.density.has_intercept:
+        return replace(new, coefficients=weights.coefficients - moved)
+    assert weights.phi is not None
+    coefficients, phi = weights.coefficients.copy(), weights.phi - moved[:, :1]
+    coefficients[:, 1:] -= moved[:, 1:]
+    return replace(new, coefficients=coefficients, phi=phi)
 
 
 def _gamma(
@@ -231,11 +238,14 @@ def _draw_shift(
         precision = precision + np.einsum("c,ce,kj->ckej", weight, np.eye(n_given), mine.gram)
         linear = linear + weight[:, None] * mine.reading
         linear[0] -= shared.intercept_precision * shared.intercept_mean * mine.total
-    size = n_given * k
-    root = np.linalg.cholesky(precision.reshape(size, size))
+    columns = slice(0 if settings.intercepts else 1, None)  # without intercepts their place is given
+    size = (n_given - columns.start) * k
+    root = np.linalg.cholesky(precision[columns, :, columns].reshape(size, size))
     noise = special.ndtri(draws.uniform(step, SHIFT_SITE, np.arange(size)))[:, 0]
-    shift = np.linalg.solve(root.T, np.linalg.solve(root, linear.ravel()) + noise)
-    return np.asarray(shift.reshape(n_given, k))
+    shift = np.zeros((n_given, k))
+    along = np.linalg.solve(root.T, np.linalg.solve(root, linear[columns].ravel()) + noise)
+    shift[columns] = along.reshape(-1, k)
+    return shift
 
 
 def _shifted_scores(stats: DrawnStats, shift: Float64[Array, "C L"]) -> DrawnStats:
@@ -330,21 +340,21 @@ def _draw_view(
         theta = np.clip(special.betaincinv(on + sums.included, off + left, uniform[:, 1]), EDGE, 1.0 - EDGE)
         density += float(((on + sums.included - 1.0) * np.log(theta)).sum())
         density += float(((off + left - 1.0) * np.log1p(-theta) - special.betaln(on, off)).sum())
-    n, lam = sums.features, before.intercept_precision
-    precision = priors.intercept_mean + n * lam
-    mean = lam * sums.coefficients[0] / precision + special.ndtri(noise[0]) / np.sqrt(precision)
-    apart = max(
-        0.0, float(sums.coefficient_squares[0]) - 2.0 * mean * float(sums.coefficients[0]) + n * mean**2
-    )
+    n, mean, lam = sums.features, before.intercept_mean, before.intercept_precision
     shape, rate = priors.intercept
-    columns = settings.term_of_column
-    halves = 0.5 * n * np.bincount(columns, minlength=settings.n_terms)
-    squares = 0.5 * np.bincount(columns, sums.coefficient_squares[1:], minlength=settings.n_terms)
-    terms = _gamma(shape + halves, rate + squares, of_terms)
-    density += float(((shape + halves - 1.0) * np.log(terms) - terms * (rate + squares)).sum())
-    lam = float(_gamma(shape + 0.5 * n, rate + 0.5 * apart, noise[1]))
-    density += (shape + 0.5 * n - 1.0) * np.log(lam) - lam * (rate + 0.5 * apart)
-    density -= 0.5 * priors.intercept_mean * mean**2
+    if settings.has_intercepts(view):
+        precision = priors.intercept_mean + n * lam
+        total, squares = float(sums.coefficients[0]), float(sums.coefficient_squares[0])
+        mean = lam * total / precision + float(special.ndtri(noise[0]) / np.sqrt(precision))
+        apart = max(0.0, squares - 2.0 * mean * total + n * mean**2)
+        lam = float(_gamma(shape + 0.5 * n, rate + 0.5 * apart, noise[1]))
+        density += (shape + 0.5 * n - 1.0) * np.log(lam) - lam * (rate + 0.5 * apart)
+        density -= 0.5 * priors.intercept_mean * mean**2
+    halves = 0.5 * n * np.bincount(settings.term_of_column, minlength=settings.n_terms)
+    of_columns = np.bincount(settings.term_of_column, sums.coefficient_squares[1:], settings.n_terms)
+    rates = rate + 0.5 * of_columns
+    terms = _gamma(shape + halves, rates, of_terms)
+    density += float(((shape + halves - 1.0) * np.log(terms) - terms * rates).sum())
     prior = before.noise
     if prior is not None and sums.noise is not None:
         prior = draw_noise_prior(sums.noise, n, prior, noise[2:])
