@@ -100,9 +100,9 @@ def simulate_groups(seed: int) -> Simulated:
     return add_views(rng, obs, curves, [200, 200])
 
 
-def simulate_plane(seed: int) -> Simulated:
+def simulate_plane(seed: int, n_side: int = 40) -> Simulated:
     """Return 40 x 40 spots."""
-    rng, side = np.random.default_rng(seed), np.linspace(0.0, 1.0, 40)
+    rng, side = np.random.default_rng(seed), np.linspace(0.0, 1.0, n_side)
     places = np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2)
     curves = np.column_stack([draw_curves(rng, places, length, 1) for length in (0.08, 0.2, 0.4)])
     obs = pd.DataFrame(places, columns=["x", "y"], index=[f"s{i}" for i in range(len(places))])

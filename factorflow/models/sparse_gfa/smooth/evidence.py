@@ -55,6 +55,9 @@ class Forms:
     ----------
     form : callable
         Gives G_kj of two factors; of one alone where ``turns`` is not set.
+    products : callable or None
+        Given k, factors j and a vector, gives G_jk times the vector, a row for each j: quicker than by `form`
+        where forms are alike; None: by that.
     slope : array
         g_k = sum_n phi_n (m_n - f_n)_k / zeta_k.
     turns : bool
@@ -67,6 +70,13 @@ class Forms:
     slope: Float64[np.ndarray, "K M"]
     turns: bool = True
     ratio: float = 1.0
+    products: Callable[[int, list[int], Float64[Array, " M"]], Float64[Array, "J M"]] | None = None
+
+    def multiply(self, k: int, others: list[int], vector: Float64[Array, " M"]) -> Float64[Array, "J M"]:
+        """Return G_jk times a vector for some factors j."""
+        if self.products is not None:
+            return self.products(k, others, vector)
+        return np.stack([self.form(j, k) @ vector for j in others])
 
 
 @dataclass(frozen=True)
@@ -134,6 +144,26 @@ class _Site:
         """E |v|^2."""
         return float(self.white @ self.white) + float((self.inverse**2).sum())
 
+    @property
+    def covariance(self) -> Float64[Array, "M M"]:
+        """Cov c."""
+        half = self.half
+        return np.asarray(half.T @ half)  # of one array: half of the products
+
+    def slope(
+        self,
+        covariance: Float64[Array, "M ..."],
+        form: Float64[Array, "M M"],
+        linear: Float64[Array, " M"],
+        ratio: float,
+    ) -> Float64[Array, "M ..."]:
+        """Return twice the slope of e_k by the prior covariance, or by its diagonal; arguments as of `of`."""
+        left = linear - ratio * (form @ self.mean)
+        if covariance.ndim == 1:  # G Cov c G - G = L^-1 (Cov v - I) L^-1
+            return np.asarray(left**2 + ((self.inverse**2).sum(axis=0) - 1.0) / covariance)
+        lost = self.half @ form
+        return np.asarray(np.outer(left, left) - form + lost.T @ lost)
+
 
 def _cholesky_beside_one(matrix: Float64[Array, "M M"]) -> Float64[Array, "M M"]:
     """Return the lower root of I + a matrix; twice as fast as numpy's, which copies."""
@@ -175,10 +205,26 @@ def evidence(
     ratio : float
         See `Forms`.
     """
+    site, slopes = _evaluate(basis, courses, form, linear, lengths, sharing, share, ratio)
+    return site.value, slopes
+
+
+def _evaluate(
+    basis: Basis,
+    courses: Courses,
+    form: Float64[Array, "M M"],
+    linear: Float64[Array, " M"],
+    lengths: Float64[Array, " R"],
+    sharing: Float64[Array, " G"],
+    share: float,
+    ratio: float,
+) -> tuple[_Site, Float64[Array, " n"]]:
+    """Return the course given its parameters, and the slopes of its evidence; see `evidence`."""
     scaled, slopes = basis.scaled_covariance(lengths, sharing, courses.second)
-    value, weight = slope_by_covariance(share * scaled, form, linear, ratio)
+    site = _Site.of(share * scaled, form, linear, ratio)
+    weight = site.slope(share * scaled, form, linear, ratio)
     by = [float((weight * one).sum()) for one in (*slopes, scaled)]
-    return value, 0.5 * share * np.array(by)
+    return site, 0.5 * share * np.array(by)
 
 
 def slope_by_covariance(
@@ -189,11 +235,7 @@ def slope_by_covariance(
 ) -> tuple[float, Float64[Array, "M ..."]]:
     """Return e_k, and twice its slope by the prior covariance of c, or by its diagonal."""
     site = _Site.of(covariance, form, linear, ratio)
-    left = linear - ratio * (form @ site.mean)
-    if covariance.ndim == 1:  # G Cov c G - G = L^-1 (Cov v - I) L^-1
-        return site.value, left**2 + ((site.inverse**2).sum(axis=0) - 1.0) / covariance
-    lost = site.half @ form
-    return site.value, np.outer(left, left) - form + lost.T @ lost
+    return site.value, site.slope(covariance, form, linear, ratio)
 
 
 def draw_course(
@@ -237,18 +279,16 @@ def update_courses(basis: Basis, courses: Courses, forms: Forms, starts: int = 1
             if turn:
                 sites[k] = sites[k].at(linear)
             else:
-                arguments = basis, courses, form, linear
+                arguments = basis, courses, form, linear, lengths[k], sharing[k], share, forms.ratio
                 if starts:
-                    learned = _learn(*arguments, lengths[k], sharing[k], share, forms.ratio, starts)
-                    lengths[k], sharing[k] = learned
-                scaled, _ = basis.scaled_covariance(lengths[k], sharing[k], courses.second)
-                sites[k] = _Site.of(share * scaled, form, linear, forms.ratio)
+                    sites[k], lengths[k], sharing[k] = _learn(*arguments, starts)
+                else:
+                    sites[k], _ = _evaluate(*arguments)
             mean[k] = sites[k].mean
             if forms.turns:
-                for j in smooth:
-                    slope[j] -= forms.form(j, k) @ (mean[k] - before)
+                slope[smooth] -= forms.multiply(k, smooth, mean[k] - before)
     for k, site in sites.items():
-        covariance[k] = site.half.T @ site.half
+        covariance[k] = site.covariance
         nats[k], energy[k], logdet[k] = site.value, site.energy, site.logdet
         average[k] = float((covariance[k] * courses.second).sum())
     return replace(
@@ -274,31 +314,32 @@ def _learn(
     share: float,
     ratio: float,
     starts: int,
-) -> tuple[Float64[Array, " R"], Float64[Array, " G"]]:
-    """Return the length scales and the sharing that the data favour."""
+) -> tuple[_Site, Float64[Array, " R"], Float64[Array, " G"]]:
+    """Return the course at the length scales and the sharing that the data favour, and these."""
     from scipy.optimize import minimize
 
     n_lengths, grouped = len(lengths), basis.n_groups > 1
     low, high = np.log(basis.shortest), np.log(basis.longest)
+    best: tuple[float, _Site, Float64[Array, " n"]] | None = None
 
     def unpack(vector: Float64[Array, " n"]) -> tuple[Float64[Array, " R"], Float64[Array, " G"]]:
         return np.exp(vector[:n_lengths]), vector[n_lengths:] if grouped else sharing
 
     def negative(vector: Float64[Array, " n"]) -> tuple[float, Float64[Array, " n"]]:
-        value, slopes = evidence(basis, courses, form, linear, *unpack(vector), share, ratio)
-        return -value, -slopes[: len(vector)]
+        nonlocal best
+        site, slopes = _evaluate(basis, courses, form, linear, *unpack(vector), share, ratio)
+        value = -site.value
+        if best is None or value < best[0]:
+            best = value, site, vector.copy()
+        return value, -slopes[: len(vector)]
 
     limits = [*zip(low, high, strict=True), *[(-MOST_SHARING, MOST_SHARING)] * (grouped * basis.n_groups)]
     now = np.concatenate([np.clip(np.log(lengths), low, high), sharing if grouped else []])
-    best, value = now, negative(now)[0]
     others = [
         np.concatenate([low + part * (high - low), sharing if grouped else []])
         for part in np.linspace(0.0, 1.0, starts + 1)[1:-1]
     ]
     first = min([now, *others], key=lambda vector: negative(vector)[0]) if others else now
-    optimum = minimize(
-        negative, first, jac=True, bounds=limits, method="L-BFGS-B", options={"maxfun": EVALUATIONS}
-    )
-    if optimum.fun < value:
-        best = optimum.x
-    return unpack(best)
+    minimize(negative, first, jac=True, bounds=limits, method="L-BFGS-B", options={"maxfun": EVALUATIONS})
+    assert best is not None
+    return best[1], *unpack(best[2])

@@ -184,7 +184,7 @@ def course_prior(
     if isinstance(basis, Points):
         mean = np.where(has_place[:, None], values[functions], 0.0)
     else:
-        mean = functions @ values
+        mean = block.once(("courses",), (values, courses.centre), lambda: functions @ values)
     if smooth.complete and not each:
         return CoursePrior(mean, courses.average[None], precision, has_place, functions)
     assert spread is not None

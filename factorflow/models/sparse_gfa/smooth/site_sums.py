@@ -88,7 +88,11 @@ def forms_of(smooth: SmoothSettings, courses: Courses, sums: SiteSums) -> Forms:
         return Forms(by_place, sums.linear.T - np.outer(sums.linear.sum(axis=0), centre))
     if sums.weights is not None:
         one = sums.weights[0]
-        return Forms(lambda k, j: one[_place(k, j)] * courses.second, sums.linear.T.copy())
+
+        def times(k: int, others: list[int], vector: Float64[Array, " M"]) -> Float64[Array, "J M"]:
+            return np.outer(one[[_place(k, j) for j in others]], courses.second @ vector)
+
+        return Forms(lambda k, j: one[_place(k, j)] * courses.second, sums.linear.T.copy(), products=times)
     assert sums.forms is not None
     assert sums.ratio is not None
     forms, size = sums.forms, smooth.basis.size
