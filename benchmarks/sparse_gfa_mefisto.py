@@ -8,10 +8,10 @@ time, or of the spots, has no entries::
 
 Both begin with eight factors. mofapy2 has its defaults, but groups are not centred (levels are those of all
 groups here); courses are those of all groups (with a covariance of groups each of its many optimisations
-takes 40 seconds of CPU for 150 samples); and on the plane, 20 x 20 spots, Gaussian processes are sparse with a
-fifth of the spots as inducing points. "correlations" are those of each true factor with the one most like it, at
-samples that are seen; "r2" is that of b + sum w f at hidden ones, where mofapy2's scores are those of its
-processes, and b the mean of the feature. Seconds are of CPU, one thread.
+takes 40 seconds of CPU for 150 samples); and on the plane, 20 x 20 spots, Gaussian processes are sparse,
+with a fifth of the spots as inducing points. "correlations" are those of each true factor with the one most
+like it, at samples that are seen; "r2" is that of b + sum w f at hidden ones, where mofapy2's scores are
+those of its processes, and b the mean of the feature. Seconds are of CPU, one thread.
 """
 
 from __future__ import annotations
