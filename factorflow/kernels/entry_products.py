@@ -133,5 +133,7 @@ def _by_parts(loop: Any, sparse: tuple[Array, ...], matrix: Array, n_rows: int) 
         table, sums = np.zeros((len(matrix), width), dtype), np.zeros((n_rows, width), dtype)
         table[:, : part.shape[1]] = part
         loop((0,) * width, *map(read_only_view, (*arrays, table)), sums)
+        if n_columns <= WIDEST:
+            return sums[:, :n_columns]
         out[:, first : first + WIDEST] = sums[:, : part.shape[1]]
     return out

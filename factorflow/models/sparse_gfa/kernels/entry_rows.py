@@ -96,7 +96,7 @@ class EntryRows(HostRows):
         """Return the product with a matrix; sums over entries are of its precision."""
         from factorflow.kernels.entry_products import multiply
 
-        own = (matrix * self.scale[:, None]).astype(matrix.dtype)
+        own = matrix * self.scale.astype(matrix.dtype)[:, None]
         product = multiply(self.start, self.column, self.entries, own).astype(np.float64)
         return np.asarray(product - self.left @ (self.right.T @ matrix.astype(np.float64)))
 
@@ -161,9 +161,10 @@ class TransposedRows(HostRows):
 
         rows = self.rows
         product = multiply_transposed(rows.start, rows.column, rows.entries, matrix, len(rows.right))
-        return np.asarray(
-            product * rows.scale[:, None] - rows.right @ (rows.left.T @ matrix.astype(np.float64))
-        )
+        out = product.astype(np.float64)
+        out *= rows.scale[:, None]
+        out -= rows.right @ (rows.left.T @ matrix.astype(np.float64))
+        return out
 
 
 def centred(
