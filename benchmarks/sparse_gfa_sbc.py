@@ -6,7 +6,7 @@ another draw of the prior samples their posterior. The rank of the truth among t
 sampler is right. Usage::
 
     python benchmarks/sparse_gfa_sbc.py --out benchmarks/results/sparse_gfa_sbc.json [--sets 150]
-        [--views negative_binomial poisson --thin 20] [--options courses=levels covariates=1]
+        [--views negative_binomial poisson --thin 20] [--options courses=levels covariates=1] [--burn-in 60]
 
 For every summary that does not depend on signs and order of the factors: standard errors by which the mean
 rank is off, and the mean square of the ranks about their centre, 1 if they are uniform. Of summaries of
@@ -33,7 +33,7 @@ from scipy.stats import chi2  # noqa: E402
 
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep  # noqa: E402
 
-BURN_IN, DRAWS, BINS = 60, 39, 8
+DRAWS, BINS = 39, 8
 
 
 def main() -> None:
@@ -43,13 +43,14 @@ def main() -> None:
     parser.add_argument("--sets", type=int, default=150)
     parser.add_argument("--views", nargs="+", default=["gaussian", "bernoulli"], help="their likelihoods")
     parser.add_argument("--thin", type=int, default=6, help="sweeps from one draw to the next")
+    parser.add_argument("--burn-in", type=int, default=60, help="sweeps before the first draw")
     parser.add_argument("--options", nargs="*", default=[], help="of settings_of, NAME=VALUE")
     given = parser.parse_args()
     options = dict(option.split("=") for option in given.options)
     settings = settings_of(tuple(given.views), groups=False, slab=True, **options)
     sweep, n = GibbsSweep(settings, keep=False), DRAWS
     start = time.process_time()
-    named = [ranks(sweep, 1000 + i, BURN_IN, n, given.thin) for i in range(given.sets)]
+    named = [ranks(sweep, 1000 + i, given.burn_in, n, given.thin) for i in range(given.sets)]
     found = np.array([np.concatenate([*one.values()]) for one in named])
     inside = {
         name: np.array([(one[name] > 0) & (one[name] < n) for one in named]).mean(axis=1) for name in named[0]
@@ -68,6 +69,7 @@ def main() -> None:
         "CPU minutes": round((time.process_time() - start) / 60.0, 1),
         "sets": given.sets,
         "thin": given.thin,
+        "burn-in": given.burn_in,
         "summaries": found.shape[1],
         "in intervals of 95 %, with standard error": {
             name: [round(float(share.mean()), 3), round(float(share.std() / np.sqrt(len(share))), 3)]
