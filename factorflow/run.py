@@ -96,7 +96,7 @@ def fit(
     meta = model_meta(data, config, hidden, None if before is None else before.meta)
     built = config.build(meta)
     _check_entries(built, data, data.features)
-    check_split(hidden, data, built)
+    check_split(hidden, data, built.meta, built.likelihood)
     for name, why in config.unused(meta).items():
         if (value := getattr(config, name)) != type(config).model_fields[name].default:
             text = OptionText(f"{{{name}}} does nothing here: {why}.", **{name: value})

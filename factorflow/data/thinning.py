@@ -18,6 +18,7 @@ Neufeld, Gao, Popp, Battle and Witten (2024), Biostatistics 25, 270-287 (count s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from factorflow.data.holdout import Holdout, Where
     from factorflow.data.store.dataset import Dataset
     from factorflow.kinds import Kind
-    from factorflow.models.contract import Model
+    from factorflow.likelihoods import Likelihood
+    from factorflow.shape import Meta
 
 __all__ = ["check_split", "exposure_of_all", "exposure_of_rest", "is_split", "scored_entries", "split_counts"]
 
@@ -74,7 +76,9 @@ def exposure_of_all(holdout: Holdout | None, kind: Kind) -> float:
     return 1.0 / (1.0 - holdout.fraction) if holdout is not None and is_split(holdout, kind) else 1.0
 
 
-def check_split(holdout: Holdout | None, dataset: Dataset, model: Model[Any, Any]) -> None:
+def check_split(
+    holdout: Holdout | None, dataset: Dataset, meta: Meta, likelihood_of: Callable[[str], Likelihood]
+) -> None:
     """Refuse to split counts that have no rate, or beside views computed of them, and data without counts.
 
     Parameters
@@ -83,8 +87,10 @@ def check_split(holdout: Holdout | None, dataset: Dataset, model: Model[Any, Any
         Of the run.
     dataset : Dataset
         What is to be fitted.
-    model : Model
-        What is fitted to it.
+    meta : Meta
+        Its shape, as the model sees it.
+    likelihood_of : callable
+        The likelihood of a view, by name.
 
     Raises
     ------
@@ -93,14 +99,14 @@ def check_split(holdout: Holdout | None, dataset: Dataset, model: Model[Any, Any
     """
     if holdout is None or holdout.unit != "count":
         return
-    views = {view.name: is_split(holdout, view.kind) for view in model.meta.value_views}
+    views = {view.name: is_split(holdout, view.kind) for view in meta.value_views}
     remedy = "Hold out entries or rows ({holdout_unit})"
     if not any(views.values()):
         expected = f"a view of counts among {', '.join(views)}"
         raise InputError("holdout_unit", "count", expected, f"{remedy}.", holdout_unit="entry")
     sources = {entry.name: entry.of for entry in dataset.manifest.views}
     for name, split in views.items():
-        likelihood, expected = model.likelihood(name), ""
+        likelihood, expected = likelihood_of(name), ""
         if split and not likelihood.log_link:
             expected = "counts that have a rate: poisson, negative_binomial, or zero-inflated"
         elif views.get(sources[name]):
