@@ -14,8 +14,8 @@ import numpy as np
 
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.data.aligned_dataset import AlignedDataset
+from factorflow.data.held_out_counts import check_split
 from factorflow.data.sample_tables import SampleTables, model_meta
-from factorflow.data.thinning import check_split
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import check_device, environment

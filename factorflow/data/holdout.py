@@ -9,6 +9,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.thinning import Where, split_counts
 from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.kernels.random import entry_uniform
@@ -20,9 +21,6 @@ from factorflow.shape import HoldoutUnit
 UNITS: tuple[HoldoutUnit, ...] = get_args(HoldoutUnit)
 
 ROW_SITE, SEQUENCE_SITE = HOLDOUT_UNITS[0], HOLDOUT_UNITS[1]
-
-Where = tuple[NDArray[np.int32], NDArray[np.int32]]
-"""Rows and features of entries."""
 
 PIECE = 65536
 """Rows or sequences looked at together."""
@@ -179,9 +177,7 @@ class Holdout:
             Rows and features, and values, of what is held out.
         """
         if self.unit == "count":
-            from factorflow.data.thinning import split_counts
-
-            return split_counts(self, view_index, start, n_rows, values, kind)
+            return split_counts(self.seed, self.fraction, view_index, start, n_rows, values, kind)
         by_entries = isinstance(values, SparseRows)
         observed = values.observed() if by_entries else kind.observed(values)
         where = self.hidden(view_index, start, observed, sequence)

@@ -18,26 +18,23 @@ Neufeld, Gao, Popp, Battle and Witten (2024), Biostatistics 25, 270-287 (count s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.errors import InputError
 from factorflow.kernels.random import entry_uniform
 from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
 from factorflow.kernels.sparse_rows import SparseRows
 
 if TYPE_CHECKING:
-    from factorflow.data.holdout import Holdout, Where
-    from factorflow.data.store.dataset import Dataset
     from factorflow.kinds import Kind
-    from factorflow.likelihoods import Likelihood
-    from factorflow.shape import Meta
 
-__all__ = ["check_split", "exposure_of_all", "exposure_of_rest", "is_split", "scored_entries", "split_counts"]
+__all__ = ["Where", "scored_entries", "split_counts"]
+
+Where = tuple[NDArray[np.int32], NDArray[np.int32]]
+"""Rows and features of entries."""
 
 MOST_SCORED = 1 << 22
 """Entries of a view that are scored, about; at least one of each row."""
@@ -45,87 +42,17 @@ MOST_SCORED = 1 << 22
 SCORED_SITE = HOLDOUT_UNITS[2]
 
 
-def is_split(holdout: Holdout | None, kind: Kind) -> bool:
-    """Return whether a part of each entry of a kind of view is held out.
-
-    Parameters
-    ----------
-    holdout : Holdout or None
-        Of the run.
-    kind : Kind
-        Of the view.
-    """
-    return holdout is not None and holdout.unit == "count" and holdout.concerns(kind)
-
-
-def exposure_of_rest(holdout: Holdout) -> float:
-    """Return what rates of the counts that a fit saw are multiplied by, for those held out: h / (1 - h)."""
-    return holdout.fraction / (1.0 - holdout.fraction)
-
-
-def exposure_of_all(holdout: Holdout | None, kind: Kind) -> float:
-    """Return what rates of the counts that a fit saw are multiplied by, for all: 1 / (1 - h).
-
-    Parameters
-    ----------
-    holdout : Holdout or None
-        Of the run.
-    kind : Kind
-        Of the view; 1 where its entries were not split.
-    """
-    return 1.0 / (1.0 - holdout.fraction) if holdout is not None and is_split(holdout, kind) else 1.0
-
-
-def check_split(
-    holdout: Holdout | None, dataset: Dataset, meta: Meta, likelihood_of: Callable[[str], Likelihood]
-) -> None:
-    """Refuse to split counts that have no rate, or beside views computed of them, and data without counts.
-
-    Parameters
-    ----------
-    holdout : Holdout or None
-        Of the run.
-    dataset : Dataset
-        What is to be fitted.
-    meta : Meta
-        Its shape, as the model sees it.
-    likelihood_of : callable
-        The likelihood of a view, by name.
-
-    Raises
-    ------
-    InputError
-        Saying which view, and what to do.
-    """
-    if holdout is None or holdout.unit != "count":
-        return
-    views = {view.name: is_split(holdout, view.kind) for view in meta.value_views}
-    remedy = "Hold out entries or rows ({holdout_unit})"
-    if not any(views.values()):
-        expected = f"a view of counts among {', '.join(views)}"
-        raise InputError("holdout_unit", "count", expected, f"{remedy}.", holdout_unit="entry")
-    sources = {entry.name: entry.of for entry in dataset.manifest.views}
-    for name, split in views.items():
-        likelihood, expected = likelihood_of(name), ""
-        if split and not likelihood.log_link:
-            expected = "counts that have a rate: poisson, negative_binomial, or zero-inflated"
-        elif views.get(sources[name]):
-            expected = f"no view computed of the counts of {sources[name]}: it has those held out in it"
-        if expected:
-            what = f"count, with view {name} of likelihood {likelihood.name}"
-            either = f"{remedy}, or leave the view out ({{views}})."
-            raise InputError("holdout_unit", what, expected, either, holdout_unit="entry", views=...)
-
-
 def split_counts(
-    holdout: Holdout, view_index: int, start: int, n_rows: int, values: Any, kind: Kind
+    seed: int, fraction: float, view_index: int, start: int, n_rows: int, values: Any, kind: Kind
 ) -> tuple[Any, Where, NDArray[np.float32]]:
     """Return the counts that a fit sees, and the entries that are scored with what is held out of them.
 
     Parameters
     ----------
-    holdout : Holdout
-        Of the run.
+    seed : int
+        Key of the generator.
+    fraction : float
+        Share h that is held out.
     view_index : int
         Position of the view in the dataset.
     start : int
@@ -145,8 +72,8 @@ def split_counts(
     from factorflow.kernels.compile import compile_scalar
     from factorflow.kernels.scalar.entries import thin_matrix, thin_rows
 
-    where = scored_entries(holdout.seed, view_index, start, n_rows, *values.shape)
-    key = np.uint64(holdout.seed), np.uint64(HOLDOUT_ENTRIES[view_index]), start, holdout.fraction
+    where = scored_entries(seed, view_index, start, n_rows, *values.shape)
+    key = np.uint64(seed), np.uint64(HOLDOUT_ENTRIES[view_index]), start, fraction
     if isinstance(values, SparseRows):
         entries, rest = np.ascontiguousarray(values.entries), np.empty_like(values.entries)
         compile_scalar(thin_rows)(*key, values.counts, np.ascontiguousarray(values.columns), entries, rest)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.data.aligned_dataset import AlignedDataset
-from factorflow.data.thinning import exposure_of_rest, is_split
+from factorflow.data.held_out_counts import exposure_of_rest, is_split
 from factorflow.design import EXPOSURE
 from factorflow.engine.loop import Loop
 from factorflow.engine.plan import Plan, State

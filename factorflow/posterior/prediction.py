@@ -191,7 +191,7 @@ class Predictor:
 def exposure_of_all_counts(posterior: StoredPosterior, view: str) -> float:
     """Return what rates of a view are multiplied by where a part of each count was held out, else 1."""
     from factorflow.data import Holdout
-    from factorflow.data.thinning import exposure_of_all
+    from factorflow.data.held_out_counts import exposure_of_all
 
     kind = next(v.kind for v in posterior.meta.views if v.name == view)
     return exposure_of_all(Holdout.of(posterior.run), kind)
