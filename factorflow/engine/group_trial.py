@@ -7,8 +7,7 @@ on the cut, so that groups may change between any two rounds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from statistics import median
 
 from factorflow.engine.executors.local import Handle
 from factorflow.engine.tasks import Group
@@ -56,13 +55,13 @@ class GroupTrial:
             return None
         self._seconds.append(seconds)
         if not self._with_many:
-            typical = float(np.median(self._seconds))
+            typical = median(self._seconds)
             if n_timed < TIMED or typical > SHORT_SECONDS:
                 return None
             self._with_many, self._seconds, self._skipped = typical, [], n_pending + REREAD
             return self._one
         longer = n_timed == FEW and min(self._seconds) > self._with_many
-        self._over = longer or (n_timed == TIMED and float(np.median(self._seconds)) > self._with_many)
+        self._over = longer or (n_timed == TIMED and median(self._seconds) > self._with_many)
         return self._many if self._over else None
 
 

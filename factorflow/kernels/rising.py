@@ -89,7 +89,7 @@ _logs_written = compile_loop(_write_logs, fastmath={"contract"})
 _derivatives_written = compile_loop(_write_derivatives, fastmath={"contract"})
 
 
-def log_rising(y: Float[np.ndarray, "*shape"], log_r: Float[np.ndarray, ...]) -> Float[np.ndarray, "*shape"]:
+def log_rising(y: Float[np.ndarray, ...], log_r: Float[np.ndarray, ...]) -> Float[np.ndarray, ...]:
     """Return log (r)_y - log y!; 0 where y is, NaN where it is missing.
 
     Parameters

@@ -135,6 +135,7 @@ def test_gaussian_views_are_held_against_means_by_log_likelihood_too(scaled: boo
         columns = {score: 0.5, f"baseline_{score}": 1.0, "log_likelihood": found}
         posterior: Any = SimpleNamespace(
             was_scored=True,
+            run={},
             config=SimpleNamespace(scale_features=scaled, wider=lambda kind: f"likelihoods='{kind}'"),
             model=SimpleNamespace(likelihood=lambda view: get_likelihood(fitted or likelihood)),
             meta=SimpleNamespace(value_views=[SimpleNamespace(name="v", likelihood=likelihood)]),
