@@ -24,8 +24,8 @@ MOST_NODES = 12
 FAN_OUT = 4
 """Workers that fetch the state from one that has it, where they do not all fetch it from the root."""
 
-TASK_BYTES = 1 << 20
-"""What 10 GbE carries in the time that a task takes of the scheduler (1 ms): see `relay_parents`."""
+TASK_BYTES = 2 << 20
+"""What 10 GbE carries in the time that a task takes of the scheduler (2 ms; `benchmarks/scale_model.py`)."""
 
 
 @dataclass(frozen=True)

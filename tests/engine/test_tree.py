@@ -335,5 +335,5 @@ def test_shares_of_features() -> None:
     assert feature_shares(hundred, 1 << 20, 72) == 0
     assert feature_shares(hundred[:1], 1 << 28, 72) == 0
     assert feature_shares(hundred[:2], 1 << 28, 72) == 2
-    assert 4 < feature_shares(hundred, 1 << 28, 72) < 12
+    assert 2 < feature_shares(hundred, 1 << 28, 72) < 12
     assert feature_shares(hundred, 1 << 28, 3) == 3
