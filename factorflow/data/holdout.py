@@ -144,6 +144,10 @@ class Holdout:
         ----------
         kind : Kind
             Of the view.
+
+        Returns
+        -------
+        bool
         """
         return kind.is_values and (self.unit != "count" or kind.name == "poisson")
 
