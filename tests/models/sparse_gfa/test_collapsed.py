@@ -147,7 +147,7 @@ def test_intercepts_are_drawn_on_the_scale_of_the_model(swept: Any) -> None:
         np.testing.assert_allclose(theirs.coefficients[:, 0] + place, b)
         np.testing.assert_array_equal(w, parts[name].loadings)
         assert np.abs(b - parts[name].coefficients[:, 0]).min() > 1e-6
-        found = summed[name].intercepts, summed[name].coefficient_squares[0]
+        found = summed[name].coefficients[0], summed[name].coefficient_squares[0]
         np.testing.assert_allclose(found, (b.sum(), (b**2).sum()))
         np.testing.assert_allclose(summed[name].reading[0], b @ w)
     noise = pooled.NoiseSums.of(weights["v0"].precision[:, 0], VARIANCES, views.views["v0"].noise)

@@ -66,7 +66,8 @@ def test_scores_have_their_posterior(name: str, level: float) -> None:
     aux = None if side is None else np.tile(side, (rows, 1))
     u, r = metropolis.stand_ins(_settings(), density, y, np.tile(loadings[:, 1], (rows, 1)), phi, aux, level)
     precision = 1.0 + (u * loadings[:, 0] ** 2).sum(axis=1)
-    centre = ((r - u * loadings[:, 1]) * loadings[:, 0]).sum(axis=1) / precision
+    left = r - u * (loadings[:, 1] + level)  # stand-ins are of what the offset is part of
+    centre = (left * loadings[:, 0]).sum(axis=1) / precision
     entries, rng = (
         [Entries(density, y, u, r, loadings, phi, aux, np.full((rows, 1), level))],
         np.random.default_rng(2),
