@@ -179,7 +179,7 @@ def test_all_workers_lost_and_none_comes(
 @cases("killed scheduler")
 def test_killed_scheduler_and_resume(case: str, serial: Any, tmp_path: Path, processes: Processes) -> None:
     dataset, config, expected = serial(case)
-    run, out = begin(tmp_path, dataset, config, processes.address, 0.05)
+    run, out = begin(tmp_path, dataset, config, processes.address, 0.2)
     processes.scheduler.kill()
     _, error = run.communicate(timeout=120)
     assert run.returncode != 0
