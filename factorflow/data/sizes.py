@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SizeTable", "code_sizes", "projected_sizes"]
 
-OPTION = "size_factors"
-
 
 @dataclass(frozen=True)
 class SizeTable:
@@ -89,14 +87,14 @@ def code_sizes(
             there = ", ".join(dataset.column_names) or "there are none"
             expected = ", ".join([*methods, f"a column of the sample metadata ({there})"])
             raise InputError(
-                OPTION, name, expected, "Correct the name, or write the dataset with {obs}.", obs=...
+                "size_factors", name, expected, "Correct the name, or write the dataset with {obs}.", obs=...
             )
         values = numbers_of(name, dataset.obs_columns([name])[name] if source is None else source[name])
         wrong = np.flatnonzero(~((values > 0.0) & (values < np.inf)))
         if wrong.size:
             what = f"{values[wrong[0]]:g} of sample {dataset.obs_names[wrong[0]]} in column {name}"
             remedy = "Correct the column, leave such samples out, or take those of the counts: 'total'."
-            raise InputError(OPTION, what, "a number above 0 for each sample", remedy)
+            raise InputError("size_factors", what, "a number above 0 for each sample", remedy)
         columns.append(Column(name, means.get(name, float(values.mean())), digest=digest_column(values)))
     return tuple(columns)
 

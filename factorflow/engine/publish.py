@@ -234,18 +234,12 @@ def _scores_of_view(
 ) -> Sums:
     """Return the sums of the held-out scores of one view of a block, given its variables."""
     model, holdout = plan.model, plan.source.holdout
-    inputs, density, entries = (
-        without_values(block, model.meta),
-        model.likelihood(view.name),
-        block.hidden[view.name],
-    )
+    inputs, entries = without_values(block, model.meta), block.hidden[view.name]
+    density, alone = model.likelihood(view.name), model.alone(state.globals_[0], view.name)
     mean, sd = model.predict(inputs, rows, record, view.name)
     predicted, roles = (mean[entries], sd[entries]), model.row_roles(inputs, view.name)
     predictive = model.predictive(inputs, rows, record, view.name)
-    at, alone = (
-        None if predictive is None else predictive.at(entries),
-        model.alone(state.globals_[0], view.name),
-    )
+    at = None if predictive is None else predictive.at(entries)
     of_entries = {role: values[entries[0]] for role, values in roles.items()}
     split = is_split(holdout, view.kind)
     if split:

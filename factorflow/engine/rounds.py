@@ -132,7 +132,8 @@ class Rounds:
         near = [state]
         if sends == "alike" and len(self.groups) > 1:
             near = [submit("hand_out", hand_out, plan, state, None, group=0)]
+        senders = set(self._parents)
         for i, parent in enumerate(self._parents, start=1):
             fetched = near[parent]
-            near.append(submit("relay", relay, fetched, group=i) if i in self._parents else fetched)
+            near.append(submit("relay", relay, fetched, group=i) if i in senders else fetched)
         return [state, *near[1:]]

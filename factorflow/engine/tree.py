@@ -15,14 +15,11 @@ from typing import Any
 from factorflow.trees import add, nbytes
 
 FAN_IN = 4
-"""Neighbours whose subtrees one task merges at most."""
+"""Neighbours whose subtrees one task merges at most, and workers that fetch a large state from one."""
 
 MOST_NODES = 12
 """Nodes that these have together at most, where they are more than two."""
 
-
-FAN_OUT = 4
-"""Workers that fetch the state from one that has it, where they do not all fetch it from the root."""
 
 TASK_BYTES = 2 << 20
 """What 10 GbE carries in the time that a task takes of the scheduler (2 ms; `benchmarks/scale_model.py`)."""
@@ -136,8 +133,8 @@ def merge_steps(groups: Sequence[range]) -> list[list[Merge]]:
 def relay_parents(n_groups: int, n_bytes: int) -> list[int]:
     """Return of each group but the first the group that it fetches the state from.
 
-    That is the first, the root's, unless it sends by more bytes less in a tree than the network carries in
-    the time of the tree's tasks.
+    All fetch it from the first, the root's, unless a tree saves more than it costs: the bytes that fewer
+    transfers one after another save, against those that the network carries while its tasks are scheduled.
 
     Parameters
     ----------
@@ -146,11 +143,11 @@ def relay_parents(n_groups: int, n_bytes: int) -> list[int]:
     n_bytes : int
         Of the state.
     """
-    parents = [(i - 1) // FAN_OUT for i in range(1, n_groups)]
+    parents = [(i - 1) // FAN_IN for i in range(1, n_groups)]
     depth, last = 0, n_groups - 1
     while last > 0:
-        depth, last = depth + 1, (last - 1) // FAN_OUT
-    fewer = n_groups - 1 - FAN_OUT * depth
+        depth, last = depth + 1, (last - 1) // FAN_IN
+    fewer = n_groups - 1 - FAN_IN * depth
     return parents if fewer * n_bytes > len(set(parents)) * TASK_BYTES else [0] * len(parents)
 
 

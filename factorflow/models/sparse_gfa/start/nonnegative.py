@@ -107,7 +107,7 @@ class ShiftSweep(Sweep[Globals, Local, ScoreSums]):
 
 
 def _lowest(classes: Float64[Array, "E K"], sign: Float64[Array, " K"]) -> Float64[Array, " K"]:
-    """Return what few scores of a factor are below, where those of some factors are turned."""
+    """Return what a share `BELOW` of the scores of each factor lies under, after changes of sign."""
     turned = np.where(sign > 0.0, classes, classes[::-1])
     share = np.cumsum(turned, axis=0) / turned.sum(axis=0)
     return EDGES[np.minimum((share > BELOW).argmax(axis=0), len(EDGES) - 1)]
