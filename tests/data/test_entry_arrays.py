@@ -221,3 +221,79 @@ def test_signs_in_a_table_set_the_sides_of_their_entries(
     assert np.isnan(found[3, 1])
     assert data.obs_names[2] == "s2"
     assert data.meta().views[0].default_likelihood == "censored"
+
+
+TABLES = {
+    "identifiers": ("id,x,y\n{rows}", {}),
+    "comments": ("# of the assay\nid,x,y\n{rows}", {}),
+    "names that are numbers": ("patient,x,y\n{rows}", {"index_col": "patient"}),
+    "decimal commas": ("id;x;y\n{semicolons}", {}),
+    "words for missing": ("id,x,y\n{rows}".replace("9.5", "lost"), {"na_values": "lost"}),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_tables_with_signs_are_read_as_others(case: str, tmp_path: Path) -> None:
+    text, options = TABLES[case]
+    lines = [f"{i:03},{'<0.5' if i == 2 else i + 0.25},{i + 0.5 if i != 9 else '.'}" for i in range(12)]
+    rows = "\n".join(lines) + "\n"
+    semicolons = rows.replace(",", ";").replace(".\n", "NA\n").replace(".", ",")
+    (tmp_path / "y.csv").write_text(text.format(rows=rows, semicolons=semicolons))
+    data = factorflow.write_dataset(tmp_path / "d", {"y": tmp_path / "y.csv"}, **options)
+    expected = np.column_stack([np.arange(12) + 0.25, np.arange(12) + 0.5])
+    expected[2, 0], expected[9, 1] = 0.5, NAN
+    np.testing.assert_array_equal(data.values("y"), expected)
+    np.testing.assert_array_equal(np.argwhere(beside(data, "censored")), [[2, 0]])
+    assert data.obs_names[:2].tolist() == ["000", "001"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("id,x,x\na,<1,2\n", "names of view 'y' = 'x'"), ("id,x\na,<1\nb\n", "line 3")]
+)
+def test_tables_with_signs_are_checked_as_others(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "y.csv").write_text(text)
+    with pytest.raises(InputError, match=said):
+        factorflow.write_dataset(tmp_path / "d", {"y": tmp_path / "y.csv"})
+
+
+def test_signs_in_labels(tmp_path: Path) -> None:
+    (tmp_path / "age.csv").write_text("id,age\ns0,<50\ns1,>50\ns2,<50\n")
+    y = pd.DataFrame(np.eye(3) + 0.5, index=["s0", "s1", "s2"])
+    views = {"y": y, "age": tmp_path / "age.csv"}
+    data = factorflow.write_dataset(tmp_path / "d", views, inputs={"age": "categorical"})
+    assert data.features("age").tolist() == ["<50", ">50"]
+    lines = [f"s{i},{j},v,{i + j}.5,{'<50' if i else '>50'}\n" for i in range(2) for j in range(2)]
+    (tmp_path / "long.csv").write_text("sample,feature,view,value,group\n" + "".join(lines))
+    assert factorflow.write_dataset(tmp_path / "l", tmp_path / "long.csv").groups == (">50", "<50")
+
+
+def test_limits_of_a_table_belong_to_its_names(tmp_path: Path, values: np.ndarray) -> None:
+    (tmp_path / "limits.csv").write_text("feature;lower\n010;-0,5\n10;-1,5\n")
+    options: dict[str, Any] = {"features": {"y": ["010", "NA", "10"]}}
+    low = np.array([-0.5, NAN, -1.5])
+    data = factorflow.write_dataset(
+        tmp_path / "d", {"y": values}, limits={"y": tmp_path / "limits.csv"}, **options
+    )
+    np.testing.assert_array_equal(beside(data, "censored"), -(values <= low).astype(int))
+    for text in ("feature,lower\n10,abc\n", "", "feature,lower\n10,1\n10,2\n"):
+        (tmp_path / "limits.csv").write_text(text)
+        with pytest.raises(InputError):
+            factorflow.write_dataset(
+                tmp_path / "e", {"y": values}, limits={"y": tmp_path / "limits.csv"}, **options
+            )
+    with pytest.raises(InputError, match="feature '010' of view 'y' = 1 and 0"):
+        factorflow.write_dataset(tmp_path / "e", {"y": values}, limits={"y": ([1, NAN, NAN], 0)}, **options)
+
+
+@pytest.mark.parametrize("make", [np.asarray, pd.DataFrame])
+def test_a_limit_is_met_in_single_precision(make: Any, tmp_path: Path, values: np.ndarray) -> None:
+    values[:3, 0] = 0.1, 0.7, 0.3
+    y = make(values.astype(np.float32))
+    data = factorflow.write_dataset(tmp_path / "d", {"y": y}, limits={"y": (0.1, 0.7)})
+    assert beside(data, "censored")[:3, 0].tolist() == [-1, 1, 0]
+
+
+def test_trials_that_are_no_file(tmp_path: Path) -> None:
+    """The values of the view would be taken for numbers of trials."""
+    with pytest.raises(InputError, match="trials of view 'y' = coverage.csv"):
+        factorflow.write_dataset(tmp_path / "d", {"y": np.ones((5, 2))}, trials={"y": "coverage.csv"})

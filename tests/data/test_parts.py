@@ -72,6 +72,21 @@ def test_objects_of_any_kind_are_parts(tmp_path: Path) -> None:
         write_dataset(tmp_path / "d", {"x": [A, "b.cvs"]})
 
 
+def test_sparse_parts_of_which_some_have_features_of_their_own(tmp_path: Path) -> None:
+    counts = [sp.csr_array(np.arange(12).reshape(4, 3) % 5), sp.csr_array(np.arange(8).reshape(2, 4) % 3)]
+    frames = [
+        pd.DataFrame.sparse.from_spmatrix(counts[0], ["c0", "c1", "c2", "c3"], list("abx")),
+        pd.DataFrame.sparse.from_spmatrix(counts[1], ["c4", "c5"], list("byza")),
+    ]
+    ad = pytest.importorskip("anndata")
+    parts = [ad.AnnData(c, f[[]], f.T[[]]) for c, f in zip(counts, frames, strict=True)]
+    layout = {"rna": "sparse"}
+    dataset = write_dataset(tmp_path / "d", {"rna": parts}, {"rna": "poisson"}, join="inner", layout=layout)
+    wanted = pd.concat([frame.sparse.to_dense() for frame in frames], join="inner")
+    assert dataset.features("rna").tolist() == list(wanted.columns)
+    np.testing.assert_array_equal(dataset.values("rna"), wanted.to_numpy())
+
+
 @pytest.mark.parametrize(
     ("parts", "join", "said"),
     [

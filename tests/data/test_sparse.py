@@ -161,3 +161,14 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     file = saved_h5ad(tmp_path, "csc", parts("csc", lambda _: None))
     with pytest.raises(RunError, match="No space left on device"):
         write_dataset(tmp_path / "d", {"x": file})
+
+
+@pytest.mark.parametrize("form", ["csr", "coo"])
+def test_sums_of_small_integers_do_not_overflow(tmp_path: Path, form: str) -> None:
+    rows, columns = np.array([0, 0, 1, 2]), np.array([0, 0, 1, 1])
+    matrix = sp.coo_matrix((np.array([100, 100, 1, 3], np.int8), (rows, columns)), shape=(3, 2))
+    if form == "csr":
+        matrix = sp.csr_matrix((matrix.data, matrix.col, [0, 2, 3, 4]), shape=(3, 2))
+    with pytest.warns(DataWarning, match="added up"):
+        dataset = write_dataset(tmp_path / "d", {"rna": matrix}, {"rna": "poisson"})
+    np.testing.assert_array_equal(dataset.values("rna"), [[200, 0], [0, 1], [0, 3]])

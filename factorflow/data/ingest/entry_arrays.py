@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.collect import collect
+from factorflow.data.ingest.metadata import read_metadata
 from factorflow.data.ingest.reading import AnnDataOptions, Reading
+from factorflow.data.ingest.sources import labels
 from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError
 
@@ -51,8 +54,10 @@ class Limits:
         self, values: NDArray[Any], start: int, names: RowNames, features: Any, view: str
     ) -> tuple[NDArray[Any], NDArray[np.int8]]:
         """Return rows as they are stored, and the sides."""
-        low, high = (rows(start, start + len(values)) for rows in (self.lower, self.upper))
-        side = self.sides(start, start + len(values))
+        stop = start + len(values)  # limits as the values are: 0.1 in single precision is more than 0.1
+        low, high = (np.asarray(rows(start, stop), values.dtype) for rows in (self.lower, self.upper))
+        _check_order(low, high, start, names, features, view)
+        side = self.sides(start, stop)
         below, above = (values <= low) | (side < 0), (values >= high) | (side > 0)
         self.measured = self.measured + (~(below | above | np.isnan(values))).sum(axis=0)
         clipped = np.where(values <= low, low, np.where(values >= high, high, values)).astype(values.dtype)
@@ -73,6 +78,21 @@ class Limits:
     def complete(self, likelihood: str) -> str:
         """Return the likelihood as it is."""
         return likelihood
+
+
+def _check_order(low: Any, high: Any, start: int, names: RowNames, features: Any, view: str) -> None:
+    """Refuse a lower limit above the upper one."""
+    crossed = low > high
+    if not crossed.any():
+        return
+    low, high = np.broadcast_arrays(low, high)
+    at = tuple(np.argwhere(crossed)[0])
+    where = f"feature {str(features[at[-1]])!r} of view {view!r}" if at else f"view {view!r}"
+    if len(at) == 2 and crossed.shape[0] > 1:
+        row = start + at[0]
+        where = f"sample {str(names.part(row, row + 1)[0])!r}, {where}"
+    expected = "a lower limit that is no more than the upper one"
+    raise InputError(f"limits of {where}", f"{low[at]:g} and {high[at]:g}", expected, "Exchange them.")
 
 
 @dataclass
@@ -136,7 +156,7 @@ def limits_of(
     if not isinstance(limits, tuple | list) or len(limits) != 2:
         expected = "a pair of lower and upper limit; None: there is none"
         raise InputError(f"limits of view {view!r}", limits, expected, "For example (0.5, None).")
-    what = f"limits of view {view!r}"
+    what, reading = f"limits of view {view!r}", replace(reading, seen={})
     low, high = (_rows(what, end, view, names, features, reading) for end in limits)
     if sides is None:
         return Limits(low, high)
@@ -151,10 +171,7 @@ def _limits_of_text(text: str, view: str, features: Any) -> tuple[Any, Any]:
             expected = "LOWER,UPPER, either may be empty; or a table by feature with columns lower and upper"
             raise InputError(f"limits of view {view!r}", text, expected, "For example '0.5,'.") from None
         return low, high
-    import pandas as pd
-
-    table = pd.read_csv(text, index_col=0, sep=None, engine="python")
-    table.index = table.index.astype(str)
+    table = read_metadata(Path(text), f"limits of view {view!r}", samples=np.asarray(features, dtype=str))
     if not set(table.columns) & {"lower", "upper"}:
         available = ", ".join(map(str, table.columns))
         raise InputError(
@@ -179,12 +196,18 @@ def trials_of(trials: Any, view: str, value: Any, names: RowNames, features: Any
     reading : Reading
         How files are read.
     """
+    what, layer = f"trials of view {view!r}", None
+    reading = replace(reading, seen={})
     if isinstance(trials, str) and trials.isdigit():
         trials = int(trials)
     if isinstance(trials, str) and not os.path.exists(trials):
         reading = replace(reading, annotated=AnnDataOptions(layer=trials))
-        trials = value
-    return Trials(_rows(f"trials of view {view!r}", trials, view, names, features, reading))
+        trials, layer = value, trials
+    rows = _rows(what, trials, view, names, features, reading)
+    if layer is not None and not reading.seen:  # the values of the view were read instead
+        expected = "a whole number, a file that exists, entries, or a layer of AnnData, which the view is not"
+        raise InputError(what, layer, expected, "Check the path.")
+    return Trials(rows)
 
 
 def _rows(what: str, values: Any, view: str, names: RowNames, features: Any, reading: Reading) -> Rows:
@@ -192,18 +215,21 @@ def _rows(what: str, values: Any, view: str, names: RowNames, features: Any, rea
     if values is None or isinstance(values, Real):
         number = np.nan if values is None else float(values)
         return lambda start, stop: number
-    values = np.asarray(values, dtype=float) if isinstance(values, list | tuple) else values
+    values = _numbers(what, values) if isinstance(values, list | tuple) else values
     if isinstance(values, Mapping) or (getattr(values, "ndim", 2) == 1 and hasattr(values, "index")):
-        by_name = {str(name): value for name, value in values.items()}
+        checks.check_unique(what, labels(values.keys()))
+        by_name = dict(
+            zip(labels(values.keys()).tolist(), (values[name] for name in values.keys()), strict=True)
+        )
         if unknown := sorted(set(by_name) - set(map(str, features))):
             raise InputError(what, checks.join_names(unknown), "names of its features", "Check the names.")
-        return _constant(np.array([by_name.get(str(name), np.nan) for name in features], dtype=float))
+        return _constant(_numbers(what, [by_name.get(str(name), np.nan) for name in features]))
     if getattr(values, "ndim", 2) == 1:
-        vector = np.asarray(values, dtype=float)
+        vector = _numbers(what, values)
         if vector.shape != (len(features),):
             raise InputError(what, f"{vector.size} numbers", f"{len(features)}, one a feature", "Check them.")
         return _constant(vector)
-    plain = replace(reading, seen={}, tables=[], groups=[], transpose=lambda view: False)
+    plain = replace(reading, tables=[], groups=[], transpose=lambda view: False)
     source = next(iter(collect({view: values}, plain)[0].values()))
     columns = None
     if source.features is not None:
@@ -219,6 +245,14 @@ def _rows(what: str, values: Any, view: str, names: RowNames, features: Any, rea
     place = {name: i for i, name in enumerate(source.samples.tolist())}
     rows = np.array([place.get(str(name), -1) for name in names.whole()])
     return lambda start, stop: _of_columns(source.take(rows[start:stop]), columns)
+
+
+def _numbers(what: str, values: Any) -> NDArray[np.float64]:
+    try:
+        return np.asarray([np.nan if value is None else value for value in values], dtype=float)
+    except (TypeError, ValueError) as error:
+        remedy = "Correct it; None or NaN where there is none."
+        raise InputError(what, str(error), "numbers", remedy) from error
 
 
 def _constant(vector: NDArray[np.float64]) -> Rows:

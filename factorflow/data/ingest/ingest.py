@@ -160,7 +160,7 @@ def write_dataset(
         )
         views = _on_disk(views, partial, opened)
         obs = opened.enter_context(as_local_source(obs, partial, "obs"))
-        views, sides = read_marked(views, table, turned)
+        views, sides = read_marked(views, reading, turned)
         sources, obs_frames = collect(views, reading)
         of_samples = obs if obs is not None else obs_frames
         reading.check_used(has_metadata_table=isinstance(of_samples, str | os.PathLike))

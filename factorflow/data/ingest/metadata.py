@@ -141,16 +141,27 @@ def _find_names(
     return 0 if header.strip().lower() in NAME_HEADERS else None
 
 
-def _infer_types(table: TextTable, names: int | None) -> pd.DataFrame:
-    """Return a text table with typed columns; that of the names stays as it is written."""
+def read_texts(table: TextTable) -> pd.DataFrame:
+    """Return all cells of a text table as they are written, columns numbered."""
     import pandas as pd
     import pyarrow as pa
 
-    batches = list(table.batches(range(len(table.columns)), []))
-    text = pa.Table.from_batches(batches).to_pandas() if batches else None
+    places = range(len(table.columns))
+    batches = list(table.batches(places, []))
+    if not batches:
+        return pd.DataFrame({str(place): pd.Series([], dtype=object) for place in places})
+    texts: pd.DataFrame = pa.Table.from_batches(batches).to_pandas()
+    return texts
+
+
+def _infer_types(table: TextTable, names: int | None) -> pd.DataFrame:
+    """Return a text table with typed columns; that of the names stays as it is written."""
+    import pandas as pd
+
+    text = read_texts(table)
     columns, odd = [], dict[str, set[str]]()
     for place, name in enumerate(table.columns):
-        cells = np.array([], object) if text is None else text.iloc[:, place].to_numpy(dtype=object)
+        cells = text.iloc[:, place].to_numpy(dtype=object)
         if place == names:
             columns.append(pd.Series(cells, dtype=object))
             continue

@@ -179,7 +179,7 @@ def _from_pandas(view: str, frame: Any, kind: Kind | None, *, transpose: bool) -
         column = frame if isinstance(frame, pd.Series) else pd.Series(frame)
         frame = column.to_frame(view if column.name is None else column.name)
     coded = kind is not None and kind.coded
-    names = _column_of_names(frame, transpose=transpose)
+    names = column_of_names(frame, transpose=transpose)
     if names is not None:
         frame = frame.set_index(names)
     if not coded:
@@ -226,7 +226,7 @@ _NUMBERS = {"boolean", "decimal", "empty", "floating", "integer", "mixed-integer
 """What pandas calls columns of objects that are numbers."""
 
 
-def _column_of_names(frame: Any, *, transpose: bool) -> Any:
+def column_of_names(frame: Any, *, transpose: bool) -> Any:
     """Return the first column if it names the rows of a frame without an index, as it would in a file."""
     import pandas as pd
 

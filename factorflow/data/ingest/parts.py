@@ -137,7 +137,8 @@ class StackedRows:
                 if rows is None:
                     return None
                 if self.where is not None:
-                    rows = rows.reindex(self.where[number], np.arange(self.n_columns), self.n_columns)
+                    kept = np.flatnonzero(self.where[number] >= 0)
+                    rows = rows.reindex(self.where[number][kept], kept, self.n_columns)
                 parts.append(rows)
             first += source.shape[0]
         return join_rows(parts) if parts else None

@@ -259,7 +259,10 @@ class FrameSource(Source):
     def read(self, start: int, stop: int) -> AnyBlock:
         """Return rows ``start`` to ``stop``, (stop - start, D)."""
         missing = None if self.dtype == "object" else np.nan
-        return as_block(self.array.iloc[start:stop].to_numpy(dtype=self.dtype, na_value=missing), self.dtype)
+        own = set(self.array.dtypes)
+        single = all(isinstance(dtype, np.dtype) and np.can_cast(dtype, np.float32) for dtype in own)
+        dtype = "float32" if single and self.dtype == "float64" else self.dtype
+        return as_block(self.array.iloc[start:stop].to_numpy(dtype=dtype, na_value=missing), self.dtype)
 
 
 def as_block(values: Any, dtype: str) -> AnyBlock:

@@ -93,16 +93,11 @@ class SparseRows:
         if values.dtype == np.float16:  # SciPy has no operations on it
             values = values.astype(np.float32)
         block = csr_array((values, indices, pointers - first), shape=(pointers.size - 1, self.shape[1]))
-        if not block.has_canonical_format:
-            block = block.copy()  # its arrays may be those of a matrix in memory
-            self._sum(block, start)
-        return block
-
-    def _sum(self, block: Any, start: int) -> None:
-        """Add up entries of one place, with a warning the first time."""
-        before = block.indptr.copy()
-        block.sum_duplicates()
-        lost = np.diff(before) - np.diff(block.indptr)
+        if block.has_canonical_format:
+            return block
+        summed = _with_room(block)
+        summed.sum_duplicates()
+        lost = np.diff(block.indptr) - np.diff(summed.indptr)
         if lost.any() and not self.warned:
             self.warned = True
             row = self.first_row + start + int(np.argmax(lost))
@@ -110,6 +105,7 @@ class SparseRows:
                 f"{self.where}: a column occurs several times in row {row} (counted from 0): "
                 "the values of one place are added up"
             )
+        return summed
 
 
 @dataclass
@@ -181,11 +177,9 @@ def from_scipy(value: Any, where: str) -> SparseRows:
     """
     if value.format in ("csr", "csc"):
         n_stored = int(value.indptr[-1]) if value.indptr.size else 0  # arrays may be longer than is used
-        if n_stored <= min(value.indices.size, value.data.size):
-            parts = value.data[:n_stored], value.indices[:n_stored], value.indptr
-        else:
-            parts = value.data, value.indices, value.indptr
-        sparse_rows: SparseRows = from_parts(*parts, value.shape, value.format, where)
+        is_whole = n_stored <= min(value.indices.size, value.data.size)
+        data, indices = ((part[:n_stored] if is_whole else part) for part in (value.data, value.indices))
+        sparse_rows: SparseRows = from_parts(data, indices, value.indptr, value.shape, value.format, where)
         return sparse_rows
     if value.format == "bsr":
         try:
@@ -194,8 +188,15 @@ def from_scipy(value: Any, where: str) -> SparseRows:
             raise _damage_error(where, str(error), "a block matrix without gaps") from error
     rows = value.tocsr()
     if value.format == "coo" and rows.nnz < value.nnz:
+        rows = _with_room(value).tocsr()
         warn(f"{where}: {value.nnz - rows.nnz} entries of places that occur before are added up")
     return SparseRows(rows.data, rows.indices, rows.indptr, rows.shape, where)
+
+
+def _with_room(matrix: Any) -> Any:
+    """Return a copy in which sums of small integers do not overflow."""
+    is_integer = matrix.dtype.kind in "iu" and np.can_cast(matrix.dtype, np.int64)
+    return matrix.astype(np.int64 if is_integer else matrix.dtype, copy=True)
 
 
 def from_parts(
