@@ -4,6 +4,8 @@ For the CPU; `kernels.cuda` has the same. Letters as in `kernels.chains`; P iden
 Importing this module imports numba.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
 from __future__ import annotations
 
 from typing import Any
@@ -15,13 +17,9 @@ from factorflow.models.identity_attribute.kernels.chains import smooth_block as 
 from factorflow.models.identity_attribute.kernels.presence import smooth_block as smooth_presence_of
 from factorflow.models.identity_attribute.kernels.small import STEADY
 
-Array = Any
-
 
 @options(fastmath=STEADY)
-def compute_evidence(
-    each: Any, p: int, residual: Array, between: Array, activity: Array, evidence: Array
-) -> None:
+def compute_evidence(each, p, residual, between, activity, evidence):
     """Write what the data and all other identities leave to identity p, (B, Q); ``between`` is symmetric."""
     size = len(each)
     for t in range(len(residual)):
@@ -34,28 +32,9 @@ def compute_evidence(
 
 @options(fastmath=STEADY)
 def _smooth_all(
-    each: Any,
-    starts: Array,
-    stops: Array,
-    first: Array,
-    last: Array,
-    residual: Array,
-    between: Array,
-    own: Array,
-    moments: Array,
-    variance: float,
-    table: Array,
-    start: float,
-    activity: Array,
-    present: Array,
-    joint: Array,
-    earlier: Array,
-    present_entropy: Array,
-    mean: Array,
-    covariance: Array,
-    cross: Array,
-    mean_entropy: Array,
-) -> None:
+    each, starts, stops, first, last, residual, between, own, moments, variance, table, start, activity,
+    present, joint, earlier, present_entropy, mean, covariance, cross, mean_entropy,
+):  # fmt: skip
     size, nothing = len(each), np.zeros((len(each) + 1, len(each)))
     evidence, links = np.empty((len(first), size)), np.empty((3, size))
     for p in range(len(own)):

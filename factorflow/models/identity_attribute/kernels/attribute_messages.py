@@ -4,6 +4,8 @@ Letters as in `kernels.chains`; M blocks. Plain functions, for the CPU and for C
 Importing this module imports numba.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
 from __future__ import annotations
 
 from typing import Any
@@ -19,25 +21,11 @@ from factorflow.models.identity_attribute.kernels.chains import (
 )
 from factorflow.models.identity_attribute.kernels.small import STEADY, invert_small
 
-Array = Any
-
 
 @options(fastmath=STEADY)
 def run_message(
-    each: Any,
-    low: int,
-    high: int,
-    fresh: bool,
-    present: Array,
-    evidence: Array,
-    own: Array,
-    gaps: int,
-    moments: Array,
-    variance: float,
-    work: Array,
-    matrix: Array,
-    vector: Array,
-) -> None:
+    each, low, high, fresh, present, evidence, own, gaps, moments, variance, work, matrix, vector
+):
     """Write exp(-u'Mu / 2 + v'u) of u = (a before the run, its last a); ``fresh``: nothing is before it.
 
     ``work`` (5 Q + 3, Q) is worked in.
@@ -80,20 +68,8 @@ def run_message(
 
 @options(fastmath=STEADY)
 def block_message(
-    each: Any,
-    starts: Array,
-    stops: Array,
-    first: Array,
-    present: Array,
-    evidence: Array,
-    own: Array,
-    gaps: int,
-    moments: Array,
-    variance: float,
-    work: Array,
-    matrix: Array,
-    vector: Array,
-) -> None:
+    each, starts, stops, first, present, evidence, own, gaps, moments, variance, work, matrix, vector
+):
     """Do what `attribute_message` does; ``work`` (6 Q + 4, Q) is worked in."""
     size, runs = len(each), len(starts)
     run_message(
@@ -123,20 +99,7 @@ def block_message(
 
 
 @options(fastmath=STEADY)
-def _span(
-    each: Any,
-    starts: Array,
-    stops: Array,
-    first: Array,
-    present: Array,
-    evidence: Array,
-    own: Array,
-    gaps: int,
-    moments: Array,
-    variance: float,
-    matrix: Array,
-    vector: Array,
-) -> None:
+def _span(each, starts, stops, first, present, evidence, own, gaps, moments, variance, matrix, vector):
     work = np.empty((6 * len(each) + 4, len(each)))
     block_message(
         each, starts, stops, first, present, evidence, own, gaps, moments, variance, work, matrix, vector
@@ -173,9 +136,7 @@ def attribute_message(*arguments: Any) -> None:
 
 
 @options(fastmath=STEADY)
-def integrate_end(
-    each: Any, matrix: Array, vector: Array, there: int, given: Array, inner: Array, half: Array, out: Array
-) -> None:
+def integrate_end(each, matrix, vector, there, given, inner, half, out):
     """Integrate out one end of a span, with a further message about it, ``given`` (Q + 1, Q).
 
     ``there`` is which end is left: 0 the state before, 1 the last one; ``inner``, ``half`` (Q, Q) are worked
@@ -199,7 +160,7 @@ def integrate_end(
 
 
 @options(fastmath=STEADY)
-def _scan(each: Any, matrix: Array, vector: Array, joined: Array, before: Array, behind: Array) -> None:
+def _scan(each, matrix, vector, joined, before, behind):
     count, size = matrix.shape[0], len(each)
     inner, half = np.empty((size, size)), np.empty((size, size))
     before[0], behind[count - 1] = 0.0, 0.0

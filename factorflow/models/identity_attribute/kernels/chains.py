@@ -6,6 +6,8 @@ attributes have a length that is known when they are compiled. Plain functions, 
 devices (`kernels.cuda`). Importing this module imports numba.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
 from __future__ import annotations
 
 import math
@@ -16,12 +18,11 @@ import numpy as np
 from factorflow.kernels.compile import compile_scalar, options, read_only_view
 from factorflow.models.identity_attribute.kernels.small import STEADY, invert_small
 
-Array = Any
 LOG_2PI = math.log(2.0 * math.pi)
 
 
 @options(fastmath=STEADY)
-def product(each: Any, left: Array, right: Array, out: Array) -> None:
+def product(each, left, right, out):
     """Write left right, (Q, Q) each."""
     for i in range(len(each)):
         for j in range(len(each)):
@@ -32,9 +33,7 @@ def product(each: Any, left: Array, right: Array, out: Array) -> None:
 
 
 @options(fastmath=STEADY)
-def add_evidence(
-    each: Any, t: int, present: Array, evidence: Array, own: Array, gaps: int, beyond: Array, out: Array
-) -> None:
+def add_evidence(each, t, present, evidence, own, gaps, beyond, out):
     """Write the message about a of frame t from its data and from ``beyond``, (Q + 1, Q)."""
     size, b = len(each), present[t]
     for i in range(size):
@@ -44,7 +43,7 @@ def add_evidence(
 
 
 @options(fastmath=STEADY)
-def propagate(each: Any, known: Array, there: Array, moments: Array, new: int, out: Array) -> None:
+def propagate(each, known, there, moments, new, out):
     """Write the message from one a to the next (``new`` 0) or the last (2) one.
 
     ``there`` (Q, Q) is the inverse of the known precision and that of the link on this side.
@@ -60,7 +59,7 @@ def propagate(each: Any, known: Array, there: Array, moments: Array, new: int, o
 
 
 @options(fastmath=STEADY)
-def invert_with_link(each: Any, known: Array, moments: Array, which: int, there: Array) -> float:
+def invert_with_link(each, known, moments, which, there):
     """Write (known precision + diag(moments[which]))^-1, return log of the determinant of its inverse."""
     for i in range(len(each)):
         for j in range(len(each)):
@@ -71,26 +70,9 @@ def invert_with_link(each: Any, known: Array, moments: Array, which: int, there:
 
 @options(fastmath=STEADY)
 def smooth_run(
-    each: Any,
-    low: int,
-    high: int,
-    fresh: bool,
-    ended: bool,
-    present: Array,
-    evidence: Array,
-    own: Array,
-    gaps: int,
-    moments: Array,
-    variance: float,
-    before: Array,
-    behind: Array,
-    there: Array,
-    work: Array,
-    mean: Array,
-    covariance: Array,
-    cross: Array,
-    entropy: Array,
-) -> None:
+    each, low, high, fresh, ended, present, evidence, own, gaps, moments, variance, before, behind, there,
+    work, mean, covariance, cross, entropy,
+):  # fmt: skip
     """Write the marginals of the run of frames low to high; ``fresh``, ``ended``: a sequence is no longer.
 
     Forward what all frames up to t say of a_t, and what that makes of a_t given a_t+1; backward the marginals
@@ -130,16 +112,9 @@ def smooth_run(
         mean[last, i] = total
     for t in range(last - 1, low - 1, -1):
         condition(
-            each,
-            there[t],
-            moments,
-            mean[t],
-            mean[t + 1],
-            covariance[t + 1],
-            covariance[t],
-            cross[t + 1],
+            each, there[t], moments, mean[t], mean[t + 1], covariance[t + 1], covariance[t], cross[t + 1],
             known,
-        )
+        )  # fmt: skip
     if fresh:
         for i in range(size):
             cross[low, i] = 0.0
@@ -151,17 +126,7 @@ def smooth_run(
 
 
 @options(fastmath=STEADY)
-def condition(
-    each: Any,
-    there: Array,
-    moments: Array,
-    mean: Array,
-    later: Array,
-    later_covariance: Array,
-    covariance: Array,
-    cross: Array,
-    spare: Array,
-) -> None:
+def condition(each, there, moments, mean, later, later_covariance, covariance, cross, spare):
     """Write mean and covariance of a_t, given those of a_t+1, and E a_t+1 a_t of each attribute.
 
     Given a_t+1, a_t has covariance ``there``, and information ``mean`` (its mean is put in the place of that)
@@ -190,24 +155,9 @@ def condition(
 
 @options(fastmath=STEADY)
 def smooth_block(
-    each: Any,
-    starts: Array,
-    stops: Array,
-    first: Array,
-    last: Array,
-    present: Array,
-    evidence: Array,
-    own: Array,
-    gaps: int,
-    moments: Array,
-    variance: float,
-    before: Array,
-    behind: Array,
-    mean: Array,
-    covariance: Array,
-    cross: Array,
-    entropy: Array,
-) -> None:
+    each, starts, stops, first, last, present, evidence, own, gaps, moments, variance, before, behind, mean,
+    covariance, cross, entropy,
+):  # fmt: skip
     """Do what `smooth_attributes` does."""
     size = len(each)
     there, work = np.empty((len(first), size, size)), np.empty((4 * size + 2, size))

@@ -5,6 +5,8 @@ is ``power`` log cosh(u / 2) - (``up`` e^u + ``down`` e^-u) / 4 and a constant. 
 Importing this module imports numba.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,untyped-decorator"
+
 from __future__ import annotations
 
 import math
@@ -21,14 +23,14 @@ def _inner(function: Any) -> Any:
 
 
 @_inner
-def _log_cosh(u: float) -> float:
+def _log_cosh(u):
     """Return log cosh(u / 2)."""
     size = abs(u)
     return size / 2 + math.log1p(math.exp(-size)) - 0.6931471805599453
 
 
 @_inner
-def _relative_log_density(mode: float, distance: float, up: float, down: float, power: float) -> float:
+def _relative_log_density(mode, distance, up, down, power):
     """Return the log density of u at some distance from a mode, relative to that at the mode.
 
     ``up`` and ``down`` are those at the mode, ``up`` e^mode and ``down`` e^-mode.
@@ -45,7 +47,7 @@ def _relative_log_density(mode: float, distance: float, up: float, down: float, 
 
 
 @_inner
-def _polish(u: float, step: float, up: float, down: float, power: float) -> float:
+def _polish(u, step, up, down, power):
     """Return the stationary point within a step of a point, by bisection and Newton's method."""
     low, high = u - step, u + step
     for _ in range(60):
@@ -67,9 +69,7 @@ def _polish(u: float, step: float, up: float, down: float, power: float) -> floa
 
 
 @_inner
-def _width(
-    mode: float, sign: float, depth: float, most: float, up: float, down: float, power: float
-) -> float:
+def _width(mode, sign, depth, most, up, down, power):
     """Return how far from a mode the density falls to e^-depth of it, at most ``most``."""
     bend = 0.5 * power / (1.0 + math.cosh(mode)) - 0.25 * (up + down)
     size = 1e-8
@@ -117,21 +117,7 @@ def _two_highest(
 
 
 @compile_loop
-def trapezoid(
-    power: Array,
-    up: Array,
-    down: Array,
-    grid: Array,
-    log_cosh: Array,
-    grow: Array,
-    shrink: Array,
-    depth: float,
-    narrow: float,
-    few: int,
-    u: Array,
-    weight: Array,
-    log_normaliser: Array,
-) -> None:
+def trapezoid(power, up, down, grid, log_cosh, grow, shrink, depth, narrow, few, u, weight, log_normaliser):
     """Write points and weights of every attribute.
 
     Parameters
@@ -198,7 +184,7 @@ def trapezoid(
 
 
 @compile_loop
-def averages(u: Array, weight: Array, out: Array) -> None:
+def averages(u, weight, out):
     """Write sums over weighted points: E sinh^2(u/2), sinh(u)/2, -2 log cosh(u/2), lambda, its variance.
 
     Parameters

@@ -5,31 +5,20 @@ rounds of the update of equations 37 to 48, with the prediction in the place of 
 Importing this module imports numba.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from factorflow.kernels.compile import options
 from factorflow.models.identity_attribute.kernels.small import FAST, invert, logistic
 
-Array = Any
-
 
 @options(fastmath=FAST)
-def _predict_state(
-    fresh: bool,
-    transition: Array,
-    initial: float,
-    variance: float,
-    dynamics: Array,
-    squares: Array,
-    present: Array,
-    mean: Array,
-    covariance: Array,
-) -> None:
+def _predict_state(fresh, transition, initial, variance, dynamics, squares, present, mean, covariance):
     """Predict the states of the next frame from those of one frame."""
     n_identities, size = mean.shape
     for p in range(n_identities):
@@ -52,23 +41,9 @@ def _predict_state(
 
 @options(fastmath=FAST)
 def filter_frames(
-    y: Array,
-    seen: Array,
-    first: Array,
-    weights: Array,
-    variances: Array,
-    precision: Array,
-    transition: Array,
-    initial: float,
-    variance: float,
-    dynamics: Array,
-    squares: Array,
-    rounds: int,
-    present: Array,
-    mean: Array,
-    covariance: Array,
-    density: Array,
-) -> None:
+    y, seen, first, weights, variances, precision, transition, initial, variance, dynamics, squares, rounds,
+    present, mean, covariance, density,
+):  # fmt: skip
     """Write the prediction of the states of each frame by those before, and a bound of its log density.
 
     Parameters
@@ -179,19 +154,7 @@ def filter_frames(
 
 
 @options(fastmath=FAST)
-def _cost(
-    weights: Array,
-    seen: Array,
-    precision: Array,
-    gram: Array,
-    back: Array,
-    gain: float,
-    b: float,
-    m: Array,
-    c: float,
-    on: Array,
-    inner: Array,
-) -> float:
+def _cost(weights, seen, precision, gram, back, gain, b, m, c, on, inner):
     """Return the divergence of an identity's posterior from its prediction, and what its variance costs."""
     size = m.shape[0]
     work = np.empty((size, size))

@@ -9,6 +9,8 @@ Frames with missing entries are in `kernels.incomplete_frames`. `update_lanes` i
 CUDA devices (`kernels.cuda`). Importing this module imports numba.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,assignment"
+
 from __future__ import annotations
 
 from typing import Any
@@ -25,8 +27,6 @@ from factorflow.models.identity_attribute.kernels.small import (
     minimum,
 )
 
-Array = Any
-
 TILE = 128
 """Frames that are updated side by side: what is known of them stays in the second cache."""
 
@@ -38,21 +38,7 @@ LANES = 8
 
 
 @options(fastmath=STEADY)
-def update_lanes(
-    low: int,
-    high: int,
-    gram: Array,
-    alone: Array,
-    inverse: Array,
-    offset: Array,
-    own: Array,
-    before: Array,
-    seen: Array,
-    met: Array,
-    chance: Array,
-    entropy: Array,
-    work: Array,
-) -> None:
+def update_lanes(low, high, gram, alone, inverse, offset, own, before, seen, met, chance, entropy, work):
     """Update all identities of some complete frames, one identity after the other.
 
     The equations are those of `incomplete_frames.update_one`. Each frame has a lane, the last axis of all
@@ -147,7 +133,7 @@ def update_lanes(
 
 
 @options(fastmath=STEADY)
-def spread_out(values: Array, n: int, size: int, out: Array) -> None:
+def spread_out(values, n, size, out):
     """Write values of identities, row n, to their columns: a loop over those of one is short for vectors."""
     if size == 2:
         for p in range(values.shape[1]):
@@ -160,20 +146,7 @@ def spread_out(values: Array, n: int, size: int, out: Array) -> None:
 
 
 @options(fastmath=STEADY)
-def mean_of(
-    n: int,
-    end: int,
-    present: Array,
-    on: Array,
-    off: Array,
-    by: Array,
-    beside_present: Array,
-    beside_mean: Array,
-    there: Array,
-    to: int,
-    chances: Array,
-    means: Array,
-) -> None:
+def mean_of(n, end, present, on, off, by, beside_present, beside_mean, there, to, chances, means):
     """Write Q(b = 1) and E a of one neighbour of a frame: of the half ``n`` is in, or one of `OUTSIDE`.
 
     A row of an array is counted as one that refers to it, which takes longer than what is done with it here:
@@ -196,31 +169,9 @@ def mean_of(
 
 @options(fastmath=STEADY)
 def _update_tiles(
-    kind: Array,
-    earlier: Array,
-    later: Array,
-    data: Array,
-    pull: Array,
-    gram: Array,
-    hold: Array,
-    odds: Array,
-    alone: Array,
-    inverse: Array,
-    offset: Array,
-    beside_present: Array,
-    beside_mean: Array,
-    other_by: Array,
-    other_present: Array,
-    other_on: Array,
-    other_off: Array,
-    old_by: Array,
-    old_present: Array,
-    old_on: Array,
-    present: Array,
-    on: Array,
-    off: Array,
-    entropy: Array,
-) -> None:
+    kind, earlier, later, data, pull, gram, hold, odds, alone, inverse, offset, beside_present, beside_mean,
+    other_by, other_present, other_on, other_off, old_by, old_present, old_on, present, on, off, entropy,
+):  # fmt: skip
     n_identities, size = inverse.shape[1], inverse.shape[2]
     k = n_identities * size
     own, before = np.empty((k, WIDTH)), np.empty((k, WIDTH))

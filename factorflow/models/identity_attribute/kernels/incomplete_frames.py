@@ -4,6 +4,8 @@ Shapes as in `kernels.frames`; each of these frames has covariances S1 of its ow
 of the CPU and of CUDA devices (`kernels.cuda`). Importing this module imports numba.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
 from __future__ import annotations
 
 from typing import Any
@@ -17,16 +19,7 @@ Array = Any
 
 
 @options(fastmath=FAST)
-def update_one(
-    information: Array,
-    prior: Array,
-    precision: Array,
-    inverse: Array,
-    offset: float,
-    odds: float,
-    on: Array,
-    off: Array,
-) -> float:
+def update_one(information, prior, precision, inverse, offset, odds, on, off):
     """Write the two means of one identity in one frame (equations 29, 40), return q(b = 1) (41, 46).
 
     ``information`` is what the data say of a (Q), ``prior`` what the neighbouring frames do, ``offset`` is
@@ -46,23 +39,9 @@ def update_one(
 
 @options(fastmath=FAST)
 def update_gap(
-    n: int,
-    kind: Array,
-    residual: Array,
-    seen: Array,
-    weights: Array,
-    weighted: Array,
-    prior: Array,
-    precision: Array,
-    inverse: Array,
-    offset: Array,
-    odds: Array,
-    information: Array,
-    x: Array,
-    present: Array,
-    on: Array,
-    off: Array,
-) -> None:
+    n, kind, residual, seen, weights, weighted, prior, precision, inverse, offset, odds, information, x,
+    present, on, off,
+):  # fmt: skip
     """Update all identities of frame n with missing entries; ``information`` (Q,) is worked in.
 
     See `update_gaps` for all others.
@@ -100,21 +79,8 @@ def update_gap(
 
 @options(fastmath=FAST)
 def _update_rows(
-    kind: Array,
-    residual: Array,
-    seen: Array,
-    weights: Array,
-    weighted: Array,
-    prior: Array,
-    precision: Array,
-    inverse: Array,
-    offset: Array,
-    odds: Array,
-    x: Array,
-    present: Array,
-    on: Array,
-    off: Array,
-) -> None:
+    kind, residual, seen, weights, weighted, prior, precision, inverse, offset, odds, x, present, on, off
+):
     information = np.empty(inverse.shape[2])
     for n in range(kind.shape[0]):
         update_gap(

@@ -5,6 +5,8 @@ B frames of a block, R runs of them (of one sequence each), M blocks, Q attribut
 Plain functions, for the CPU and for CUDA devices (`kernels.cuda`). Importing this module imports numba.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
 from __future__ import annotations
 
 from typing import Any
@@ -24,42 +26,32 @@ Array = Any
 
 
 @options(fastmath=STEADY)
-def log_sum(a: float, b: float) -> float:
+def log_sum(a, b):
     """Return log(e^a + e^b)."""
     high: float = maximum(a, b)
     return high + logarithm(1.0 + exponential(maximum(minimum(a, b) - high, -700.0)))
 
 
 @options(fastmath=STEADY)
-def propagate_forward(odds: float, table: Array) -> float:
+def propagate_forward(odds, table):
     """Return the log odds of the next state from those of this one; ``table`` is E log T, [from, to]."""
     return log_sum(table[0, 1], table[1, 1] + odds) - log_sum(table[0, 0], table[1, 0] + odds)
 
 
 @options(fastmath=STEADY)
-def propagate_backward(odds: float, table: Array) -> float:
+def propagate_backward(odds, table):
     """Return the log odds of this state from those of the next one."""
     return log_sum(table[1, 0], table[1, 1] + odds) - log_sum(table[0, 0], table[0, 1] + odds)
 
 
 @options(fastmath=STEADY)
-def plogp(p: float) -> float:
+def plogp(p):
     """Return p log p, 0 where p is."""
     return p * logarithm(maximum(p, 1e-300))
 
 
 @options(fastmath=STEADY)
-def odds_of_run(
-    each: Any,
-    low: int,
-    high: int,
-    evidence: Array,
-    own: Array,
-    gaps: int,
-    mean: Array,
-    covariance: Array,
-    odds: Array,
-) -> None:
+def odds_of_run(each, low, high, evidence, own, gaps, mean, covariance, odds):
     """Write the log odds of b by the data of frames low to high alone.
 
     Parameters
@@ -84,9 +76,7 @@ def odds_of_run(
 
 
 @options(fastmath=STEADY)
-def block_message(
-    starts: Array, stops: Array, first: Array, evidence: Array, table: Array, start: float, out: Array
-) -> None:
+def block_message(starts, stops, first, evidence, table, start, out):
     """Do what `presence_message` does, given the log odds of the first and of the last run."""
     runs = len(starts)
     for b in range(2):  # the state before the block
@@ -106,21 +96,7 @@ def block_message(
 
 
 @options(fastmath=STEADY)
-def _span(
-    each: Any,
-    starts: Array,
-    stops: Array,
-    first: Array,
-    evidence: Array,
-    own: Array,
-    gaps: int,
-    mean: Array,
-    covariance: Array,
-    table: Array,
-    start: float,
-    odds: Array,
-    out: Array,
-) -> None:
+def _span(each, starts, stops, first, evidence, own, gaps, mean, covariance, table, start, odds, out):
     runs = len(starts)
     odds_of_run(each, 0, stops[0], evidence, own, gaps, mean, covariance, odds)
     if runs > 1:
@@ -154,7 +130,7 @@ def presence_message(*arguments: Any) -> None:
 
 
 @options(fastmath=STEADY)
-def _scan(spans: Array, before: Array, behind: Array) -> None:
+def _scan(spans, before, behind):
     count = spans.shape[0]
     before[0], behind[count - 1] = 0.0, 0.0
     for i in range(1, count):
@@ -179,34 +155,19 @@ def scan_presence(spans: Array, before: Array, behind: Array) -> None:
 
 
 @options(fastmath=STEADY)
-def chance(log: float) -> float:
+def chance(log):
     """Return e^log of a logarithm of a probability; below e^-100 that."""
     return exponential(maximum(log, -100.0))
 
 
 @options(fastmath=STEADY)
-def ratio(odds: float, most: float) -> float:
+def ratio(odds, most):
     """Return e^odds, within e^-most and e^most."""
     return exponential(maximum(minimum(odds, most), -most))
 
 
 @options(fastmath={"nsz"})
-def share(
-    t: int,
-    t00: float,
-    t01: float,
-    t10: float,
-    t11: float,
-    l00: float,
-    l01: float,
-    l10: float,
-    l11: float,
-    backward: Array,
-    earlier: Array,
-    present: Array,
-    joint: Array,
-    entropy: Array,
-) -> None:
+def share(t, t00, t01, t10, t11, l00, l01, l10, l11, backward, earlier, present, joint, entropy):
     """Write what frame t and the one before share: Q(b_t-1 = b_t = 1), and the entropy of b_t given b_t-1.
 
     Products are rounded before they are added: of the sum of two, compilers choose which one is not, and one
@@ -223,21 +184,9 @@ def share(
 
 @options(fastmath=STEADY)
 def smooth_run(
-    low: int,
-    high: int,
-    fresh: bool,
-    evidence: Array,
-    table: Array,
-    start: float,
-    before: float,
-    behind: float,
-    forward: Array,
-    backward: Array,
-    present: Array,
-    joint: Array,
-    earlier: Array,
-    entropy: Array,
-) -> None:
+    low, high, fresh, evidence, table, start, before, behind, forward, backward, present, joint, earlier,
+    entropy,
+):  # fmt: skip
     """Write the marginals of the run of frames low to high; ``fresh``: a sequence begins with it.
 
     What is passed along a run are odds, not their logarithms: none can overflow where those of the data of a
@@ -275,25 +224,9 @@ def smooth_run(
 
 @options(fastmath=STEADY)
 def smooth_block(
-    each: Any,
-    starts: Array,
-    stops: Array,
-    first: Array,
-    last: Array,
-    evidence: Array,
-    own: Array,
-    gaps: int,
-    mean: Array,
-    covariance: Array,
-    table: Array,
-    start: float,
-    before: float,
-    behind: float,
-    present: Array,
-    joint: Array,
-    earlier: Array,
-    entropy: Array,
-) -> None:
+    each, starts, stops, first, last, evidence, own, gaps, mean, covariance, table, start, before, behind,
+    present, joint, earlier, entropy,
+):  # fmt: skip
     """Do what `smooth_presence` does."""
     work = np.empty((3, len(first)))
     for run in range(len(starts)):

@@ -4,6 +4,8 @@ Plain functions, of which `factorflow.kernels.compile` makes machine code for th
 Importing this module imports numba.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
 from __future__ import annotations
 
 import math
@@ -39,31 +41,31 @@ those of small blocks may, the latter is taken. Sums in another order would give
 
 
 @options(stand_in=vectors.exp)
-def exponential(x: float) -> float:
+def exponential(x):
     """Return e^x for |x| < 700."""
     return math.exp(x)
 
 
 @options(stand_in=vectors.log)
-def logarithm(x: float) -> float:
+def logarithm(x):
     """Return log x of a positive normal number."""
     return math.log(x)
 
 
 @options(fastmath=STEADY)
-def maximum(a: Any, b: Any) -> Any:
+def maximum(a, b):
     """Return the larger one; Numba's CUDA has no `max` of two."""
     return a if a > b else b
 
 
 @options(fastmath=STEADY)
-def minimum(a: Any, b: Any) -> Any:
+def minimum(a, b):
     """Return the smaller one."""
     return a if a < b else b
 
 
 @options(fastmath=STEADY)
-def invert_small(size: Any, matrix: Array, out: Array) -> float:
+def invert_small(size, matrix, out):
     """Write the inverse of a symmetric positive definite matrix (Q, Q); return log of its determinant.
 
     Gauss-Jordan elimination without pivots, which such matrices do not need. ``out`` may be ``matrix``.
@@ -100,7 +102,7 @@ def invert_small(size: Any, matrix: Array, out: Array) -> float:
 
 
 @options(fastmath=FAST)
-def invert(matrix: Array, out: Array) -> float:
+def invert(matrix, out):
     """Write the inverse as `invert_small` does, of any size; return log of the determinant."""
     size = matrix.shape[0]
     log_det = 0.0
@@ -124,7 +126,7 @@ def invert(matrix: Array, out: Array) -> float:
 
 
 @options(fastmath=FAST)
-def invert_one(m: int, precision: Array, gram: Array, inverse: Array, log_det: Array) -> None:
+def invert_one(m, precision, gram, inverse, log_det):
     """Do for row m what `invert_all` does for all."""
     n_identities, size = gram.shape[1], gram.shape[2]
     for p in range(n_identities):
@@ -137,7 +139,7 @@ def invert_one(m: int, precision: Array, gram: Array, inverse: Array, log_det: A
 
 
 @options(fastmath=FAST)
-def _invert_rows(precision: Array, gram: Array, inverse: Array, log_det: Array) -> None:
+def _invert_rows(precision, gram, inverse, log_det):
     for m in range(gram.shape[0]):
         invert_one(m, precision, gram, inverse, log_det)
 
@@ -160,7 +162,7 @@ def invert_all(precision: Array, gram: Array, inverse: Array, log_det: Array) ->
 
 
 @options(fastmath=FAST)
-def logistic(odds: float) -> float:
+def logistic(odds):
     """Return 1 / (1 + e^-odds) without overflow."""
     if odds >= 0.0:
         return 1.0 / (1.0 + math.exp(-minimum(odds, 700.0)))

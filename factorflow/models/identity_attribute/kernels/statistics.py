@@ -3,6 +3,8 @@
 Shapes as in `kernels.frames`. Importing this module imports numba.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
 from __future__ import annotations
 
 from typing import Any
@@ -13,8 +15,6 @@ from factorflow.kernels.compile import INNER, read_only_view
 from factorflow.kernels.vectors import compile_loop
 from factorflow.models.identity_attribute.kernels import frames
 from factorflow.models.identity_attribute.kernels.small import STEADY
-
-Array = Any
 
 
 def _steady(function: Any) -> Any:
@@ -31,7 +31,7 @@ spread_out: Any = _inner(frames.spread_out)
 
 
 @compile_loop
-def write_means(present: Array, on: Array, off: Array, x: Array, a: Array) -> None:
+def write_means(present, on, off, x, a):
     """Write E a b and E a (equations 47, 48), (B, K) each."""
     n, k = on.shape
     size, there = k // present.shape[1], np.empty(k)
@@ -44,25 +44,8 @@ def write_means(present: Array, on: Array, off: Array, x: Array, a: Array) -> No
 
 @_inner
 def _add_frame(
-    t: int,
-    m: int,
-    present: Array,
-    on: Array,
-    off: Array,
-    where: int,
-    place: int,
-    link: float,
-    there: Array,
-    b: Array,
-    a: Array,
-    x: Array,
-    active: Array,
-    cross: Array,
-    bands: Array,
-    squares: Array,
-    chances: Array,
-    pairs: Array,
-) -> None:
+    t, m, present, on, off, where, place, link, there, b, a, x, active, cross, bands, squares, chances, pairs
+):
     """Add frame t, which is m in its half; the one before it is in the other rows of ``b`` and ``a``."""
     n_identities, k, size, e = b.shape[1], a.shape[1], len(bands), t % 2
     spread_out(present, m, size, there)
@@ -96,31 +79,9 @@ def _add_frame(
 
 @_steady
 def sum_statistics(
-    odd: Array,
-    at: Array,
-    even_present: Array,
-    even_on: Array,
-    even_off: Array,
-    odd_present: Array,
-    odd_on: Array,
-    odd_off: Array,
-    kind: Array,
-    which: Array,
-    inverse: Array,
-    half_on: Array,
-    linked: Array,
-    beside_present: Array,
-    beside_mean: Array,
-    x: Array,
-    active: Array,
-    cross: Array,
-    bands: Array,
-    squares: Array,
-    spread: Array,
-    chances: Array,
-    numbers: Array,
-    pairs: Array,
-) -> float:
+    odd, at, even_present, even_on, even_off, odd_present, odd_on, odd_off, kind, which, inverse, half_on,
+    linked, beside_present, beside_mean, x, active, cross, bands, squares, spread, chances, numbers, pairs,
+):  # fmt: skip
     """Add up moments over frames, but for what is the same in many of them.
 
     Parameters
@@ -199,7 +160,7 @@ def sum_statistics(
 
 
 @compile_loop
-def covariances(present: Array, on: Array, which: Array, inverse: Array, out: Array) -> None:
+def covariances(present, on, which, inverse, out):
     """Write the covariance of a b of every frame and identity, (B, P, Q, Q)."""
     n, n_identities = present.shape
     size = inverse.shape[2]
@@ -214,21 +175,9 @@ def covariances(present: Array, on: Array, which: Array, inverse: Array, out: Ar
 
 @compile_loop
 def _sum_chain(
-    each: Any,
-    first: Array,
-    last: Array,
-    present: Array,
-    joint: Array,
-    earlier: Array,
-    present_entropy: Array,
-    mean_entropy: Array,
-    mean: Array,
-    covariance: Array,
-    cross: Array,
-    chances: Array,
-    moments: Array,
-    spread: Array,
-) -> None:
+    each, first, last, present, joint, earlier, present_entropy, mean_entropy, mean, covariance, cross,
+    chances, moments, spread,
+):  # fmt: skip
     n = len(present)
     both = came = went = begun = entropy = 0.0
     for t in range(n):

@@ -4,6 +4,8 @@ Rows of tables are vectors of single precision (`factorflow.kernels.vector_rows`
 imports numba.
 """
 
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
 from __future__ import annotations
 
 from typing import Any
@@ -17,8 +19,6 @@ from numba.extending import intrinsic
 from factorflow.kernels.compile import jit
 from factorflow.kernels.vector_rows import add_to, dot, for_entries, load, pointers, repeat
 from factorflow.kernels.vectors import compile_loop, exp, inner, log
-
-Array = Any
 
 LOWEST = -40.0
 """Logarithms that lie further than this below the largest of their row are raised to it: products of two such
@@ -78,7 +78,7 @@ visit: Any = intrinsic(_visit)
 
 
 @inner
-def _log_sum(entries, rates):  # type: ignore[no-untyped-def]
+def _log_sum(entries, rates):
     """Return sum y log R."""
     total = 0.0
     for i in range(entries.size):
@@ -86,7 +86,7 @@ def _log_sum(entries, rates):  # type: ignore[no-untyped-def]
     return total
 
 
-def _visit_entries(lanes, row_counts, columns, entries, scores, loadings, own, sums):  # type: ignore[no-untyped-def]
+def _visit_entries(lanes, row_counts, columns, entries, scores, loadings, own, sums):
     """Return sum y log R over the entries of a block; set own and add to sums as `_visit` says."""
     rates, total, at = np.empty(loadings.shape[0], np.float32), 0.0, 0
     for n in range(row_counts.size):
@@ -101,7 +101,7 @@ visit_entries: Any = jit(_visit_entries, cache=True, nogil=True, error_model="nu
 
 
 @compile_loop
-def write_table(logs: Array, lowest: float, table: Array, top: Array) -> None:
+def write_table(logs, lowest, table, top):
     """Write exp of logarithms (N, K), less the largest of each row, into a table (N, W); and the largest."""
     for n in range(logs.shape[0]):
         largest = logs[n, 0]
@@ -112,7 +112,7 @@ def write_table(logs: Array, lowest: float, table: Array, top: Array) -> None:
             table[n, k] = exp(max(logs[n, k] - largest, lowest))
 
 
-def _subtract_missing(rows, columns, codes, sizes, batches, loadings, rates):  # type: ignore[no-untyped-def]
+def _subtract_missing(rows, columns, codes, sizes, batches, loadings, rates):
     """Take s gamma_d beta_d of missing entries (H,) from the rates of their rows, (B, K)."""
     for i in range(rows.size):
         n, d = rows[i], columns[i]
@@ -121,7 +121,7 @@ def _subtract_missing(rows, columns, codes, sizes, batches, loadings, rates):  #
             rates[n, k] -= each * loadings[d, k]
 
 
-def _add_missing(rows, columns, codes, sizes, scores, out):  # type: ignore[no-untyped-def]
+def _add_missing(rows, columns, codes, sizes, scores, out):
     """Add s theta_n of missing entries (H,) to those of their batch and feature, (batches, D, K)."""
     for i in range(rows.size):
         n, d = rows[i], columns[i]
