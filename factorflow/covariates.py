@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["COVARIATES", "Column", "Covariates", "Term"]
-
 COVARIATES = "covariates"
 """Name under which they travel with a block, in ``Block.columns``."""
 

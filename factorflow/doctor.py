@@ -247,10 +247,7 @@ def _workers(executor: DaskExecutor, folder: Path, dataset: str | None) -> list[
     finally:
         with suppress(OSError):
             token.unlink(missing_ok=True)
-    checks = [
-        *memory_checks(facts),
-        check_shared_path("results", str(folder), str(token), content, facts),
-    ]
+    checks = [*memory_checks(facts), check_shared_path("results", str(folder), str(token), content, facts)]
     if dataset is None:
         return checks
     from factorflow.data import open_dataset

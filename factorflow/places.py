@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MOST_CELLS", "PLACES", "Places"]
-
 PLACES = "places"
 """Name under which they travel with a block, in ``Block.columns``."""
 

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-__all__ = ["from_record"]
-
 T = TypeVar("T")
 
 
@@ -22,10 +20,6 @@ def from_record(kind: type[T], record: Mapping[str, Any]) -> T:
         The dataclass; annotations tell lists of JSON from tuples.
     record : mapping of str to Any
         A value for each field; None, and absent ones: their defaults. Others are left alone.
-
-    Returns
-    -------
-    instance of ``kind``
 
     Raises
     ------

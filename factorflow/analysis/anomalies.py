@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["find_anomalies"]
-
 
 def find_anomalies(posterior: StoredPosterior, view: str | None = None, n: int = 20) -> pd.DataFrame:
     """Return the observed entries of a view with the smallest posterior predictive p-values.

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["associate", "correlate", "factor_correlation", "run_tests"]
-
 _FOUND = ["factor", "column", "test", "n", "statistic", "effect", "p_value"]
 
 

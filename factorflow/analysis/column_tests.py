@@ -17,8 +17,6 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MIN_GROUP", "Adjustment", "as_numbers", "is_code", "test_of"]
-
 MIN_GROUP = 3
 """Samples that a category must have to take part in a test."""
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from factorflow.data.aligned_dataset import AlignedDataset
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["enrich", "mean_correlations"]
-
 
 def enrich(
     posterior: StoredPosterior,

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["annotate_anndata", "annotate_mudata", "check_target", "export_tables", "run_attributes"]
-
 INCOMPLETE = "export.incomplete"
 """Name of the file that says, beside tables, that some of them are missing."""
 

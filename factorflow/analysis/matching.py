@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["Matching", "match_factors"]
-
 MIN_SHARED = 3
 """Samples or features that two runs must have in common."""
 

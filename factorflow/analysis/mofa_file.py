@@ -26,8 +26,6 @@ from factorflow.storage.remote import RemotePath
 if TYPE_CHECKING:
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["export_mofa"]
-
 SINGLE_GROUP = "group1"
 """MOFA's name of the group when there are no groups."""
 

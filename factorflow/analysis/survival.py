@@ -14,8 +14,6 @@ from factorflow.extras import require
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["cox_regression"]
-
 MIN_EVENTS = 3
 """Events that a regression needs."""
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from factorflow.engine.events import OnEvent
     from factorflow.engine.executors.launch import Place
 
-__all__ = ["Posterior", "as_posterior", "log_findings", "open_posterior", "write_card"]
-
 _figures = on_first_use(
     "factorflow.api.posterior",
     {"Plots": "factorflow.report.accessor", "write_report": "factorflow.report.html"},

@@ -128,11 +128,7 @@ class PredictionMethods(VarianceMethods):
         return prediction.impute(self, self.check_explained(view), rows_of(self, start, stop, None))
 
     def risk(
-        self,
-        view: str,
-        start: int | None = None,
-        stop: int | None = None,
-        obs: Sequence[str] | None = None,
+        self, view: str, start: int | None = None, stop: int | None = None, obs: Sequence[str] | None = None
     ) -> xr.DataArray:
         """Return how much larger the hazard of each sample is than the baseline, as a logarithm.
 

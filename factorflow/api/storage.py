@@ -20,8 +20,6 @@ from factorflow.storage.publish import current_version, new_directory, new_file,
 if TYPE_CHECKING:
     from factorflow.posterior.findings import Finding
 
-__all__ = ["StorageMethods"]
-
 
 @name_wrong_arguments_of_methods
 class StorageMethods(PredictionMethods):

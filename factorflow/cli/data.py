@@ -8,14 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from factorflow.cli.options import (
-    SIMULATORS,
-    Overwrite,
-    assignments,
-    path,
-    simulators,
-    value_of,
-)
+from factorflow.cli.options import SIMULATORS, Overwrite, assignments, path, simulators, value_of
 from factorflow.cli.output import DisplayedResult, command
 from factorflow.errors import InputError
 from factorflow.settings import DerivedOptions, SourceOptions
@@ -38,8 +31,7 @@ def ingest(
         ),
     ] = None,
     table: Annotated[
-        str | None,
-        typer.Option(help="A long table instead, or a folder of them: CSV, TSV, Parquet, Arrow."),
+        str | None, typer.Option(help="A long table instead, or a folder of them: CSV, TSV, Parquet, Arrow.")
     ] = None,
     overwrite: Overwrite = False,
 ) -> DisplayedResult:

@@ -15,8 +15,6 @@ from factorflow.errors import InputError
 from factorflow.storage.location import output_location
 from factorflow.storage.publish import new_file
 
-__all__ = ["register"]
-
 FORMATS = {".png", ".svg", ".pdf"}
 
 

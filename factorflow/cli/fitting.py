@@ -9,15 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import factorflow
-from factorflow.cli.options import (
-    Dataset,
-    ModelOptions,
-    Source,
-    assignments,
-    names_set,
-    path,
-    values_of,
-)
+from factorflow.cli.options import Dataset, ModelOptions, Source, assignments, names_set, path, values_of
 from factorflow.cli.output import DisplayedResult, as_table, command, describe_posterior, report_findings
 from factorflow.engine.progress import progress_bar
 from factorflow.errors import InputError, pluralize
@@ -126,8 +118,7 @@ def _selection_text(selection: Selection) -> str:
 def refresh(
     source: Source,
     out: Annotated[
-        Path,
-        typer.Option(help="Folder for dataset, history of posteriors, summary and report.", parser=path),
+        Path, typer.Option(help="Folder for dataset, history of posteriors, summary and report.", parser=path)
     ],
     model: ModelOptions,
     run: RunOptions,

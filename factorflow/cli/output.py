@@ -250,11 +250,7 @@ def _is_name(text: str) -> bool:
 FLAGS: dict[str, Flag] = {}
 """How options of the commands are typed, by their names in Python; of those that share a name the first."""
 
-IN_PYTHON = {
-    "out": ("path", "output"),
-    "form": ("format",),
-    "sources": ("views", "SOURCE"),
-}
+IN_PYTHON = {"out": ("path", "output"), "form": ("format",), "sources": ("views", "SOURCE")}
 """What functions of Python call parameters of commands."""
 
 

@@ -13,8 +13,6 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     from factorflow.data.store.dataset import Dataset
 
-__all__ = ["HIGHLY_VARIABLE", "choose_features"]
-
 HIGHLY_VARIABLE = "highly_variable"
 """Column of the metadata of features that marks them; without it the most variable ones are found."""
 

@@ -24,18 +24,6 @@ from factorflow.kernels.linalg import pack
 if TYPE_CHECKING:
     from factorflow.data.store.dataset import Dataset
 
-__all__ = [
-    "MOST_LEVELS",
-    "CovariateTable",
-    "code_covariates",
-    "labels_of",
-    "numbers_of",
-    "projected_covariates",
-    "rows_by_sample",
-    "warn_of_levels",
-    "with_digests",
-]
-
 MOST_LEVELS = 60
 """Levels of a category at most: with more, a coefficient for each level and feature would be another set of
 factors."""
@@ -103,10 +91,6 @@ def code_covariates(
         are numbers.
     option : str
         Name of the parameter, for errors.
-
-    Returns
-    -------
-    Covariates
 
     Raises
     ------

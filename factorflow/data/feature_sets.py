@@ -15,8 +15,6 @@ from factorflow.feature_sets import FeatureSets
 if TYPE_CHECKING:
     from factorflow.data.store.dataset import Dataset
 
-__all__ = ["FEW", "match_feature_sets"]
-
 FEW = 0.1
 """Share of the members of all sets below which it is said how few of them are features."""
 

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from factorflow.errors import InputError
 
-__all__ = ["read_gmt"]
-
 
 def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     r"""Read feature sets from a GMT file.

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from factorflow.likelihoods import Likelihood
     from factorflow.shape import Meta
 
-__all__ = ["check_split", "exposure_of_all", "exposure_of_rest", "is_split"]
-
 
 def is_split(holdout: Holdout | None, kind: Kind) -> bool:
     """Return whether a part of each entry of a kind of view is held out.

@@ -152,13 +152,7 @@ class Holdout:
         return kind.is_values and (self.unit != "count" or kind.name == "poisson")
 
     def take(
-        self,
-        values: Any,
-        kind: Kind,
-        view_index: int,
-        start: int,
-        n_rows: int,
-        sequence: NDArray[Any] | None,
+        self, values: Any, kind: Kind, view_index: int, start: int, n_rows: int, sequence: NDArray[Any] | None
     ) -> tuple[Any, Where, NDArray[Any]]:
         """Return a view of a block as a fit sees it, and what is scored of it.
 
@@ -193,11 +187,7 @@ class Holdout:
         return values, where, truth
 
     def hidden(
-        self,
-        view_index: int,
-        start: int,
-        observed: NDArray[np.bool_],
-        sequence: NDArray[Any] | None,
+        self, view_index: int, start: int, observed: NDArray[np.bool_], sequence: NDArray[Any] | None
     ) -> Where:
         """Return rows and columns of the held-out observed entries of a block of a view, row by row.
 

@@ -19,15 +19,6 @@ from factorflow.places import MOST_CELLS, Places
 if TYPE_CHECKING:
     from factorflow.data.store.dataset import Dataset
 
-__all__ = [
-    "PlaceTable",
-    "code_levels",
-    "code_places",
-    "places_with_digests",
-    "projected_places",
-    "read_places",
-]
-
 OPTION = "smooth_covariates"
 
 
@@ -66,11 +57,7 @@ class PlaceTable:
 
 
 def read_places(
-    dataset: Any,
-    columns: Sequence[str],
-    start: int = 0,
-    stop: int | None = None,
-    levels: Sequence[str] = (),
+    dataset: Any, columns: Sequence[str], start: int = 0, stop: int | None = None, levels: Sequence[str] = ()
 ) -> NDArray[np.float64]:
     """Return columns of the sample metadata as numbers, NaN where they are missing.
 
@@ -97,10 +84,6 @@ def code_levels(dataset: Dataset, column: str) -> Places:
         The samples.
     column : str
         Its name: the subject, the litter, the plate of each sample.
-
-    Returns
-    -------
-    Places
 
     Raises
     ------
@@ -152,10 +135,6 @@ def code_places(
         Columns of the sample metadata; those of an inner sequence are one place: ``["time", ["x", "y"]]``.
     by_group : bool
         Whether groups of samples may have courses of their own.
-
-    Returns
-    -------
-    Places
 
     Raises
     ------

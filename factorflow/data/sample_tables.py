@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from factorflow.places import Places
     from factorflow.shape import Meta
 
-__all__ = ["SampleTables", "model_meta"]
-
 
 @dataclass(frozen=True)
 class SampleTables:

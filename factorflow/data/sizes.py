@@ -18,8 +18,6 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     from factorflow.data.store.dataset import Dataset
 
-__all__ = ["SizeTable", "code_sizes", "projected_sizes"]
-
 
 @dataclass(frozen=True)
 class SizeTable:
@@ -70,10 +68,6 @@ def code_sizes(
         Of an earlier fit, whose means are taken.
     source : mapping of str to (N,) array, optional
         The columns, where they are not the dataset's own.
-
-    Returns
-    -------
-    tuple of Column
 
     Raises
     ------

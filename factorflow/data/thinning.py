@@ -31,8 +31,6 @@ from factorflow.kernels.sparse_rows import SparseRows
 if TYPE_CHECKING:
     from factorflow.kinds import Kind
 
-__all__ = ["Where", "scored_entries", "split_counts"]
-
 Where = tuple[NDArray[np.int32], NDArray[np.int32]]
 """Rows and features of entries."""
 

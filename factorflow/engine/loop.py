@@ -323,13 +323,7 @@ class Loop:
             return
         draws = self._flush_draws()
         self.locals, self.state, path = self.checkpoints.write(
-            self.executor,
-            self.plan_handle,
-            self.groups,
-            self.locals,
-            self.state,
-            self.trace.state(),
-            draws,
+            self.executor, self.plan_handle, self.groups, self.locals, self.state, self.trace.state(), draws
         )
         self._saved = (time.perf_counter(), self.counted)
         self.on_event(CheckpointWritten(str(path), self.counted, time.perf_counter() - self._begun))

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from factorflow.engine.executors.local import Handle
 from factorflow.engine.plan import Record
 
-__all__ = ["Budget", "Round"]
-
 
 @dataclass(frozen=True)
 class Budget:

@@ -31,16 +31,7 @@ from factorflow.kernels.device import on_host
 from factorflow.models.contract import Stage, Sweep
 from factorflow.posterior.store import fit_draws, write_rows
 from factorflow.shape import Block
-from factorflow.trees import (
-    arrays,
-    find_gathers,
-    freeze,
-    map_gathers,
-    narrow,
-    nbytes,
-    replace,
-    restrict,
-)
+from factorflow.trees import arrays, find_gathers, freeze, map_gathers, narrow, nbytes, replace, restrict
 
 Nodes = tuple[Node, ...]
 
@@ -208,10 +199,7 @@ def merge(
     stage, sweep = now
     globals_, infos, unsettled = [], [], 0.0
     for chain in plan.chains(state):
-        before, step = (
-            _globals_at(plan, state, chain),
-            plan.step(chain, state, _scale(plan, stage, state)),
-        )
+        before, step = (_globals_at(plan, state, chain), plan.step(chain, state, _scale(plan, stage, state)))
         stats = _total(statistics, chain)
         if plan.fixed is not None:
             moved = stats or ProjectionStatistics(None, 0.0)

@@ -162,10 +162,6 @@ def compile_scalar(
     omit : frozenset of callables
         Functions named in branches that the caller's arguments never take: they are not compiled, and 0.0
         stands in their place.
-
-    Returns
-    -------
-    callable
     """
     marked = function.__dict__.get("compile_options", {})
     if target == "cpu" and "stand_in" in marked:

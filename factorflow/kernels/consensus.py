@@ -56,11 +56,7 @@ class Consensus:
 
 
 def find_consensus(
-    programs: Float[np.ndarray, "S K D"],
-    n_groups: int,
-    threshold: float = THRESHOLD,
-    *,
-    signed: bool = False,
+    programs: Float[np.ndarray, "S K D"], n_groups: int, threshold: float = THRESHOLD, *, signed: bool = False
 ) -> Consensus:
     """Return the programs that starts agree on, those that most agree on first.
 

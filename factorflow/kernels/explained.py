@@ -10,9 +10,7 @@ ROUNDING = 16 * np.finfo(np.float64).eps
 
 
 def total_squares(
-    count: Float64[np.ndarray, "G D"],
-    total: Float64[np.ndarray, "G D"],
-    squares: Float64[np.ndarray, "G D"],
+    count: Float64[np.ndarray, "G D"], total: Float64[np.ndarray, "G D"], squares: Float64[np.ndarray, "G D"]
 ) -> Float64[np.ndarray, "G D"]:
     """Return sums of squares of each group about the mean of each feature over all groups.
 

@@ -329,11 +329,7 @@ class SparseRows(HostRows):
 
     @classmethod
     def from_dense(
-        cls,
-        values: NDArray[Any],
-        missing: NDArray[np.bool_] | None,
-        *,
-        listed: bool = False,
+        cls, values: NDArray[Any], missing: NDArray[np.bool_] | None, *, listed: bool = False
     ) -> SparseRows:
         """Return the entries of dense rows; rows of which all is missing are absent.
 

@@ -42,16 +42,6 @@ from factorflow.kernels.special import logistic, softplus
 from factorflow.likelihoods.newton import newton_step
 from factorflow.shape import Array
 
-__all__ = [
-    "LARGEST",
-    "REGISTRY",
-    "Likelihood",
-    "Message",
-    "expected_softplus",
-    "nodes",
-    "quadrature",
-]
-
 N_NODES = 9
 """Nodes of a message."""
 

@@ -12,8 +12,6 @@ from factorflow.kernels.special import gammaln, logistic
 from factorflow.likelihoods.base import LARGEST, Likelihood, nodes
 from factorflow.shape import Array
 
-__all__ = ["Beta"]
-
 
 @dataclass(frozen=True)
 class Beta(Likelihood):

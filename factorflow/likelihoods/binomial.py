@@ -13,8 +13,6 @@ from factorflow.kernels.special import gammaln, logistic, softplus
 from factorflow.likelihoods.base import LARGEST, Likelihood, Message, expected_softplus
 from factorflow.shape import Array
 
-__all__ = ["Bernoulli", "Binomial"]
-
 
 @dataclass(frozen=True)
 class Binomial(Likelihood):

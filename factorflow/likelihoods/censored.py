@@ -17,8 +17,6 @@ from factorflow.likelihoods.base import Likelihood, Message, quadrature
 from factorflow.likelihoods.gaussian import Gaussian
 from factorflow.shape import Array
 
-__all__ = ["Censored"]
-
 
 @dataclass(frozen=True)
 class Censored(Gaussian):

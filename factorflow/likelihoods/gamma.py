@@ -12,8 +12,6 @@ from factorflow.likelihoods.base import LARGEST, Likelihood, Message
 from factorflow.likelihoods.poisson import rate_of
 from factorflow.shape import Array
 
-__all__ = ["Gamma"]
-
 
 @dataclass(frozen=True)
 class Gamma(Likelihood):

@@ -11,8 +11,6 @@ from factorflow.kernels.device import namespace
 from factorflow.likelihoods.base import Likelihood, Message
 from factorflow.shape import Array
 
-__all__ = ["Gaussian"]
-
 
 @dataclass(frozen=True)
 class Gaussian(Likelihood):

@@ -14,8 +14,6 @@ from factorflow.likelihoods.gaussian import Gaussian
 from factorflow.likelihoods.poisson import rate_of
 from factorflow.shape import Array
 
-__all__ = ["LogitNormal", "Lognormal"]
-
 STEPS = np.arange(-27, 28) * 0.3
 """Nodes of a trapezoidal rule for means of a logistic function of a normal variable."""
 

@@ -14,8 +14,6 @@ from factorflow.likelihoods.base import Message, expected_softplus
 from factorflow.likelihoods.poisson import Poisson, rate_of
 from factorflow.shape import Array
 
-__all__ = ["NegativeBinomial"]
-
 FIRST_DISPERSIONS = 1e-4, 1.0
 """Smallest and largest dispersion 1 / r that a fit begins with."""
 

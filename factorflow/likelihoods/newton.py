@@ -8,8 +8,6 @@ from jaxtyping import Float64
 from factorflow.kernels.linalg import unpack
 from factorflow.shape import Array
 
-__all__ = ["newton_step"]
-
 MOST = 0.5
 """Most that a nuisance parameter, a logarithm, moves in a pass: the state that its derivatives are taken at
 moves as well."""

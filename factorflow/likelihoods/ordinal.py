@@ -19,8 +19,6 @@ from factorflow.kernels.special import logistic, softplus
 from factorflow.likelihoods.base import Likelihood, Message, expected_softplus
 from factorflow.shape import Array
 
-__all__ = ["Ordinal"]
-
 FAR, CLOSE = 1e30, 1e-12
 """Where the ends of the first and the last level lie, and the smallest gap."""
 

@@ -11,8 +11,6 @@ from factorflow.kernels.special import gammaln
 from factorflow.likelihoods.base import LARGEST, Likelihood, Message
 from factorflow.shape import Array
 
-__all__ = ["Poisson", "rate_of"]
-
 LEAST_RATE = 0.05
 """Mean of counts that an intercept begins with at least."""
 

@@ -11,8 +11,6 @@ from jaxtyping import Float
 from factorflow.likelihoods.base import Likelihood
 from factorflow.shape import Array
 
-__all__ = ["Predictive"]
-
 REACH = 6.0
 """Standard deviations of x on either side of its mean that are looked at."""
 

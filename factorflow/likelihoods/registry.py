@@ -13,8 +13,6 @@ from typing import Any
 from factorflow.errors import InputError
 from factorflow.likelihoods.base import REGISTRY, Likelihood
 
-__all__ = ["get_likelihood", "likelihood_names"]
-
 
 @cache
 def _scan() -> None:

@@ -13,8 +13,6 @@ from factorflow.kernels.device import namespace
 from factorflow.likelihoods.base import Likelihood, Message
 from factorflow.shape import Array
 
-__all__ = ["StudentT"]
-
 
 @dataclass(frozen=True)
 class StudentT(Likelihood):

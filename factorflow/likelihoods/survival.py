@@ -31,8 +31,6 @@ from factorflow.likelihoods.base import LARGEST, Likelihood, Message
 from factorflow.likelihoods.poisson import rate_of
 from factorflow.shape import Array
 
-__all__ = ["MOST_INTERVALS", "Survival", "baseline_hazard", "event_intervals"]
-
 MOST_INTERVALS = 5
 """Intervals of the baseline hazard: quintiles of the times of events."""
 PRIOR_EVENTS = 0.5

@@ -16,8 +16,6 @@ from factorflow.likelihoods.negative_binomial import NegativeBinomial
 from factorflow.likelihoods.poisson import Poisson
 from factorflow.shape import Array
 
-__all__ = ["ZeroInflatedNegativeBinomial", "ZeroInflatedPoisson"]
-
 
 @dataclass(frozen=True)
 class ZeroInflatedPoisson(Poisson):

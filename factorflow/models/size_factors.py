@@ -25,8 +25,6 @@ from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.kinds import KINDS
 from factorflow.models.contract import Array
 
-__all__ = ["LEARNED", "METHODS", "columns_of", "level_sums", "log_size_factors"]
-
 METHODS = ("none", "total", "median")
 """Ways to compute size factors."""
 

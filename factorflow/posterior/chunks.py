@@ -121,11 +121,6 @@ def _content(file: Path, fill: NDArray[Any], *, fresh: bool) -> NDArray[np.uint8
     if not fresh and file.exists():
         raw = np.fromfile(file, np.uint8)
         if chunk_damage(raw, len(content)):
-            raise InputError(
-                f"chunk {file}",
-                "checksum mismatch",
-                "an intact chunk",
-                RUN_ANEW,
-            )
+            raise InputError(f"chunk {file}", "checksum mismatch", "an intact chunk", RUN_ANEW)
         content = raw
     return content

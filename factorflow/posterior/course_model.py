@@ -8,8 +8,6 @@ from typing import Any, Protocol, runtime_checkable
 from factorflow.errors import InputError
 from factorflow.shape import Array
 
-__all__ = ["CourseModel", "course_model"]
-
 
 @runtime_checkable
 class CourseModel(Protocol):

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["adjusted", "coefficients", "score_coefficients", "variance_explained"]
-
 
 def check_covariates(posterior: StoredPosterior) -> Covariates:
     """Return the covariates of the model of a fit.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["feature_sets", "refined_sets"]
-
 SMALL = 0.25
 """Size, in standard deviations of loadings that are not 0, below which a member is taken for none. In a set
 most are expected not to be 0, so the probability of 0 itself stays low."""

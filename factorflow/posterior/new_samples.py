@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["predict_from_scores", "predict_new"]
-
 
 def predict_new(
     posterior: StoredPosterior, view: str, new_obs: Any, share: float | None, size_factor: float

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-__all__ = ["risk", "survival"]
-
 
 def risk(posterior: StoredPosterior, view: str, rows: NDArray[np.intp]) -> xr.DataArray:
     """Return the expected log hazard of samples beside the baseline (`Posterior.risk`)."""

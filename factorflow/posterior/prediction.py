@@ -289,9 +289,7 @@ def lazily(
     features = posterior.features(view)
     variables = {
         name: xr.Variable(
-            ("obs", feature),
-            _lazy_array(compute, rows, len(features), dtype),
-            {"long_name": docs[name]},
+            ("obs", feature), _lazy_array(compute, rows, len(features), dtype), {"long_name": docs[name]}
         )
         for name, (compute, dtype) in parts.items()
     }

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
-__all__ = ["concordance", "rank_correlation"]
-
 
 def concordance(
     time: Float64[np.ndarray, " n"], event: Bool[np.ndarray, " n"], risk: Float64[np.ndarray, " n"]

@@ -25,15 +25,6 @@ if TYPE_CHECKING:
 AT_LIMIT = 1.02
 """Shortest length scales up to which one counts as the shortest."""
 
-__all__ = [
-    "group_correlation",
-    "interpolate",
-    "intraclass_correlation",
-    "smooth_scores",
-    "smoothness",
-    "warped",
-]
-
 
 def check_places(posterior: StoredPosterior) -> Places:
     """Return where the samples of a fit lie.
@@ -156,11 +147,7 @@ def group_correlation(posterior: StoredPosterior) -> xr.DataArray:
 
 
 def interpolate(
-    posterior: StoredPosterior,
-    at: Any,
-    groups: str | Sequence[str] | None,
-    view: str | None,
-    share: float,
+    posterior: StoredPosterior, at: Any, groups: str | Sequence[str] | None, view: str | None, share: float
 ) -> xr.Dataset:
     """Return courses and scores, or the data of a view, at any places (`Posterior.interpolate`)."""
     import xarray as xr

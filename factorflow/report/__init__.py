@@ -19,12 +19,7 @@ if TYPE_CHECKING:
     )
     from factorflow.report.html import write_report
     from factorflow.report.run_plots import plot_rhat, plot_trace
-    from factorflow.report.sample_plots import (
-        plot_covariate,
-        plot_distribution,
-        plot_embedding,
-        plot_scores,
-    )
+    from factorflow.report.sample_plots import plot_covariate, plot_distribution, plot_embedding, plot_scores
     from factorflow.report.selection import plot_selection
     from factorflow.report.sequences import plot_attributes, plot_identities
     from factorflow.report.smooth_plots import plot_group_correlation, plot_smoothness, plot_space

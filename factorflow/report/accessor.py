@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from factorflow.api import Posterior
 
-__all__ = ["NAMES", "Plots"]
-
 NAMES = (
     "association",
     "attributes",

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from factorflow.api import Posterior
 
-__all__ = ["plot_association", "plot_enrichment"]
-
 SIGNIFICANT = 0.05
 """q-values below this are marked."""
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from factorflow.api import Posterior
 
-__all__ = ["plot_data", "plot_presence"]
-
 
 def plot_data(
     posterior: Posterior,

@@ -21,29 +21,6 @@ if TYPE_CHECKING:
     from factorflow.data import Dataset
     from factorflow.data.aligned_dataset import AlignedDataset
 
-__all__ = [
-    "ANNOTATED_CELLS",
-    "MAX_CATEGORIES",
-    "MAX_POINTS",
-    "add_colorbar",
-    "annotate_cells",
-    "axis_of",
-    "check_column",
-    "chosen_factors",
-    "colors_of",
-    "column_of",
-    "draw_points",
-    "frequent_levels",
-    "is_column",
-    "is_scale",
-    "label_heatmap",
-    "panels",
-    "shorten",
-    "some_rows",
-    "some_scores",
-    "values_of",
-]
-
 MAX_POINTS = 4000
 """Samples drawn at most, evenly spaced: more would neither be seen nor fit a report."""
 

@@ -34,14 +34,6 @@ if TYPE_CHECKING:
 
     from factorflow.api import Posterior
 
-__all__ = [
-    "plot_factor_correlation",
-    "plot_loadings",
-    "plot_top_weights",
-    "plot_variance_explained",
-    "plot_weights",
-]
-
 
 def plot_variance_explained(
     posterior: Posterior,

@@ -59,9 +59,7 @@ N_FOLLOWED = 2
 
 
 def write_report(
-    posterior: Posterior,
-    path: str | os.PathLike[str] | RemotePath,
-    sections: Mapping[str, str] | None = None,
+    posterior: Posterior, path: str | os.PathLike[str] | RemotePath, sections: Mapping[str, str] | None = None
 ) -> Location:
     """Write a report of a posterior: run, convergence, variance explained, factors, scores, held-out scores.
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from factorflow.api import Posterior
 
-__all__ = ["plot_rhat", "plot_trace"]
-
 
 def plot_trace(posterior: Posterior, ax: Axes | None = None) -> Axes:
     """Draw the objective by iteration: a line for each chain, broken between stages.

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
     Factors = str | SupportsIndex | Sequence[str | SupportsIndex]
 
-__all__ = ["plot_covariate", "plot_distribution", "plot_embedding", "plot_scores"]
-
 N_PAIRS = 5
 """Factors whose pairs are drawn, if none are named."""
 
@@ -256,11 +254,7 @@ def _distributions(ax: Axes, labels: list[str], parts: list[Any], kind: str) -> 
 
 
 def plot_covariate(
-    posterior: Posterior,
-    column: str,
-    factors: Factors = 1,
-    color: str | None = None,
-    ax: Axes | None = None,
+    posterior: Posterior, column: str, factors: Factors = 1, color: str | None = None, ax: Axes | None = None
 ) -> Axes:
     """Draw the scores of factors against a column of numbers, dates or durations, with a running median.
 

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
     Factors = str | SupportsIndex | Sequence[str | SupportsIndex]
 
-__all__ = ["courses_along", "draw_courses", "plot_group_correlation", "plot_smoothness", "plot_space"]
-
 N_CURVE = 121
 """Points that a course is drawn through."""
 

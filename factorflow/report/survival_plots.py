@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from factorflow.api import Posterior
 
-__all__ = ["plot_survival"]
-
 N_TIMES = 60
 """Times at which curves of the model are drawn."""
 

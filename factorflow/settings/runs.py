@@ -81,8 +81,7 @@ class PlaceOptions(Options):
         description="Threads or worker processes to start (threads, dask); all cores when left out.",
     )
     memory_limit: MemoryLimit | None = Field(
-        default=None,
-        description="Memory of each worker, such as 4GB; of this process for local and threads.",
+        default=None, description="Memory of each worker, such as 4GB; of this process for local and threads."
     )
     cluster: Cluster | None = Field(
         default=None,
@@ -168,8 +167,7 @@ class TrialOptions(ResumeOptions):
     of = "factorflow.workflow.select.select"
 
     device: Literal["cpu", "cuda"] = Field(
-        default="cpu",
-        description="Where blocks are worked on; a GPU agrees with a CPU to a tolerance only.",
+        default="cpu", description="Where blocks are worked on; a GPU agrees with a CPU to a tolerance only."
     )
     holdout: float = Field(
         default=0.0,
@@ -199,8 +197,7 @@ class OutputOptions(Options):
     """Options of a result that is written to a path."""
 
     overwrite: bool = Field(
-        default=False,
-        description="Replace what is at the path; it stays until the new result is complete.",
+        default=False, description="Replace what is at the path; it stays until the new result is complete."
     )
     resume: bool | Literal["auto"] = Field(
         default=False,

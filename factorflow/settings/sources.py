@@ -29,11 +29,7 @@ BlockRows = Annotated[
     int,
     AfterValidator(check_block_rows),
     WithJsonSchema(
-        {
-            "type": "integer",
-            "if": {},
-            "then": {"type": "integer", "enum": [2**n for n in range(41)]},
-        }
+        {"type": "integer", "if": {}, "then": {"type": "integer", "enum": [2**n for n in range(41)]}}
     ),
 ]
 """Rows of a block; schemas know powers of two by name."""
@@ -197,8 +193,7 @@ class TableOptions(FileOptions):
         "'count ~ site + species + year + offset(log(effort))'; docs/tables.md has the terms."
     )
     missing_response: Literal["drop", "refuse"] = Field(
-        default="drop",
-        description="Of a long table: rows without a response, an offset or another number.",
+        default="drop", description="Of a long table: rows without a response, an offset or another number."
     )
     missing_levels: Literal["level", "drop", "refuse"] = Field(
         default="level",

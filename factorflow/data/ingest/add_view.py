@@ -148,10 +148,7 @@ def _of_features(
 
 
 def _survey(
-    dataset: Dataset,
-    base: ViewEntry,
-    transformation: Transform,
-    arrays: Mapping[str, NDArray[Any]],
+    dataset: Dataset, base: ViewEntry, transformation: Transform, arrays: Mapping[str, NDArray[Any]]
 ) -> Survey:
     """Return statistics of the values."""
     view = DerivedView(dataset.opened_view(base.name), transformation, arrays.get)

@@ -181,10 +181,7 @@ def check_values(
         )
     assert kind is not None  # without one only infinite values are refused
     raise InputError(
-        where,
-        value,
-        _expected_values(kind),
-        f"Choose another likelihood for {view!r}, or correct the value.",
+        where, value, _expected_values(kind), f"Choose another likelihood for {view!r}, or correct the value."
     )
 
 

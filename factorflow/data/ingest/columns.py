@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TableFormat
 from factorflow.data.ingest.levels import text_of
-from factorflow.data.ingest.metadata import (
-    keep_integers,
-    read_metadata,
-    with_exact_integers,
-    without_codes,
-)
+from factorflow.data.ingest.metadata import keep_integers, read_metadata, with_exact_integers, without_codes
 from factorflow.data.ingest.sources import COMPLEX, counts_rows
 from factorflow.data.ingest.sources import labels as as_names
 from factorflow.data.ingest.spelling import spelling_examples

@@ -20,8 +20,6 @@ from factorflow.data.ingest.sources import labels
 from factorflow.data.store.rows import RowNames
 from factorflow.errors import InputError
 
-__all__ = ["Limits", "Trials", "limits_of", "trials_of"]
-
 LEAST_MEASURED = 5
 """Measured values of a feature below which its noise would be that of its prior."""
 

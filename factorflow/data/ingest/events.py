@@ -14,8 +14,6 @@ from factorflow.data.store.view_source import ViewSource
 from factorflow.errors import InputError
 from factorflow.likelihoods.survival import Survival, baseline_hazard, event_intervals
 
-__all__ = ["Events", "as_times"]
-
 TIME, EVENT = "time", "event"
 UNNAMED = {"feature0", "feature1"}
 

@@ -231,12 +231,7 @@ def _times(texts: list[str]) -> Sequence[Any]:
 
 
 def _warn_of_numbers(
-    name: str,
-    cells: NDArray[Any],
-    numbers: list[str],
-    values: list[str],
-    table: TextTable,
-    identifiers: bool,
+    name: str, cells: NDArray[Any], numbers: list[str], values: list[str], table: TextTable, identifiers: bool
 ) -> None:
     """Warn of a column that is text since a few of its entries are not numbers."""
     if identifiers or len(numbers) == len(values):

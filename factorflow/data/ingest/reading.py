@@ -121,12 +121,7 @@ class Reading:
             raise InputError(name, value, expected, "Leave it out.")
         for name, value in vars(self.annotated).items():
             if value and not self.seen:
-                raise InputError(
-                    name,
-                    value,
-                    "None: no view is AnnData or MuData",
-                    "Leave it out.",
-                )
+                raise InputError(name, value, "None: no view is AnnData or MuData", "Leave it out.")
         layer, marked = self.annotated.layer, self.annotated.highly_variable
         self._check_views("layer", () if layer is None or isinstance(layer, str) else tuple(layer))
         self._check_views("highly_variable", () if isinstance(marked, bool) else marked)

@@ -165,11 +165,7 @@ class _View:
 
 
 def _decode(
-    z: FloatArray,
-    first: FloatArray,
-    bias: FloatArray,
-    second: FloatArray,
-    level: FloatArray,
+    z: FloatArray, first: FloatArray, bias: FloatArray, second: FloatArray, level: FloatArray
 ) -> FloatArray:
     """Return the decoder's outputs; no matrix product, whose bits depend on the number of rows."""
     y = np.tile(level, (len(z), 1))
@@ -196,8 +192,5 @@ def _check(
         check_count(what, value)
     if not (0.0 <= scatter < 1.0 and length > 0.0):
         raise InputError(
-            "scatter, length",
-            f"{scatter}, {length}",
-            "from 0 to below 1, and above 0",
-            "For example 0.2, 1.",
+            "scatter, length", f"{scatter}, {length}", "from 0 to below 1, and above 0", "For example 0.2, 1."
         )

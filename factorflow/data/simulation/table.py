@@ -205,11 +205,7 @@ class _TableModel:
 
 
 def _weights(
-    generator: np.random.Generator,
-    sizes: Sequence[int],
-    n_components: int,
-    response: str,
-    rate: float,
+    generator: np.random.Generator, sizes: Sequence[int], n_components: int, response: str, rate: float
 ) -> list[FloatArray]:
     """Return the components of every variable and group, (levels, L) each."""
     if response == "gaussian":

@@ -14,8 +14,6 @@ from factorflow.shape import SPARSE_BELOW
 if TYPE_CHECKING:
     from factorflow.data.store.view_source import ViewSource
 
-__all__ = ["choose_layout", "may_be_sparse"]
-
 
 def may_be_sparse(view: ViewSource, n_rows: int) -> bool:
     """Return whether measurements are sparse in their first rows: all of them are worth a look then."""

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from factorflow.kernels.sparse_rows import SparseRows
 
-__all__ = ["EntryReader", "ReadBlock", "StrArray", "ViewSource", "is_long_table"]
-
 StrArray = NDArray[np.str_]
 ReadBlock = Callable[[int, int], NDArray[Any]]
 

@@ -16,14 +16,7 @@ from weakref import WeakSet
 
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
 from dask.task_spec import Task
-from distributed import (
-    CancelledError,
-    Client,
-    Future,
-    KilledWorker,
-    Security,
-    performance_report,
-)
+from distributed import CancelledError, Client, Future, KilledWorker, Security, performance_report
 
 from factorflow.engine.executors.assignment import assign_groups, cut_aligned
 from factorflow.engine.executors.environment import Environment, compare_environments

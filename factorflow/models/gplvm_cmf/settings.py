@@ -133,10 +133,7 @@ def check_torch() -> None:
     """
     if find_spec("torch") is None:
         raise InputError(
-            "model",
-            "gplvm_cmf",
-            "PyTorch, which computes its gradients, to be installed",
-            install("torch"),
+            "model", "gplvm_cmf", "PyTorch, which computes its gradients, to be installed", install("torch")
         )
 
 

@@ -135,8 +135,7 @@ class IdentityAttribute(ModelConfig):
         description="Posterior of frames one by one, of identities as chains, or the second from the first.",
     )
     start: Literal["ica", "random"] = Field(
-        default="ica",
-        description="Loadings start from independent components paired by energy, or anywhere.",
+        default="ica", description="Loadings start from independent components paired by energy, or anywhere."
     )
     start_frames: int = Field(default=20_000, ge=2, description="Frames that independent components see.")
     max_iter: int = Field(default=500, ge=1, description="Iterations of each stage at most.")

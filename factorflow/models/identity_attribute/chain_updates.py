@@ -309,9 +309,7 @@ def _update_attributes(
     return replace(track, mean=mean, covariance=covariance, cross=cross, mean_entropy=entropy)
 
 
-def product_moments(
-    tracks: tuple[Track, ...],
-) -> tuple[Float64[Array, "B K"], Float64[Array, "B P Q Q"]]:
+def product_moments(tracks: tuple[Track, ...]) -> tuple[Float64[Array, "B K"], Float64[Array, "B P Q Q"]]:
     """Return mean of x = a b, and its covariance within each identity."""
     xp = device.namespace(tracks[0].mean)
     x = xp.concat([t.present[:, None] * t.mean for t in tracks], axis=1)

@@ -122,8 +122,7 @@ def density(
 
 
 def _trapezoid(
-    parameters: Float64[np.ndarray, "4 K"],
-    narrow_points: int = POINTS,
+    parameters: Float64[np.ndarray, "4 K"], narrow_points: int = POINTS
 ) -> tuple[Float64[np.ndarray, "J K"], Float64[np.ndarray, "J K"], Float64[np.ndarray, " K"]]:
     """Return points u, their weights (of sum 1) and log Z of every attribute."""
     from factorflow.models.identity_attribute.kernels.dynamics import trapezoid

@@ -93,9 +93,7 @@ def unpack_bands(bands: Float64[np.ndarray, "Q K"]) -> Float64[np.ndarray, "P Q 
 
 
 def _packed_sums(
-    observed: Float64[Array, "B D"],
-    x: Float64[Array, "B K"],
-    covariance: Float64[Array, "B P Q Q"],
+    observed: Float64[Array, "B D"], x: Float64[Array, "B K"], covariance: Float64[Array, "B P Q Q"]
 ) -> Float64[np.ndarray, "D pairs"]:
     """Return sum of E x x' over the observed frames of every feature, packed."""
     xp, k, q = device.namespace(x), x.shape[1], covariance.shape[2]
@@ -114,10 +112,7 @@ def _packed_sums(
 
 
 def state_moments(
-    settings: Settings,
-    squares: Float64[np.ndarray, "4 K"],
-    first: Float64[np.ndarray, "n P"],
-    entropy: float,
+    settings: Settings, squares: Float64[np.ndarray, "4 K"], first: Float64[np.ndarray, "n P"], entropy: float
 ) -> Moments:
     """Return the sums that no pair of frames enters; E a^2 by place, Q(b = 1) in the first frames."""
     starts = np.array([float((1.0 - first).sum()), float(first.sum())])

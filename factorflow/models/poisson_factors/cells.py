@@ -15,8 +15,6 @@ from factorflow.models.poisson_factors.settings import Settings, ViewSettings
 from factorflow.models.poisson_factors.state import Data, Gamma, Globals, Local, Programs, ProgramStats, Stats
 from factorflow.models.size_factors import METHODS, log_size_factors
 
-__all__ = ["Cells", "Prepared", "prepare", "read_cells", "size_factors", "update_cells", "visit_others"]
-
 START = MODELS[1]
 
 SPREAD = 20.0

@@ -11,8 +11,6 @@ from factorflow.models.poisson_factors.settings import Settings
 from factorflow.models.poisson_factors.start import choose, remember, start_programs
 from factorflow.models.poisson_factors.state import Globals
 
-__all__ = ["CONSENSUS", "start_from_consensus"]
-
 CONSENSUS = "consensus"
 """Name of the start."""
 

@@ -12,16 +12,6 @@ from factorflow.models.poisson_factors.cells import batch_means, top_logs
 from factorflow.models.poisson_factors.settings import Settings
 from factorflow.models.poisson_factors.state import Data, Gamma, Programs, ProgramStats
 
-__all__ = [
-    "BATCH_SHAPE",
-    "RATE_PRIOR",
-    "bound",
-    "feature_rates",
-    "score_rates",
-    "update_others",
-    "update_programs",
-]
-
 RATE_PRIOR = 1e-3
 """Shape and rate of the prior of b_k."""
 

@@ -19,8 +19,6 @@ from factorflow.models.poisson_factors.cells import own_scores, read_cells
 from factorflow.models.poisson_factors.settings import Settings, ViewSettings
 from factorflow.models.poisson_factors.state import Data, Gamma, Globals, Local, Programs
 
-__all__ = ["Rows", "describe_rows", "predict", "program_order", "variables"]
-
 
 @dataclass(frozen=True)
 class Rows:

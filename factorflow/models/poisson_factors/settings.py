@@ -14,8 +14,6 @@ from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models.contract import Array, Block
 from factorflow.shape import SIZES
 
-__all__ = ["Settings", "ViewSettings"]
-
 
 @dataclass(frozen=True)
 class ViewSettings:

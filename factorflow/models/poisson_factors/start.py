@@ -16,8 +16,6 @@ from factorflow.models.poisson_factors.settings import Settings, ViewSettings
 from factorflow.models.poisson_factors.state import Data, Gamma, Globals, Programs
 from factorflow.models.size_factors import METHODS, level_sums
 
-__all__ = ["CountSweep", "CountStats", "choose", "empty_globals", "start_others", "start_programs"]
-
 START = MODELS[0]
 
 SHAPE = 10.0

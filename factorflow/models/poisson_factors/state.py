@@ -9,8 +9,6 @@ from jaxtyping import Float, Float64
 
 from factorflow.models.contract import Array
 
-__all__ = ["Data", "Gamma", "Globals", "Local", "Programs", "ProgramStats", "Stats"]
-
 
 @dataclass(frozen=True)
 class Gamma:
