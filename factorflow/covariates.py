@@ -19,14 +19,10 @@ class Column:
 
     Parameters
     ----------
-    name : str
-        Its name.
     mean, sd : float
         Of its numbers; (x - mean) / sd is what a model is given.
     levels : tuple of str
         Of categories, each with an indicator of its own; empty: numbers.
-    digest : str
-        Of its content.
     """
 
     name: str
@@ -60,8 +56,6 @@ class Term:
 
     Parameters
     ----------
-    columns : tuple of str
-        Their names.
     means : tuple of float
         Means over the samples, which are subtracted.
     """
@@ -79,8 +73,6 @@ class Covariates:
 
     Parameters
     ----------
-    columns : tuple of Column
-        Of the sample metadata.
     terms : tuple of Term
         What is made of them; the coefficients of a term share a precision.
     second : tuple of float

@@ -33,12 +33,8 @@ class Check:
 
     Parameters
     ----------
-    name : str
-        What was looked at.
     ok : bool
         Whether factorflow can work with it.
-    found : str
-        What is there.
     remedy : str
         What to do about it; empty when there is nothing to do.
     """

@@ -135,8 +135,6 @@ class OptionError(InputError):
         What would have been accepted; None of an option that does not exist.
     of : str
         What takes the option, as Python names it: ``factorflow.fit``, ``factorflow.models.SparseGFA``.
-    known : tuple of str
-        The options there are.
     """
 
     def __init__(

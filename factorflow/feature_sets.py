@@ -15,8 +15,6 @@ class FeatureSets:
 
     Parameters
     ----------
-    names : tuple of str
-        Of the sets.
     members : mapping of str to tuple of tuple of int
         Numbers of the members in each view that has sets, one tuple for each set.
     digest : str

@@ -20,12 +20,8 @@ class Places:
 
     Parameters
     ----------
-    columns : tuple of str
-        Their names.
     covariate : tuple of int
         Of which covariate each column is a dimension: x and y of one place share a length scale.
-    digests : tuple of str
-        Of their contents.
     low, high : tuple of float
         Range of each column.
     nearest : tuple of float
@@ -75,13 +71,6 @@ class Places:
 
     def sample(self, generator: np.random.Generator, n_rows: int) -> NDArray[np.float64]:
         """Return places as there may be, of the first group, (n_rows, p).
-
-        Parameters
-        ----------
-        generator : Generator
-            Source of noise.
-        n_rows : int
-            How many.
 
         Returns
         -------

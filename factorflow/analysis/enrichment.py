@@ -213,10 +213,6 @@ def mean_correlations(
 
     Parameters
     ----------
-    dataset : Dataset or AlignedDataset
-        The data.
-    view : str
-        Name of the view.
     directions : sequence of (D,) array
         By set: signs of the features, 0 of those outside.
     aligned : (D, K) array

@@ -30,8 +30,6 @@ class AlignedDataset:
 
     Parameters
     ----------
-    dataset : Dataset
-        New samples.
     fitted : Meta
         What the model was fitted to.
     features : mapping of str to (D,) array of str

@@ -27,13 +27,9 @@ def choose_features(
 
     Parameters
     ----------
-    dataset : Dataset
-        With the views.
     choice : mapping of str to sequence of str, or "highly_variable"
         Names of features by view; "highly_variable": those that are marked so, else the 2000 whose counts
         vary most beyond Poisson counts, within batches.
-    batch : str, optional
-        Column with the batches.
 
     Raises
     ------

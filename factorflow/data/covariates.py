@@ -40,8 +40,6 @@ class CovariateTable:
 
     Parameters
     ----------
-    covariates : Covariates
-        How they are coded.
     table : mapping of str to (N,) array or None
         The columns, where they are not the dataset's own.
     known : bool
@@ -84,13 +82,9 @@ def code_covariates(
 
     Parameters
     ----------
-    dataset : Dataset
-        The samples.
     specification : str or sequence of str
         Names of columns, or a formula: ``~ age + batch + age:sex``; ``C(batch)`` are categories even if they
         are numbers.
-    option : str
-        Name of the parameter, for errors.
 
     Raises
     ------
@@ -134,10 +128,6 @@ def projected_covariates(
 
     Parameters
     ----------
-    covariates : Covariates or None
-        Those of the fit.
-    dataset : Dataset
-        New samples.
     source : DataFrame, path, False or None
         Their columns by sample name; None: those of the dataset's metadata; False, or columns that are not
         there: unknown.

@@ -26,14 +26,10 @@ def match_feature_sets(
 
     Parameters
     ----------
-    dataset : Dataset
-        Whose features they are.
     views : sequence of str
         Views whose features may be members.
     source : path or mapping
         A GMT file, members by set, or either of them by view.
-    option : str
-        Name of the parameter, for errors and warnings.
 
     Returns
     -------

@@ -16,15 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_split(holdout: Holdout | None, kind: Kind) -> bool:
-    """Return whether a part of each entry of a kind of view is held out.
-
-    Parameters
-    ----------
-    holdout : Holdout or None
-        Of the run.
-    kind : Kind
-        Of the view.
-    """
+    """Return whether a part of each entry of a kind of view is held out."""
     return holdout is not None and holdout.unit == "count" and holdout.concerns(kind)
 
 
@@ -38,8 +30,6 @@ def exposure_of_all(holdout: Holdout | None, kind: Kind) -> float:
 
     Parameters
     ----------
-    holdout : Holdout or None
-        Of the run.
     kind : Kind
         Of the view; 1 where its entries were not split.
     """
@@ -53,10 +43,6 @@ def check_split(
 
     Parameters
     ----------
-    holdout : Holdout or None
-        Of the run.
-    dataset : Dataset
-        What is to be fitted.
     meta : Meta
         Its shape, as the model sees it.
     likelihood_of : callable

@@ -28,8 +28,6 @@ class PlaceTable:
 
     Parameters
     ----------
-    places : Places
-        Which columns say so.
     table : mapping of str to (N,) array or None
         The columns, where they are not the dataset's own.
     known : bool
@@ -78,13 +76,6 @@ def _coded(name: str, values: Any, levels: Sequence[str]) -> NDArray[np.float64]
 def code_levels(dataset: Dataset, column: str) -> Places:
     """Return the levels of a column of the sample metadata as places without distances.
 
-    Parameters
-    ----------
-    dataset : Dataset
-        The samples.
-    column : str
-        Its name: the subject, the litter, the plate of each sample.
-
     Raises
     ------
     InputError
@@ -129,8 +120,6 @@ def code_places(
 
     Parameters
     ----------
-    dataset : Dataset
-        The samples.
     specification : str or sequence of str or of sequences of str
         Columns of the sample metadata; those of an inner sequence are one place: ``["time", ["x", "y"]]``.
     by_group : bool
@@ -183,10 +172,6 @@ def projected_places(places: Places | None, dataset: Dataset, source: Any = None
 
     Parameters
     ----------
-    places : Places or None
-        Those of the fit.
-    dataset : Dataset
-        New samples.
     source : DataFrame, path, False or None
         As for `projected_covariates`.
     """

@@ -40,8 +40,6 @@ class SampleTables:
         Where the samples lie; which level they are of.
     score_covariates : CovariateTable or None
         What acts on the scores.
-    sizes : SizeTable or None
-        Size factors.
     """
 
     covariates: CovariateTable | None = None
@@ -67,10 +65,6 @@ class SampleTables:
 
         Parameters
         ----------
-        meta : Meta
-            Of the fit.
-        dataset : Dataset
-            The new samples.
         source : DataFrame, path, False or None
             Their columns by sample name; None: those of the dataset's metadata; False, or columns that are
             not there: unknown.
@@ -122,12 +116,6 @@ def model_meta(
 
     Parameters
     ----------
-    dataset : Dataset
-        What is to be fitted.
-    config : ModelConfig
-        The model.
-    holdout : Holdout, optional
-        What is hidden.
     like : Meta, optional
         Of an earlier fit, whose columns are coded in the same way.
     """

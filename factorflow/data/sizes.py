@@ -58,10 +58,6 @@ def code_sizes(
 
     Parameters
     ----------
-    dataset : Dataset
-        The samples.
-    names : sequence of str
-        Of the columns.
     methods : sequence of str, optional
         What else the option may be, for errors.
     like : sequence of Column, optional
@@ -98,10 +94,6 @@ def projected_sizes(columns: Sequence[Column], dataset: Dataset, source: Any = N
 
     Parameters
     ----------
-    columns : sequence of Column
-        Those of the fit.
-    dataset : Dataset
-        New samples.
     source : DataFrame, path, False or None
         Their columns by sample name; else those of the dataset's metadata.
 

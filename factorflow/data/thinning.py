@@ -47,20 +47,12 @@ def split_counts(
 
     Parameters
     ----------
-    seed : int
-        Key of the generator.
     fraction : float
         Share h that is held out.
-    view_index : int
-        Position of the view in the dataset.
     start : int
         Global index of the first row.
-    n_rows : int
-        Rows of the dataset.
     values : (B, D) array or SparseRows
         The counts of a block; an array is changed in place.
-    kind : Kind
-        Of the view.
 
     Returns
     -------
@@ -91,10 +83,6 @@ def scored_entries(
 
     Parameters
     ----------
-    seed : int
-        Key of the generator.
-    view_index : int
-        Position of the view in the dataset.
     start, n_rows, n_block_rows : int
         Global index of the first row; rows of the dataset, and of the block (B).
     n_features : int

@@ -50,8 +50,6 @@ class IterationDone:
 
     Parameters
     ----------
-    stage : str
-        Name of the stage.
     iteration : int
         Counted iterations so far, over all stages.
     objective : float
@@ -78,8 +76,6 @@ class CheckpointWritten:
 
     Parameters
     ----------
-    path : str
-        The checkpoint.
     iteration : int
         Counted iterations so far.
     seconds : float

@@ -20,8 +20,6 @@ class FixedGlobals:
 
     Parameters
     ----------
-    stored : StoredGlobals
-        Where they are.
     draws : tuple of int
         Which of the stored sets are taken, one after the other: of each chain the same ones.
     iterations : int

@@ -40,10 +40,6 @@ class Loop:
 
     Parameters
     ----------
-    plan : Plan
-        The run.
-    executor : Executor
-        Where its tasks run.
     budget : Budget
         When to stop and when to write.
     checkpoints : Checkpoints or None

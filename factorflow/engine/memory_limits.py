@@ -41,10 +41,6 @@ class Footprint:
     ----------
     local_per_row : int
         Local state per row and chain.
-    statistics : int
-        One set of statistics.
-    globals_ : int
-        One set of globals.
     scratch, scratch_per_row : int
         Temporary arrays of `Sweep.map`: in any case, and per row of the block in hand. An upper bound, or, of
         `trace_scratch`, what was measured.

@@ -23,14 +23,10 @@ def part_of(blocks: range, n_parts: int, iteration: int, seed: int) -> frozenset
 
     Parameters
     ----------
-    blocks : range
-        A group's.
     n_parts : int
         Parts that an epoch has.
     iteration : int
         Of the stage, from 0.
-    seed : int
-        Of the run.
     """
     if not blocks:
         return frozenset()

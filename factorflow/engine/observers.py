@@ -42,10 +42,6 @@ def observers(
         Who: ``log_json``, ``metrics`` and ``performance_report``.
     run, model : str
         Name of the run, and of the family: said with each event.
-    executor : Executor
-        Where the run works.
-    on_event : callable
-        The user's.
 
     Raises
     ------

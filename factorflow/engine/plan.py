@@ -29,8 +29,6 @@ class Plan:
     ----------
     model : Model
         The family, joined with the shape of the data.
-    source : Source
-        Blocks.
     seed : int
         Key of the counter-based generator.
     max_iter : int or None

@@ -63,13 +63,7 @@ WORDS = {
 
 
 def stage_words(name: str) -> str:
-    """Return what a stage does in words: ``warm-up 2`` is "finding factors (start 2)".
-
-    Parameters
-    ----------
-    name : str
-        Of the stage.
-    """
+    """Return what a stage does in words: ``warm-up 2`` is "finding factors (start 2)"."""
     match = re.fullmatch(r"(best )?(.+?)(?: (\d+))?", name)
     if match is None or match[2] not in WORDS:
         return name
@@ -85,8 +79,6 @@ def watching(progress: bool | None, on_event: OnEvent | None, doing: str = "prep
     ----------
     progress : bool, optional
         Whether anything is shown; by default where the user listens to nothing.
-    on_event : callable, optional
-        The user's.
     doing : str
         What is done before the run begins.
     """

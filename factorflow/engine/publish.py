@@ -58,10 +58,6 @@ class Draws(Mapping[str, Any]):
 
     Parameters
     ----------
-    plan : Plan
-        The run.
-    n_draws : int
-        Draws made.
     samples : slice, optional
         With it, the variables of these samples; without, those of the globals.
     at_hand : mapping, optional

@@ -35,8 +35,6 @@ class RemoteCheckpoints:
     ----------
     directory : Path
         The directory of the run, on a disk.
-    out : RemotePath
-        Where its result goes.
     """
 
     def __init__(self, directory: Path, out: RemotePath) -> None:
@@ -100,8 +98,6 @@ class RemoteCheckpoints:
 
         Parameters
         ----------
-        checkpoint : Path
-            Its directory.
         with_draws : bool
             Whether the run has draws on the disk.
         """

@@ -27,8 +27,6 @@ class Rounds:
 
     Parameters
     ----------
-    executor : Executor
-        Where they run.
     groups : sequence of range
         The blocks of each group.
     plan : Plan

@@ -38,11 +38,6 @@ class RunDirectory:
     """The working directory of a run, on the same disk as its result.
 
     Of an object store: ``<name>-<digest of the URL>.run`` in the directory that `RUNS` names.
-
-    Parameters
-    ----------
-    out : Path or RemotePath
-        Where the result goes.
     """
 
     def __init__(self, out: Location) -> None:
@@ -133,8 +128,6 @@ class Output:
     ----------
     out : path, URL or None
         None: the posterior is kept in memory.
-    record : RunRecord
-        The run.
     overwrite : bool
         Replace what is at ``out`` once the new result is complete.
     resume : bool or "auto"

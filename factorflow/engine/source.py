@@ -38,8 +38,6 @@ class Source:
         The store, opened anew in each process.
     views : tuple of str
         The views that are modelled.
-    holdout : Holdout or None
-        Entries to hide.
     cache_bytes : int
         Memory a process may spend on keeping blocks.
     memory_bytes : int

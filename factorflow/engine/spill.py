@@ -46,8 +46,6 @@ def spill(
     ----------
     folder : str or None
         Where to; None: in memory.
-    name : str
-        What they are.
     number, round_ : int
         The block, and the round that made them: together a file's name that no other values have.
     values : tuple

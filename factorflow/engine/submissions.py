@@ -37,8 +37,6 @@ class Round:
         Number of the submission: rounds that share it are read together.
     state : Handle, or None
         The state after it, which draws are taken from; of a run without any it is not held back.
-    record : Handle
-        The record of that.
     result : (Record or None, float), or None
         What the record says, and when it was done; None until it was asked for.
     """

@@ -135,13 +135,6 @@ def relay_parents(n_groups: int, n_bytes: int) -> list[int]:
 
     All fetch it from the first, the root's, unless a tree saves more than it costs: the bytes that fewer
     transfers one after another save, against those that the network carries while its tasks are scheduled.
-
-    Parameters
-    ----------
-    n_groups : int
-        Groups of blocks.
-    n_bytes : int
-        Of the state.
     """
     parents = [(i - 1) // FAN_IN for i in range(1, n_groups)]
     depth, last = 0, n_groups - 1
@@ -159,8 +152,6 @@ def feature_shares(groups: Sequence[range], n_bytes: int, n_runs: int) -> int:
 
     Parameters
     ----------
-    groups : sequence of range
-        Runs of blocks.
     n_bytes : int
         Of a set of statistics.
     n_runs : int

@@ -23,8 +23,6 @@ class Warm:
 
     Parameters
     ----------
-    stored : StoredGlobals
-        Where they are.
     number : int
         Which of the stored sets is taken, of each chain.
     """
@@ -44,8 +42,6 @@ def warm_start(posterior: StoredPosterior, data: Dataset, config: ModelConfig) -
     ----------
     posterior : StoredPosterior
         The earlier fit; of a sampler its last stored draw is taken.
-    data : Dataset
-        What is to be fitted.
     config : ModelConfig
         The model of the fit.
 

@@ -41,8 +41,6 @@ def explained_share(
     ----------
     total : array
         Sum of squares about the means.
-    residual : array
-        About a prediction.
     """
     share = 1.0 - residual / np.where(total > 0.0, total, 1.0)
     return np.where(np.isnan(total), np.nan, np.where(total > 0.0, share, 0.0))

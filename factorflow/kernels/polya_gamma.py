@@ -122,14 +122,10 @@ def draw_weights(
     ----------
     values : array
         0, 1, or below 0 where missing.
-    x : array
-        Predictors.
     rows : array
         Global numbers of the rows.
     columns : (int, int)
         Columns of all views together, and of those before this view: they number the entries.
-    step, site
-        Noise.
     """
     y, predictor = device.on_host(values), device.on_host(x)
     precision, weighted = np.empty_like(predictor), np.empty_like(predictor)

@@ -94,8 +94,6 @@ def log_rising(y: Float[np.ndarray, ...], log_r: Float[np.ndarray, ...]) -> Floa
 
     Parameters
     ----------
-    y : array
-        Counts.
     log_r : array
         It broadcasts against them.
     """

@@ -30,8 +30,6 @@ class Sites:
     ----------
     first : int
         The lowest of them.
-    size : int
-        How many there are.
     of : str
         What they are for, in words.
     """

@@ -33,8 +33,6 @@ class Predictive:
 
     Parameters
     ----------
-    likelihood : Likelihood
-        Of the entries.
     mean, variance : array
         Of x, any shape.
     phi : array

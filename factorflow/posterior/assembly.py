@@ -89,10 +89,6 @@ def assemble(
     trace : mapping
         One entry an iteration: ``stage``, ``iteration``, ``kept``, ``seconds`` and ``infos`` (one mapping of
         scalars a chain).
-    run : RunRecord
-        Becomes attributes.
-    scores : mapping of str to mapping, optional
-        Held-out scores per view.
 
     Returns
     -------

@@ -17,8 +17,6 @@ class FunctionArray(BackendArray):
     ----------
     get : callable
         Called with an index for each axis (an int, a slice, or an int array: outer indexing); returns values.
-    shape, dtype
-        Of the array.
     """
 
     def __init__(self, get: Callable[[tuple[Any, ...]], Any], shape: tuple[int, ...], dtype: Any) -> None:

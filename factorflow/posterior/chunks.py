@@ -80,12 +80,8 @@ def write_part(
 
     Parameters
     ----------
-    where : path
-        The array.
     start : sequence of int
         Where the part begins, on the leading axes; it has all of the others.
-    values : array
-        The part.
     durable : bool
         Whether the files are on the disk before they replace what was there, which stays outside the part.
 

@@ -40,10 +40,6 @@ def consensus_dataset(
     programs : mapping of str to array
         By view, (S, K, D): together they sum to 1 over the features; or loadings of either sign, NaN where a
         start has fewer factors. Of these each view counts as its size says, whatever its units.
-    features : mapping of str to array of str
-        Names of the features.
-    starts : sequence of str
-        Names of the starts.
     threshold : float
         Distance above which a program is left out.
     """

@@ -24,8 +24,6 @@ def note_draws(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> dict[
 
     Parameters
     ----------
-    path : path
-        The store.
     n_draws, n_sets : int
         Draws, and sets of globals, of each chain so far.
     """
@@ -39,8 +37,6 @@ def check_draws(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
 
     Parameters
     ----------
-    path : path
-        The store.
     noted : mapping
         What `note_draws` returned.
 

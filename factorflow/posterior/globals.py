@@ -109,8 +109,6 @@ class _Sets:
 
     Parameters
     ----------
-    tree : plain values
-        The structure of all.
     leaves : list of list of list of array
         Of each chain and set.
     small : tuple of (int, str, list of int)
@@ -179,8 +177,6 @@ class StoredGlobals:
 
     Parameters
     ----------
-    path : str or None
-        The store.
     at_hand : mapping of str to (C, S, ...) array, or None
         The arrays of the group, where there is no store.
     structure : str

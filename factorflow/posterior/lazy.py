@@ -19,8 +19,6 @@ def lazy_array(get: Callable[[tuple[Any, ...]], Any], shape: tuple[int, ...], dt
     get : callable
         Called with an index for each axis (an int, a slice, or an int array: outer indexing); returns values.
         Picklable, so that the array is.
-    shape, dtype
-        Of the array.
     """
     from xarray.core import indexing
 

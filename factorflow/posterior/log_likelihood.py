@@ -155,15 +155,7 @@ def _visible_entries(posterior: StoredPosterior, view: str, rows: NDArray[np.int
 
 
 class _DrawnPosterior:
-    """Predictions of a view under one draw at a time.
-
-    Parameters
-    ----------
-    posterior : StoredPosterior
-        With draws.
-    view : str
-        Name of the view.
-    """
+    """Predictions of a view under one draw at a time."""
 
     def __init__(self, posterior: StoredPosterior, view: str) -> None:
         self.posterior, self.view = posterior, view

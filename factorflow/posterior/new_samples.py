@@ -172,10 +172,6 @@ def predict_from_scores(
 
     Parameters
     ----------
-    posterior : StoredPosterior
-        The fit.
-    view : str
-        Name of the view.
     mean, variance : (n, K) array
         Of the scores.
     share : float or None

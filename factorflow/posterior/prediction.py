@@ -36,10 +36,6 @@ class Predictor:
 
     Parameters
     ----------
-    posterior : StoredPosterior
-        What was fitted.
-    view : str
-        Name of the view.
     trials : int, optional
         Number of trials of all entries, in place of those of the dataset.
     seen : bool

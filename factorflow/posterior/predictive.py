@@ -29,8 +29,6 @@ def tails(
 
     Parameters
     ----------
-    likelihood : Likelihood or str
-        Of the view.
     y : array
         Values.
     mean, sd : array
@@ -105,8 +103,6 @@ def log_density(
 
     Parameters
     ----------
-    likelihood : Likelihood or str
-        Of the view.
     y : array
         Values (E of them).
     mean, sd : array
@@ -137,8 +133,6 @@ def interval(
 
     Parameters
     ----------
-    likelihood : Likelihood or str
-        Of the view.
     share : float
         Between 0 and 1.
     mean, sd : array

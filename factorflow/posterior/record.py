@@ -24,8 +24,6 @@ class Identity(BaseModel):
 
     Parameters
     ----------
-    fingerprint : str
-        Of the dataset.
     config : dict
         All options of the model.
     seed : int
@@ -36,8 +34,6 @@ class Identity(BaseModel):
         What they are: entries, rows or sequences.
     device : str
         Where blocks were worked on.
-    factorflow : str
-        The version.
     warm_start : str
         Digest of the globals that it began with; empty: it started anew.
     covariates : str
@@ -81,20 +77,12 @@ class RunRecord(BaseModel):
 
     Parameters
     ----------
-    identity : Identity
-        What it computes.
     options : ResumeOptions
         How it was run, last: the executor, and the budgets.
-    dataset : str
-        Path of the dataset.
     status : str
         "running" in a checkpoint; "partial", "complete" or "projected" (new samples) of a posterior.
     reason : str
         Why it ended: "converged", "max_iter", "interrupted", ...
-    n_iterations : int
-        Counted iterations.
-    environment : dict
-        Versions and processor.
     warm_from : str
         Path of the posterior of the earlier fit that it began with; empty: it started anew.
     """

@@ -88,8 +88,6 @@ class Sums:
     ----------
     n, y, yy : arrays
         Entries, sum of their values and of the squares.
-    squared_error, log_likelihood : arrays
-        Of the model's predictions.
     log_factor, saturated : float
         Of counts, sum of `Likelihood.log_factor` (of dispersed ones Poisson's), and the log-likelihood of
         expected values equal to the counts.
@@ -133,14 +131,8 @@ def ranked_entries(
 
     Parameters
     ----------
-    likelihood : Likelihood
-        Of the view.
-    number : int
-        Of the block.
     y, mean : arrays
         Values and predicted means of the held-out entries (H of them).
-    predictive : Predictive, optional
-        Their distribution.
     """
     event, predicted = np.ones(len(y)), np.asarray(mean, float)
     if likelihood.is_time and predictive is not None:
@@ -197,8 +189,6 @@ def level_sums(
         The block; NaN where entries are missing or hidden.
     features, y : arrays
         Features and values of the held-out entries (H of them).
-    predictive : Predictive
-        Their distribution.
     """
     n_features = values.shape[1]
     counts = [np.bincount(features, y == level, minlength=n_features) for level in range(n_levels)]
@@ -223,14 +213,8 @@ def entry_scores(
 
     Parameters
     ----------
-    likelihood : Likelihood or str
-        Of the view.
     n_features : int
         Features of the view (D).
-    features : array
-        Feature of each entry.
-    y : array
-        True values.
     mean, sd : arrays
         Predicted mean on the data scale and standard deviation of a new observation.
     inputs : mapping of str to array, optional

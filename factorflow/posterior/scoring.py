@@ -38,8 +38,6 @@ def finish_scores(
     ----------
     sums : mapping of str to Sums
         Over all held-out entries, per view that has some.
-    likelihoods : mapping of str to Likelihood
-        Of the views.
     moments : mapping of str to mapping
         Per view, ``n_observed``, ``mean`` and ``variance`` of all observed entries of each feature, hidden
         ones included; those of the shown entries follow by subtraction.

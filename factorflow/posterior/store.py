@@ -93,8 +93,6 @@ def create_rows(
     ----------
     path : path
         The store; made when it is not there.
-    model : Model
-        Its table of variables.
     coords : mapping of str to sequence of str
         `Model.coords` of the final globals: factors may have been dropped.
     """
@@ -141,8 +139,6 @@ def write_rows(
 
     Parameters
     ----------
-    path : path
-        The store.
     variable : Variable
         One with ``rows=True``, created before.
     start : int

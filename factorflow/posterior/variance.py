@@ -35,8 +35,6 @@ def variance_explained(
 
     Parameters
     ----------
-    posterior : Stored
-        What was fitted.
     by : {"group", "sample", "feature"}, optional
         Separately in every sample group or sample, or of every feature.
     view : str, optional
@@ -69,8 +67,6 @@ def contribution_scores(
 
     Parameters
     ----------
-    posterior : Stored
-        What was fitted.
     by_sample, total : DataArray
         The variance that all factors explain: (obs, view), and (view,).
     """

@@ -43,11 +43,6 @@ class Plots:
     """The figures of a posterior, ``posterior.plot.NAME(...)``: those of `factorflow.report.plot_NAME`.
 
     Each draws into the Axes given as ``ax``, or a new figure, and returns them.
-
-    Parameters
-    ----------
-    posterior : Posterior
-        What is drawn.
     """
 
     def __init__(self, posterior: Posterior) -> None:

@@ -28,10 +28,6 @@ def answers(posterior: Posterior, facts: dict[str, Any], associated: pd.DataFram
 
     Parameters
     ----------
-    posterior : Posterior
-        What was fitted.
-    facts : dict
-        Its summary.
     associated : DataFrame, optional
         Significant associations with sample metadata, the strongest first.
     """

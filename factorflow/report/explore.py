@@ -49,8 +49,6 @@ def explorer_data(
 
     Parameters
     ----------
-    posterior : Posterior
-        With scores.
     factors : list of str
         Those that can be chosen, the first ones shown.
     associated : DataFrame, optional

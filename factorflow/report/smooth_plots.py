@@ -84,8 +84,6 @@ def draw_courses(ax: Axes, courses: xr.Dataset, kind: str, values: Any = None) -
 
     Parameters
     ----------
-    ax : Axes
-        Where.
     courses : Dataset
         Of one factor (`courses_along`).
     kind : str

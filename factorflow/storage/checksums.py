@@ -130,8 +130,6 @@ class ChecksumManifest:
 
     Parameters
     ----------
-    location : Path or RemotePath
-        The store.
     contents : mapping of str to list of str
         By name of a group or array: the checksum of its ``zarr.json`` and, of an array, one over those of its
         chunks.

@@ -26,8 +26,6 @@ def as_local_source(source: Any, near: Path | None = None, parameter: str = "sou
         A URL, or a mapping or list with some among its values; everything else is yielded as it is.
     near : Path, optional
         Directory whose disk takes the files; that of temporary files if left out.
-    parameter : str
-        What errors call it.
     """
     is_list = isinstance(source, list | tuple) and bool(source)
     items = source if isinstance(source, Mapping) else dict(enumerate(source if is_list else [source]))

@@ -51,8 +51,6 @@ class VerifiedStore(Store):
 
     Parameters
     ----------
-    root : path or URL
-        Where it is.
     manifest : ChecksumManifest, optional
         What it holds: metadata are compared, and groups and arrays besides do not exist. Left out for a store
         that is being written: only its chunks are verified, and nothing is listed.

@@ -136,8 +136,6 @@ class Outcome:
     ----------
     ingested, fitted : bool
         Whether the source had changed, and whether a run was needed.
-    folder : Folder
-        Where the results are.
     """
 
     ingested: bool

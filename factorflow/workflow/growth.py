@@ -64,8 +64,6 @@ def append_growth(
         A table, or a folder with one for each view.
     before : mapping
         What `contents` returned of its files when the dataset was written.
-    dataset : Path or Remote
-        The dataset.
     index_col : str, int or False, optional
         As for `factorflow.write_dataset`.
     out : path, optional

@@ -76,8 +76,6 @@ def ingest(
     source : path or URL
         A dataset (used where it is), or what `factorflow.write_dataset` accepts as one path; with a formula
         what `factorflow.write_table` does.
-    folder : Folder
-        Where the dataset goes.
     options : SourceOptions
         How the source is read.
     check : callable, optional
@@ -162,8 +160,6 @@ def _write(
     ----------
     source, options
         As for `ingest`.
-    dataset : Path or Remote
-        The version before.
     built : str
         Where the new version goes.
     before, record : mapping

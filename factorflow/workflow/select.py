@@ -63,12 +63,8 @@ class Verdict:
 
     Parameters
     ----------
-    trial : Trial
-        The fit.
     log_likelihood : float
         Mean over all held-out entries of all views, nats.
-    posterior : str
-        Where it is.
     findings : tuple of Finding
         What is to be known of it.
     """
@@ -125,8 +121,6 @@ def plan(
         Options that all trials share, ``model`` among them.
     grid : mapping of str to sequence
         Options to vary, with their values: ``{"n_factors": [5, 10, 15]}``.
-    seeds : sequence of int
-        Runs of each combination.
 
     Raises
     ------
@@ -184,10 +178,6 @@ def run_trial(
     ----------
     dataset, on_event
         As for `factorflow.fit`.
-    trial : Trial
-        What to fit.
-    out : path
-        Folder of the posteriors.
     options : TrialOptions
         The rest of its parameters; the seed is the trial's.
     """
@@ -291,14 +281,8 @@ def refit(
     ----------
     dataset, on_event
         As for `factorflow.fit`.
-    selection : Selection
-        What was chosen.
     out : path
         Where the posterior goes; one of this very fit that is there is taken.
-    options : TrialOptions
-        How it is run.
-    seed : int
-        Of the run.
     """
     from factorflow.api import fit
 

@@ -61,14 +61,8 @@ def from_group(
 
     Parameters
     ----------
-    group : h5py.Group or zarr.Group
-        Where it is.
-    path : Path
-        Its file, for errors.
     view : str
         Name of its matrix; modalities have their own.
-    reading : Reading
-        What is taken.
     close : callable
         Called when its matrices are no longer needed.
     """

@@ -38,8 +38,6 @@ def append_rows(
 
     Parameters
     ----------
-    path : path-like, or URL
-        Of the dataset.
     views : mapping or path-like
         The new rows of every view, as for `write_dataset`.
     index_col : str, int or False, optional
@@ -75,17 +73,7 @@ def append_rows(
 
 @dataclass(frozen=True)
 class AppendedView:
-    """Rows of a view of a dataset, and new ones behind them: an array of floats that is read by slices.
-
-    Parameters
-    ----------
-    dataset : Dataset
-        What there is.
-    view : str
-        Name of the view.
-    more : Source
-        The new rows.
-    """
+    """Rows of a view of a dataset, and new ones behind them: an array of floats that is read by slices."""
 
     dataset: Dataset
     view: str

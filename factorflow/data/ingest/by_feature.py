@@ -23,8 +23,6 @@ def split_by_likelihood(
 
     Parameters
     ----------
-    sources : mapping of str to Source
-        By view.
     likelihoods : mapping of str to str, or to mapping of str to str
         By view; or by view and feature.
     features : mapping of str to names

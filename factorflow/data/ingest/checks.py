@@ -160,8 +160,6 @@ def check_values(
         The block, and what it is of.
     start : int
         Global index of its first row.
-    samples : RowNames
-        Of all rows.
     features : (D,) str array
         RowNames of the columns.
     """

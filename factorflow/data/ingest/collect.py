@@ -49,8 +49,6 @@ def collect(views: Any, reading: Reading) -> Found:
     ----------
     views : mapping, path-like, xarray Dataset, AnnData or MuData
         See `factorflow.data.write_dataset`.
-    reading : Reading
-        How files are read.
     """
     if isinstance(views, str | os.PathLike):
         sources, obs = _from_path(_place(views), reading)

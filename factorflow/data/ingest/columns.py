@@ -160,8 +160,6 @@ def describe_rows(
 
     Parameters
     ----------
-    names : RowNames
-        Of the samples.
     obs, groups, sequences
         As for `factorflow.data.write_dataset`.
     table_format : TableFormat

@@ -122,8 +122,6 @@ class Dialect:
         Whether the header has one field fewer than the rows (R's layout).
     n_comments : int
         Comment lines above the header.
-    head : tuple of tuple of str
-        The first rows.
     longest : int
         Characters of the longest line among the first.
     """
@@ -170,15 +168,6 @@ def read_rows(path: Path, dialect: Dialect) -> Iterator[tuple[int, list[str]]]:
 
 def find_dialect(path: Path, table_format: TableFormat, *, one_column: bool) -> Dialect:
     """Detect the dialect of a text table.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    table_format : TableFormat
-        What the user says of it.
-    one_column : bool
-        Whether a table of one column is expected.
 
     Raises
     ------

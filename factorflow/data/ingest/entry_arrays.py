@@ -140,12 +140,6 @@ def limits_of(
     limits : pair, text or path
         Lower and upper limit: None, a number, a Series or mapping by feature, or entries as a view has them;
         "LOWER,UPPER", either may be empty; or a table by feature with columns lower and upper.
-    view : str
-        Name of the view.
-    names, features
-        Of samples and features.
-    reading : Reading
-        How files are read.
     sides : DataFrame, optional
         Sides of entries whose values are limits already.
     """
@@ -185,14 +179,8 @@ def trials_of(trials: Any, view: str, value: Any, names: RowNames, features: Any
     ----------
     trials : int, path, layer or entries
         One number for all entries; a file, or entries as a view has them; or a layer of ``value``.
-    view : str
-        Name of the view.
     value : object
         What the view is made of.
-    names, features
-        Of samples and features.
-    reading : Reading
-        How files are read.
     """
     what, layer = f"trials of view {view!r}", None
     reading = replace(reading, seen={})

@@ -10,13 +10,7 @@ FEATHER = frozenset({".feather", ".arrow"})
 
 
 class FeatherFile:
-    """A Feather file (version 2, which is Arrow's own format), memory-mapped.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    """
+    """A Feather file (version 2, which is Arrow's own format), memory-mapped."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow as pa

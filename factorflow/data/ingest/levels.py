@@ -125,10 +125,6 @@ def find_levels(
 
     Parameters
     ----------
-    view : str
-        Name of the view.
-    source : Variable
-        Its labels.
     labels : (L,) str array or None
         Levels in the order the user wants. Without them: that of the source, else sorted (by value, where
         every level is a number).

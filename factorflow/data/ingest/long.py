@@ -128,8 +128,6 @@ def from_long(pieces: Pieces, where: str, reading: Reading) -> Found:
     ----------
     pieces : callable
         Returns the lines, some at a time, from the first on.
-    where : str
-        What errors call the table.
     reading : Reading
         Where the values go, and what the views are said to be.
 
@@ -207,8 +205,6 @@ class _Table:
 
     Parameters
     ----------
-    view : str
-        Its name.
     samples, features : dict of str to int
         Rows and columns by name.
     reading : Reading

@@ -48,10 +48,6 @@ def read_metadata(
     ----------
     path : Path
         A text table or Parquet.
-    parameter : str
-        What errors call it.
-    table_format : TableFormat
-        What the user says of it.
     samples : (N,) str array, optional
         Names of the samples; empty: they have none.
     alone : bool

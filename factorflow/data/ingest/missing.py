@@ -250,8 +250,6 @@ def warn_of_negatives(
     ----------
     view, samples, features
         The view, and the names of its rows and columns.
-    survey : Survey
-        Of its values.
     read : callable
         As for `warn_of_codes`.
     """

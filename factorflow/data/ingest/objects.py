@@ -38,14 +38,10 @@ def from_object(view: str, value: Any, kind: Kind | None = None, *, transpose: b
 
     Parameters
     ----------
-    view : str
-        Name of the view.
     value : array-like
         Its values; inputs may have one dimension.
     kind : Kind, optional
         What the view is said to be.
-    transpose : bool
-        Features are in rows.
 
     Raises
     ------

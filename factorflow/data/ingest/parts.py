@@ -52,8 +52,6 @@ def join_parts(
 
     Parameters
     ----------
-    view : str
-        Name of the view.
     names : sequence of str
         What the parts are called.
     parts : sequence of (Source, DataFrame or None)
@@ -87,12 +85,8 @@ class StackedRows:
 
     Parameters
     ----------
-    sources : list of Source
-        The parts.
     where : list of int array, or None
         For every part the place of each of its columns (-1: it is left out); None: all have the same.
-    n_columns : int
-        Of the whole.
     """
 
     sources: list[Source]

@@ -69,8 +69,6 @@ class Reading:
         Which features of a view of several files: "outer", of any of them, or "inner", of all.
     transpose : callable
         Name of a view to whether its features are in rows.
-    codes : MissingCodes
-        What stands for missing entries.
     name : str or None
         Name that the user gives the view, where the file may call it otherwise.
     seen : dict of str to bool

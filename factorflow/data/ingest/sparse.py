@@ -217,8 +217,6 @@ def from_parts(
         "csr" or "csc".
     where : str
         What errors call it: the array and its file.
-    spool : Path, optional
-        Folder for those files.
 
     Raises
     ------
@@ -255,16 +253,12 @@ def sort_rows(
     ----------
     parts : iterable of (rows, columns, values)
         Its entries, in any order; rows and columns that do not exist have been refused.
-    n_entries : int
-        How many there are.
     shape : tuple of int
         (N, D).
     dtype : dtype
         Of the values.
     where : str
         What errors call it: the array and its file.
-    spool : Path
-        Folder for the files.
     """
     row, column = (np.int32 if size < 2**31 else np.int64 for size in shape)
     record = np.dtype([("row", row), ("column", column), ("value", dtype)])
@@ -286,12 +280,8 @@ class BucketedRows:
 
     Parameters
     ----------
-    folder : Path
-        Of the files.
     shape : tuple of int
         (N, D).
-    run : int
-        Rows of a file.
     record : dtype
         Of an entry: row, column, value.
     where : str

@@ -43,8 +43,6 @@ def warn_of_names(names: Mapping[str, StrArray], sources: Mapping[str, Source]) 
     ----------
     names : mapping of str to str array
         Of the samples, by view.
-    sources : mapping of str to Source
-        The views.
     """
     if len(names) < 2:
         return

@@ -67,8 +67,6 @@ def read_table(
         .csv, .tsv, .txt, .tab (also .gz, .bz2, .xz, .zip, .zst) .parquet or .feather.
     spool : Path
         Directory for the parsed values; made when it does not exist.
-    table_format : TableFormat
-        What the user says of it.
     kind : Kind, optional
         What the view is said to be; a categorical one is a column of labels.
     transpose : bool
@@ -268,13 +266,7 @@ def _row_numbers(level: dict[str, Any] | None) -> NDArray[np.str_] | None:
 
 
 class ArrowTable:
-    """A Parquet or Feather table, read in batches; pandas' metadata say what its row names are.
-
-    Parameters
-    ----------
-    path : Path
-        The file.
-    """
+    """A Parquet or Feather table, read in batches; pandas' metadata say what its row names are."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow as pa

@@ -34,15 +34,6 @@ _IDENTIFIER = re.compile(r"0\d+|\d{16,}")
 class TextTable:
     """A text table.
 
-    Parameters
-    ----------
-    path : Path
-        The file.
-    given : TableFormat
-        What the user says of it.
-    one_column : bool
-        Whether a table of one column is expected.
-
     Raises
     ------
     InputError

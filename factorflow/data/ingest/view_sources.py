@@ -80,14 +80,10 @@ def view_sources(
 
     Parameters
     ----------
-    sources : mapping of str to Source
-        Where the values come from.
     positions : mapping of str to int array or None
         As `align` returns them.
     requested_kinds, features, layouts : mappings by view
         Kinds, names of features and layouts that were given.
-    codes : MissingCodes
-        What stands for missing entries.
     drop_empty : bool
         Whether levels without a sample are left out.
     """

@@ -64,8 +64,6 @@ def sparse_gfa(
     ----------
     n_samples : int
         Rows (N).
-    noise : Noise
-        Where the randomness comes from.
     views : mapping of str to (likelihood, n_features)
         The views in order; of survival one feature.
     n_factors : int
@@ -277,8 +275,6 @@ def binary(
     ----------
     n_samples : int
         Rows (observations).
-    noise : Noise
-        Where the randomness comes from.
     n_features, n_factors : int
         Shape of the loadings.
     factors : {"binary", "spike_slab", "nonnegative"}
@@ -291,8 +287,6 @@ def binary(
         Standard deviation of a non-zero loading.
     missing : float
         Share of the entries that are missing.
-    view : str
-        Name of the view.
     """
     if factors not in ("binary", "spike_slab", "nonnegative"):
         raise InputError("factors", factors, "binary, spike_slab or nonnegative", "Choose one of them.")

@@ -59,16 +59,8 @@ def identity_attribute(
     ----------
     n_samples : int
         Frames of all sequences together (N).
-    draws : Noise
-        Where the randomness comes from.
-    n_sequences : int
-        Sequences.
-    n_features : int
-        Features of each view.
     n_identities, n_attributes : int
         P and Q.
-    n_views : int
-        Views.
     dynamics : (float, float)
         Smallest and largest l; the attributes lie evenly between them, those of an identity far apart.
     transition : pair of pairs
@@ -132,12 +124,8 @@ class _FrameModel:
 
     Parameters
     ----------
-    draws : Noise
-        Where the randomness comes from.
     n_samples : int
         Frames (N).
-    cuts : Cuts
-        The sequences.
     decay : (P Q,) array
         l of each attribute, identity by identity.
     n_identities : int

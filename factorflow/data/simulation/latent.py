@@ -53,8 +53,6 @@ def gplvm(
     ----------
     n_samples : int
         Rows (N).
-    noise : Noise
-        Where the randomness comes from.
     views : mapping of str to (likelihood, n_features)
         The views in order; gaussian or bernoulli.
     n_factors, n_inputs : int

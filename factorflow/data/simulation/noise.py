@@ -74,8 +74,6 @@ class Simulation:
         What the data were made from.
     codes : dict of str to callable
         ``group``, or ``sequence`` and ``time``, where there are any: (start, stop) -> int32 array.
-    groups : tuple of str
-        Names of the groups.
     n_sequences : int
         Sequences; 0: none.
     obs : DataFrame or None

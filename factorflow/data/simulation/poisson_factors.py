@@ -61,8 +61,6 @@ def poisson_factors(
     ----------
     n_samples : int
         Cells (N).
-    noise : Noise
-        Where the randomness comes from.
     views : mapping of str to int
         The views in order: numbers of features.
     n_factors : int

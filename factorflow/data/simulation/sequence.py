@@ -50,8 +50,6 @@ def sequence(
     ----------
     n_samples : int
         Rows of all sequences together (N).
-    draws : Noise
-        Where the randomness comes from.
     n_sequences : int
         Sequences; their lengths are random, one row at least.
     n_features, n_factors : int
@@ -156,12 +154,8 @@ def autoregressive(draws: Noise, window: int, n_samples: int, cuts: Cuts, decay:
     ----------
     draws : Noise
         With tiles of `WINDOW` rows.
-    window : int
-        Which one.
     n_samples : int
         Rows of all.
-    cuts : Cuts
-        Where sequences begin.
     decay : (K,) array
         Autocorrelations.
     """

@@ -57,8 +57,6 @@ def table(
     ----------
     n_samples : int
         Rows (N).
-    draws : Noise
-        Where the randomness comes from.
     variables : mapping of str to int
         The variables, and how many levels each has.
     n_components : int
@@ -122,16 +120,12 @@ class _TableModel:
 
     Parameters
     ----------
-    draws : Noise
-        Where the randomness comes from.
     levels : (variables,) int array
         Levels of each variable.
     columns : list of int
         Columns of each linear group.
     weights : list of (levels, L) array
         Components of each variable, and of each group.
-    exposure : bool
-        Whether there is one.
     noise : float or None
         Standard deviation around the mean; None: counts.
     missing : float

@@ -191,10 +191,6 @@ class DenseView:
 
     Parameters
     ----------
-    kind : Kind
-        Of the view.
-    values : ChunkedArray
-        As they are stored.
     observed : ChunkedArray or None
         The mask, where there is one.
     """

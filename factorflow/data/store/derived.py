@@ -134,8 +134,6 @@ class DerivedView:
 
     Parameters
     ----------
-    counts : DenseView or SparseView
-        The other view.
     transform : Transform
         What is computed of it.
     read : callable

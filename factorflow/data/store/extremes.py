@@ -37,10 +37,6 @@ class Outlier:
 
     Parameters
     ----------
-    sample, feature : str
-        Where it is.
-    value : float
-        What it is.
     low, high : float
         The others of the feature lie between these.
     """
@@ -99,8 +95,6 @@ class Extremes:
             Returns the values of some features by their positions, (B, J).
         low, high : (D,) array
             Smallest and largest values.
-        start : int
-            Number of its first row.
         """
         self._ends[1.0].update(columns, np.asarray(high, np.float64), start, 1.0)
         self._ends[-1.0].update(columns, -np.asarray(low, np.float64), start, -1.0)

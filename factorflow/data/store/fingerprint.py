@@ -65,20 +65,14 @@ def combine(
 
     Parameters
     ----------
-    n_rows, block_rows : int
-        The grid.
     names : str or None
         Digest of the sample names; None: they have none.
     codes : mapping of str to str
         Digests of group, sequence and time, where there are any.
     joined : (n_blocks,) bool array
         Where a sequence runs from one block into the next.
-    groups : iterable of str
-        Names of the groups.
     views : iterable of (entry, names, values, mask)
         Every view with the digests of its feature names, values and mask ("" without one).
-    design : TableDesign, optional
-        Of a table.
     """
     record: dict[str, Any] = {
         "n_rows": n_rows,

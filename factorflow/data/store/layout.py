@@ -84,8 +84,6 @@ class ViewEntry:
         Whether an ``observed`` mask lies beside the values (`Kind.masked`, and something is missing).
     likelihood_from : str
         "given", "file" or "guessed".
-    n_missing : int
-        Missing entries.
     n_missing_samples : int
         Samples absent from the view.
     recoded : dict of str to int
@@ -179,16 +177,12 @@ class Manifest:
     ----------
     n_rows, block_rows : int
         Rows of the dataset and of every block but possibly the last.
-    views : tuple of ViewEntry
-        In the dataset's order.
     groups : tuple of str
         Names of the groups; empty: none.
     n_sequences : int
         Sequences; 0: the rows are exchangeable.
     named : bool
         Whether the samples have names of their own; else they are numbered and no name is stored.
-    group_sizes : tuple of int
-        Samples of every group.
     obs_columns : dict of str to str
         Sample metadata: name of the column to path of its array.
     fingerprint : str
@@ -337,12 +331,8 @@ def choose_block_rows(
 
     Parameters
     ----------
-    n_rows : int
-        Rows of the dataset.
     row_bytes : int
         What a row of all views counts for (`Kind.work_bytes`).
-    requested : int, optional
-        The user's choice.
     table : bool
         Whether it is a long table: one response a row, and what it is explained by.
 

@@ -38,8 +38,6 @@ def choose_layout(
         What `prepare` learned of its values.
     dtype : dtype
         On disk.
-    block_rows : int
-        Rows of a block.
 
     Raises
     ------

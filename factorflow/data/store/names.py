@@ -18,8 +18,6 @@ def node_names(names: Iterable[str], reserved: Iterable[str] = ()) -> dict[str, 
     ----------
     names : iterable of str
         In order: where two would be alike, the first keeps its own.
-    reserved : iterable of str
-        Names of other nodes.
     """
     used, nodes = {_normalise_name(name) for name in reserved}, dict[str, str]()
     for name in names:

@@ -62,14 +62,8 @@ class Columns:
 
     Parameters
     ----------
-    names : RowNames
-        Of the samples.
     codes : mapping of str to callable
         ``group``, ``sequence``, ``time``, where there are any: (start, stop) -> (stop - start,) int32.
-    groups : tuple of str
-        RowNames of the groups.
-    n_sequences : int
-        Number of sequences.
     obs : DataFrame or None
         Sample metadata, in the order of the rows.
     """
@@ -89,8 +83,6 @@ class WrittenCodes:
     ----------
     digests : dict of str to str
         Digest of every array of codes, by name.
-    group_sizes : tuple of int
-        Samples of every group.
     joined : (n_blocks,) bool array
         Whether the first row of a block goes on the sequence of the row before it.
     """

@@ -35,8 +35,6 @@ class SparseView:
 
     Parameters
     ----------
-    kind : Kind
-        Of the view.
     n_features : int
         Columns of the view (D).
     row_nnz, columns, entries, row_pattern, patterns : ChunkedArray

@@ -21,10 +21,6 @@ class ViewArrays:
 
     Parameters
     ----------
-    group : zarr.Group
-        Of the view.
-    kind : Kind
-        Of the view.
     dtype : dtype
         On disk.
     n_rows, n_features, block_rows : int
@@ -80,8 +76,6 @@ class DenseArrays(ViewArrays):
     ----------
     group, kind, dtype, n_rows, n_features, block_rows
         As of `ViewArrays`.
-    compressed : bool
-        Whether chunks are compressed.
     aux : str
         What lies beside the values (`ViewMeta.aux`); "": nothing.
     """

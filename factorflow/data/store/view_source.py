@@ -46,8 +46,6 @@ class ViewSource:
 
     Parameters
     ----------
-    name : str
-        Name of the view.
     features : (D,) str array
         RowNames of its features, or of the levels of a categorical variable.
     read : callable

@@ -80,14 +80,8 @@ class ViewWriter:
 
     Parameters
     ----------
-    root : zarr.Group
-        Of the store.
     source : ViewSource
         The view, its kind settled by `prepare`.
-    names : RowNames
-        Of the samples.
-    block_rows : int
-        Rows of a block.
     survey : Survey or None
         What `prepare` learned of its values.
     """

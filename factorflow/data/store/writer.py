@@ -65,20 +65,10 @@ def write_store(
 
     Parameters
     ----------
-    directory : Path
-        Where to.
-    views : sequence of ViewSource
-        In order.
     columns : Columns
         What is known of every row (N of them).
-    block_rows : int
-        Rows of a block.
     drop_empty_features : bool
         Leave out features without any observed value instead of refusing them.
-    truth : Truth, optional
-        Of a simulation.
-    design : TableDesign, optional
-        Of a table.
     attributes : mapping of str to value or array, optional
         What else belongs to the dataset, for the group of that name.
 

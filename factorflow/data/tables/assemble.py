@@ -41,23 +41,7 @@ class TableViews:
 
 @dataclass(frozen=True)
 class Table:
-    """The columns of a formula on disk.
-
-    Parameters
-    ----------
-    terms : Terms
-        The formula.
-    names : Names
-        Of the views.
-    spooled : Spooled
-        The columns.
-    levels : dict of str to Levels
-        By column.
-    kind : Kind
-        Of the response.
-    guessed : bool
-        Whether the kind was guessed.
-    """
+    """The columns of a formula on disk."""
 
     terms: Terms
     names: Names

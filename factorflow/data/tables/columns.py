@@ -21,10 +21,6 @@ class FileColumn:
 
     Parameters
     ----------
-    path : Path
-        The file.
-    dtype : dtype
-        Of an entry.
     size : int
         Entries (N).
     first : int

@@ -47,18 +47,12 @@ class Terms:
 
     Parameters
     ----------
-    formula : str
-        As it was given.
-    response : str
-        A column.
     variables : tuple of str
         Columns of labels, in order.
     forced : frozenset of str
         Those of them written as ``C(column)``.
     linear : tuple of Linear
         Groups of weighted columns.
-    offsets : tuple of Offset
-        To be added up.
     """
 
     formula: str
@@ -77,11 +71,6 @@ class Terms:
 
 def parse(formula: str) -> Terms:
     """Read a formula.
-
-    Parameters
-    ----------
-    formula : str
-        See the module.
 
     Raises
     ------

@@ -87,8 +87,6 @@ def resolve_levels(
 
     Parameters
     ----------
-    column : str
-        Its name, for errors.
     labels : sequence of str
         By provisional code (P).
     used : (P,) bool array

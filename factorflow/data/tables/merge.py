@@ -101,8 +101,6 @@ class Cells:
     columns : dict of str to (N,) FileColumn
         ``word0``, ...; ``n`` rows; ``y`` and ``given`` (exposure or offset): sums of counts, means of others;
         ``within``, unless they are counts: sum of squares around the mean.
-    packing : CellCodes
-        What the words are.
     n_merged : int
         Rows that went into another.
     constant : float
@@ -140,16 +138,10 @@ def merge(
     ----------
     codes : sequence of callable
         By variable: (start, stop) -> (stop - start,) codes.
-    n_levels : sequence of int
-        By variable.
     response, numbers : callable
         (start, stop) -> responses, and exposures (counts) or offsets.
     n_rows : int
         Rows of the table (N).
-    folder : Path
-        For the sort.
-    counts : bool
-        Whether responses are counts.
     """
     packing = CellCodes.of(n_levels)
     names = [*packing.names, "n", "y", "given", *([] if counts else ["within"])]

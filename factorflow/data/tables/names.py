@@ -15,8 +15,6 @@ class Names:
 
     Parameters
     ----------
-    response : str
-        View of the response.
     variables : dict of str to str
         Column of labels to its view, in the order of the formula.
     linear : dict of Linear to str

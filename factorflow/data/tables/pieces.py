@@ -49,8 +49,6 @@ class TableSource:
 
     Parameters
     ----------
-    columns : tuple of str
-        Names of its columns.
     read : callable
         (columns of labels, columns of numbers) -> pieces, in order.
     ordered : callable

@@ -56,8 +56,6 @@ def assign_groups(n_groups: int, slots: Sequence[str], before: Sequence[str] = (
 
     Parameters
     ----------
-    n_groups : int
-        Groups, at least one.
     slots : sequence of str
         Addresses of workers, each as often as it has threads, one after the other; at least one.
     before : sequence of str

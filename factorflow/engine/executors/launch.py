@@ -112,8 +112,6 @@ def shared_cluster(options: T, parallel: int = 1) -> Iterator[T]:
 
     Parameters
     ----------
-    options : TrialOptions
-        Of the runs.
     parallel : int
         Runs at the same time.
 

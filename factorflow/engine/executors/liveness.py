@@ -48,15 +48,7 @@ LIMIT = "factorflow.no-workers-timeout"
 
 
 class Watch:
-    """Waits for results of a run; a stalled run is an error.
-
-    Parameters
-    ----------
-    client : distributed.Client
-        Of the run.
-    address : str
-        Of its scheduler.
-    """
+    """Waits for results of a run; a stalled run is an error."""
 
     def __init__(self, client: Client, address: str) -> None:
         self._client, self._address = client, address
@@ -71,8 +63,6 @@ class Watch:
 
         Parameters
         ----------
-        handle : future or list of future
-            What is waited for.
         run : str
             What is in the keys of all tasks of the run, and of no others.
 

@@ -88,14 +88,6 @@ class WorkerProcesses:
     ----------
     folder : TemporaryDirectory
         Where they work; removed at the end.
-    address : str
-        Of the scheduler.
-    n_workers : int
-        How many.
-    memory_limit : str or int
-        Of each.
-    threads : int
-        Of each.
     """
 
     def __init__(

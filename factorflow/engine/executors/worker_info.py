@@ -23,8 +23,6 @@ class WorkerInfo:
 
     Parameters
     ----------
-    host : str
-        Its machine.
     job : str
         Number of its job, where a queue started it: each job has memory of its own. Empty: none.
     threads : int

@@ -32,8 +32,6 @@ def start(
 
     Parameters
     ----------
-    settings : Settings
-        Sizes.
     view : View
         The view (D features).
     noise, heads : arrays
@@ -64,8 +62,6 @@ def outputs(
         The view (D features).
     z : (..., Q) array
         Latent variables.
-    tanh : callable
-        Of the arrays' library.
 
     Returns
     -------

@@ -47,8 +47,6 @@ class Cotangents:
         With respect to G (Q, M, M) and h (Q, M), for each draw (S in front).
     values : mapping of str to array
         With respect to the parameters, at fixed G and h.
-    bound : float
-        The term itself.
     """
 
     gram: Float64[np.ndarray, "S Q M M"]

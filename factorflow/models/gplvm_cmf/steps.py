@@ -107,8 +107,6 @@ class Descend(Sweep[Globals, Local, Gradients]):
 
     Parameters
     ----------
-    settings : Settings
-        Variants and sizes.
     family : str
         How q(z) is held.
     n_steps, before : int

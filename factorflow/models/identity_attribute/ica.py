@@ -108,8 +108,6 @@ def separate_in_time(
     ----------
     sources, beside : arrays
         In some frames and in ones next to them; groups side by side.
-    size : int
-        Of a group.
     """
     rank = sources.shape[1]
     turn = np.zeros((rank, rank))

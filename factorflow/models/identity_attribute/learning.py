@@ -43,8 +43,6 @@ class Sums:
         E log P(Y | ...), on the scale of the values.
     noise : float
         - KL of the noise.
-    n : float
-        Observed entries.
     """
 
     squares: Float64[np.ndarray, " K"]
@@ -56,15 +54,7 @@ class Sums:
 
 @dataclass(frozen=True)
 class Learning(Sweep[Globals, L, Stats]):
-    """A sweep that ends in an M-step.
-
-    Parameters
-    ----------
-    settings : Settings
-        The model.
-    learn_relevance : bool
-        Whether gamma is learned.
-    """
+    """A sweep that ends in an M-step."""
 
     settings: Settings
     learn_relevance: bool
@@ -281,8 +271,6 @@ def best_scale(
 
     Parameters
     ----------
-    moments : Moments
-        Of the attributes.
     dynamics : array
         E 1/(1 - l^2), l/(1 - l^2), l^2/(1 - l^2).
     variance : float

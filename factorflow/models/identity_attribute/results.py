@@ -240,8 +240,6 @@ def one_step(
 
     Parameters
     ----------
-    settings : Settings
-        The model.
     record : mapping of str to array
         The stored variables that have no rows.
     values : mapping of str to array

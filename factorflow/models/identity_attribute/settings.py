@@ -118,14 +118,10 @@ class Settings:
 
     Parameters
     ----------
-    views : tuple of ViewMeta
-        The Gaussian views.
     n_rows, block_rows : int
         Frames; in a block.
     in_sequences : bool
         Whether the dataset has sequences; else all rows are one.
-    choices : Choices
-        The model's own.
     """
 
     views: tuple[ViewMeta, ...]

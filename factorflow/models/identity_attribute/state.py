@@ -62,8 +62,6 @@ class Globals:
 
     Parameters
     ----------
-    fixed, weights : mapping of str to Fixed, Weights
-        By view.
     relevance : array
         gamma: precision of the prior of each column of the loadings.
     transition : array
@@ -167,8 +165,6 @@ class Chains:
 
     Parameters
     ----------
-    tracks : tuple of Track
-        Of each identity.
     activity : array
         E a b of all identities.
     residual : array
@@ -257,12 +253,8 @@ class Stats:
 
     Parameters
     ----------
-    views : mapping of str to ViewStats
-        By view.
     second : mapping of str to array
         R of the views of which frames are missing whole or not at all.
-    moments : Moments
-        Of identities and attributes.
     edges : Gather
         As in `Globals`.
     """

@@ -55,7 +55,6 @@ class Tables:
         E log T, [from, to].
     moments : array
         E 1/(1 - l^2), l/(1 - l^2), l^2/(1 - l^2).
-    unit : array
     edges, boundary : Gather
         As in `Globals`.
     """

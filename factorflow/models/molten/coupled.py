@@ -47,12 +47,6 @@ def group_sums(
 
     Parameters
     ----------
-    rows : Rows
-        The rows.
-    own : int
-        Which variable it is.
-    x : array
-        Its weights.
     e : array
         Response less offset and mean.
     means, squares : array

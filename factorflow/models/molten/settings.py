@@ -28,8 +28,6 @@ class Roles:
 
     Parameters
     ----------
-    response : str
-        What is explained.
     variables : tuple of (str, int)
         The categorical variables and the linear groups, and their numbers of levels, in the order of the
         sweeps.

@@ -113,10 +113,6 @@ class Globals:
 
     Parameters
     ----------
-    levels : mapping of str to Levels
-        By variable.
-    totals : mapping of str to Totals
-        By variable.
     scale : array
         Shape and rate of q(b_l), or of q(tau_l).
     noise, intercept : array or None
@@ -129,8 +125,6 @@ class Globals:
         Share of each column in the response.
     objective, tried : array
         The bound now, and of all starts when the best was chosen.
-    moments : Moments
-        Of the response.
     """
 
     levels: Mapping[str, Levels] = field(metadata=wide())
@@ -158,8 +152,6 @@ class VariableSweep(Sweep[Globals, None, Stats]):
 
     Parameters
     ----------
-    settings : Settings
-        Of the model.
     variable : int
         Its place among the variables.
     """

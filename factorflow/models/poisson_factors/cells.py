@@ -57,8 +57,6 @@ class Cells:
 
     Parameters
     ----------
-    rows : SparseRows
-        The counts.
     totals : array
         Sums of the rows, (B,).
     log_sizes : array
@@ -278,16 +276,10 @@ def visit_others(
 
     Parameters
     ----------
-    settings : Settings
-        Of the whole model.
-    block : Block
-        Rows.
     local : Local or None
         Their theta.
     globals_ : Globals
         With programs of those features.
-    step : Step
-        Source of noise.
     """
     data, others, of_others = globals_.other_data, globals_.others, settings.others()
     assert data is not None

@@ -23,12 +23,8 @@ def start_from_consensus(settings: Settings, n_rows: int, globals_: Globals) -> 
 
     Parameters
     ----------
-    settings : Settings
-        Choices.
     n_rows : int
         Rows (N).
-    globals_ : Globals
-        Of all starts.
     """
     all_starts = remember(globals_)
     data = all_starts.data

@@ -62,18 +62,10 @@ def update_programs(
 
     Parameters
     ----------
-    settings : Settings
-        Choices.
     data : Data
         Sums of the data.
     n_rows : int
         Rows (N).
-    p : Programs
-        Before.
-    stats : ProgramStats
-        Sums over the rows.
-    learn : bool
-        Whether shapes are learned.
     """
     objective = bound(settings, data, p, stats)
     loadings, logs, batches, share = _update_views(settings, data, p, stats)

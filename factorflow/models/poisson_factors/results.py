@@ -30,8 +30,6 @@ class Rows:
         Mean and variance of theta, as expected counts.
     sizes : array
         Size factors, 1 of views that a row lacks.
-    codes : array
-        Batch of each row.
     """
 
     scores: Float64[np.ndarray, "B K"]

@@ -21,8 +21,6 @@ class ViewSettings:
 
     Parameters
     ----------
-    name : str
-        Its name.
     n_features : int
         Features that the model is fitted to (D).
     gaps : bool
@@ -31,8 +29,6 @@ class ViewSettings:
         "none", "total", "median", or a column of the sample metadata.
     chosen : tuple of int or None
         Positions of the features; None: all of the view.
-    n_all : int
-        Features of the view.
     """
 
     name: str
@@ -91,12 +87,8 @@ class Settings:
         Column of the sample metadata with the batches.
     covariates : Covariates or None
         How columns of the sample metadata reach a block.
-    n_starts : int
-        Starts that are tried.
     drop : float
         Programs with a smaller share of the counts are left out of the results.
-    size_columns : tuple of str
-        Columns of size factors.
     """
 
     views: tuple[ViewSettings, ...]

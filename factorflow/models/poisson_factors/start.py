@@ -112,8 +112,6 @@ def start_programs(
 
     Parameters
     ----------
-    settings : Settings
-        Choices.
     data : Data
         Sums of the data.
     n_rows : int
@@ -146,12 +144,8 @@ def start_others(settings: Settings, n_rows: int, globals_: Globals) -> Globals:
 
     Parameters
     ----------
-    settings : Settings
-        Choices.
     n_rows : int
         Rows (N).
-    globals_ : Globals
-        Of the fit.
     """
     chosen, data, of_others = choose(globals_), globals_.other_data, settings.others()
     assert data is not None

@@ -23,8 +23,6 @@ class Settings:
 
     Parameters
     ----------
-    view : str
-        Name of the view.
     n_features, n_factors : int
         N and K.
     scattered : bool
@@ -91,8 +89,6 @@ class Local:
         s, eight factors a byte.
     values : array or None
         f where s = 1, row by row; None for binary factors.
-    n_kept : int
-        Draws in the sums.
     sum_on, sum_values : array or None
         Sums of s and f.
     sum_chances : array or None
@@ -157,7 +153,6 @@ class Stats:
 
     Parameters
     ----------
-    features : dict of str to FeatureStats
     total_gram : array
         Sum of f f', packed, f_(K + 1) = 1.
     active : array
@@ -167,8 +162,6 @@ class Stats:
     density : float
         log p(x | f) + log p(s, v | a) at the factors the utilities were drawn from, less the part that
         `Globals.activity` alone gives.
-    counts : array
-        Diagnostics of trajectories.
     """
 
     features: dict[str, FeatureStats] = field(metadata=wide())

@@ -43,7 +43,6 @@ class ProbitSweep(Sweep[Globals, Local, Stats]):
 
     Parameters
     ----------
-    settings : Settings
     keep : bool
         Whether predictions and factors are averaged: sampling, as opposed to burn-in.
     """

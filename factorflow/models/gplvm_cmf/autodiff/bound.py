@@ -42,8 +42,6 @@ def terms_of_rows(
 
     Parameters
     ----------
-    settings : Settings
-        Variants and sizes.
     family : {"gp", "mean_field", "full"}
         How q(z) is held: ``settings.coupling``, but for the warm-up and what it is compared with.
     values, local : mapping of str to tensor

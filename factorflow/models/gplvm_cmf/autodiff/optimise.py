@@ -26,8 +26,6 @@ class Adam:
 
     Parameters
     ----------
-    tensors : sequence of tensor
-        What moves.
     first, second : sequence of tensor, optional
         Running means of the gradients and of their squares; 0 when left out.
     steps : float, or sequence of float
@@ -86,8 +84,6 @@ def ascend(
     ----------
     values, first, second : mapping of str to array
         Parameters, and running means of their gradients and of the squares.
-    gradients : mapping of str to array
-        Of those that move.
     steps : float, or mapping of str to float
         Steps before this one, of all or of each parameter.
     rate : float

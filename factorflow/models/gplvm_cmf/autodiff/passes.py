@@ -73,14 +73,10 @@ class PassInputs:
 
     Parameters
     ----------
-    settings : Settings
-        Variants and sizes.
     family : {"gp", "mean_field", "full"}
         How q(z) is held.
     values, local : mapping of str to array
         Parameters, and those of the rows; ``inputs`` of the rows also where X is given.
-    data : Data
-        Their values.
     """
 
     settings: Settings
@@ -140,10 +136,6 @@ def differentiate(
 
     Parameters
     ----------
-    inputs : PassInputs
-        The rows.
-    noise : sequence of mapping
-        Of each draw.
     globals_, rows : sequence of str
         The parameters to differentiate by; the gradients with respect to ``globals_`` are sums over the rows.
     pending : Cotangents or None
@@ -257,8 +249,6 @@ def fit_rows(
         The rows, and where they start.
     noise : callable
         Of the number of a step: standard normals of all rows.
-    n_steps : int
-        Steps.
     rate : float
         Length of the first step; it falls to 0 as a cosine.
     """
@@ -297,8 +287,6 @@ def importance(
         The rows, with their Gaussians.
     noise : callable
         Of the number of a call and of words: standard normals of all rows.
-    n_draws : int
-        Draws.
     """
     settings, device = inputs.settings, inputs.data.constant.device
     q, log_weights = settings.n_factors, []

@@ -111,7 +111,6 @@ def attribute_message(*arguments: Any) -> None:
 
     Parameters
     ----------
-    each : tuple
     starts, stops : (R,) arrays
         First frame of every run, and the one behind its last.
     first : (B,) bool array
@@ -122,7 +121,6 @@ def attribute_message(*arguments: Any) -> None:
         E W_p' rho (y - the part of all other identities).
     own : (B, Q, Q) or (1, Q, Q) array
         E W_p' rho W_p over the observed entries; one for all frames where ``gaps`` is 0 instead of 1.
-    gaps : int
     moments : (3, Q) array
         E 1/(1 - l^2), l/(1 - l^2), l^2/(1 - l^2).
     variance : float
@@ -184,7 +182,6 @@ def scan_attributes(*arguments: Any) -> None:
 
     Parameters
     ----------
-    each : tuple
     matrix, vector : (M, 2 Q, 2 Q) and (M, 2 Q) arrays
         As of `attribute_message`, in block order.
     joined : (M,) array

@@ -110,7 +110,6 @@ def presence_message(*arguments: Any) -> None:
 
     Parameters
     ----------
-    each : tuple
     starts, stops : (R,) arrays
         First frame of every run, and the one behind its last.
     first : (B,) bool array

@@ -215,8 +215,6 @@ def sum_chain_statistics(*arguments: Any) -> None:
         (0,) * Q.
     first, last : (B,) bool arrays
         Whether a sequence begins or ends.
-    present, joint, earlier, present_entropy, mean_entropy, mean, covariance, cross : arrays
-        Of the chains (`state.Track`).
     chances : (5,) array
         Written: Q(b_t-1 = b_t = 1), Q(b_t-1 = 1) and Q(b_t = 1) where a frame is before, Q(b_t = 1) where
         none is, the entropy.

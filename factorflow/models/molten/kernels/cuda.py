@@ -57,8 +57,6 @@ class DeviceRows:
         As of `molten.rows.Rows`, by variable.
     y, weight : array
         As there.
-    by : tuple of SortedRows
-        For every variable.
     """
 
     codes: Int32[Array, "G B"]

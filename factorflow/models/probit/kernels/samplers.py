@@ -52,12 +52,8 @@ def sample_step(x, loadings, offset, gram, odds, kind, sampler, travel, limit, s
     x : (N,) int8 array
     loadings, offset, gram, odds
         Globals, as in `factorflow.models.probit.kernels.factors`.
-    kind, sampler : int
-        Constants of this module.
     travel, limit
         Travel time and events allowed of a trajectory.
-    seed, row, iteration, chain : uint64
-        Key of the noise.
     factors : (K,) float64 array
         f, changed in place.
     latent, chance : (N,) arrays

@@ -56,8 +56,6 @@ class BlockSums:
         Sum of y_n^2.
     density : float
         Log joint density of entries and factors (see `sample_step`).
-    counts : array
-        Diagnostics of trajectories.
     """
 
     total_gram: Float64[np.ndarray, " P"]

@@ -58,8 +58,6 @@ def binary_trajectory(slope, odds, travel, limit, switch, energy, factors, displ
         x_n z_nk for the M observed features.
     odds : (K,) array
         a / (1 - a).
-    travel : float
-        Travel time.
     limit : int
         Events allowed.
     switch : (K,) array
