@@ -25,11 +25,6 @@ def examine_folder(folder: str | os.PathLike[str]) -> list[Check]:
 
     And of all posteriors, and all datasets, whether this version reads them. Nothing is changed.
 
-    Parameters
-    ----------
-    folder : path
-        Of a disk.
-
     Raises
     ------
     InputError

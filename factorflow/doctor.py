@@ -33,8 +33,6 @@ class Check:
 
     Parameters
     ----------
-    ok : bool
-        Whether factorflow can work with it.
     remedy : str
         What to do about it; empty when there is nothing to do.
     """
@@ -299,12 +297,8 @@ def check_shared_path(
 
     Parameters
     ----------
-    name, path_shown : str
-        What it is, and where, in words.
     path, content : str
         What the workers looked at, and what they were to see there.
-    facts : mapping of str to WorkerInfo
-        What they saw, by their addresses.
     """
     blind = sorted(address for address, info in facts.items() if info.sees.get(path) != content)
     if not blind:

@@ -129,8 +129,6 @@ class OptionError(InputError):
 
     Parameters
     ----------
-    parameter, value
-        As for `InputError`.
     expected : str or None
         What would have been accepted; None of an option that does not exist.
     of : str

@@ -48,8 +48,6 @@ def unflatten(
 
     Parameters
     ----------
-    structure, leaves
-        What `flatten` returned.
     classes : mapping of str to type
         Dataclasses that cannot be imported by their name, as "module:name".
 

@@ -58,15 +58,11 @@ class Kind:
         As in `ViewMeta.likelihood`.
     role : {"values", "input"}
         What a model explains, or what it is given. Only values can be held out.
-    dtype : str
-        Type of an entry in a block.
     missing : float
         What stands for a missing entry in a block.
     raw : str
         Type of a block as a source hands it over, before it is encoded (of values: float32 where that holds
         the type of the source); missing entries as in a block (NaN in that of an integer type).
-    fits : str
-        Which raw values are accepted, in words.
     """
 
     name: str

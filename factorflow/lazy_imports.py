@@ -23,8 +23,6 @@ def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
 
     Parameters
     ----------
-    package : str
-        The module whose attributes they are.
     homes : mapping of str to str
         Public name to the module it is in; the name itself where it is a module.
     """

@@ -22,16 +22,12 @@ class Places:
     ----------
     covariate : tuple of int
         Of which covariate each column is a dimension: x and y of one place share a length scale.
-    low, high : tuple of float
-        Range of each column.
     nearest : tuple of float
         Median distance of a distinct value to its nearest neighbour, of each covariate.
     groups : tuple of str
         Groups of samples that may have courses of their own; empty: all have one.
     cells : tuple of tuple of float
         Distinct places in order, the number of the group first; empty where there are too many.
-    n_known : int
-        Samples whose place is known.
     levels : tuple of str
         Of a category, which has no distances: a place for each; empty: of numbers.
     """

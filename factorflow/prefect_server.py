@@ -107,10 +107,6 @@ def check_prefect(
     ----------
     address : str, optional
         PREFECT_API_URL; none: a flow starts a server of its own.
-    password : str, optional
-        PREFECT_API_AUTH_STRING.
-    home, database : str, optional
-        PREFECT_HOME and PREFECT_API_DATABASE_CONNECTION_URL.
     starts_server : bool
         PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: whether a flow may start a server of its own.
 

@@ -110,8 +110,6 @@ class Groups:
     ----------
     names : list of str
         As they were given; `SINGLE_GROUP` alone where there are none.
-    keys : list of str
-        As the file has them.
     codes : (N,) int array
         Group of each sample.
     """

@@ -44,14 +44,10 @@ class Wording:
     ----------
     name : str
         The command, as in ``factorflow fit``.
-    flags : mapping of str to Flag
-        Its options, by their names in Python.
     others : mapping of str to Flag
         Those of all commands: some made what this one works on.
     model : mapping of str to Any
         Options of the model, if the command has one, ``model`` among them.
-    file : str or None
-        The file that they were read from.
     written : mapping of str to str
         Names that were given a value behind a flag, ``--set NAME=VALUE``, and the flag.
     """

@@ -27,13 +27,6 @@ class AlignedDataset:
     Views and features that the new samples lack are missing; those the model does not know are left out.
     It stands where a run, and what is asked of its posterior, has its `Dataset`: whatever joins values of
     the samples with what the model knows of features does so by name.
-
-    Parameters
-    ----------
-    fitted : Meta
-        What the model was fitted to.
-    features : mapping of str to (D,) array of str
-        Names of its features.
     """
 
     dataset: Dataset

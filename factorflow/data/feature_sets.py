@@ -26,8 +26,6 @@ def match_feature_sets(
 
     Parameters
     ----------
-    views : sequence of str
-        Views whose features may be members.
     source : path or mapping
         A GMT file, members by set, or either of them by view.
 

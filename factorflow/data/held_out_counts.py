@@ -41,13 +41,6 @@ def check_split(
 ) -> None:
     """Refuse to split counts that have no rate, or beside views computed of them, and data without counts.
 
-    Parameters
-    ----------
-    meta : Meta
-        Its shape, as the model sees it.
-    likelihood_of : callable
-        The likelihood of a view, by name.
-
     Raises
     ------
     InputError

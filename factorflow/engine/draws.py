@@ -15,8 +15,6 @@ class DrawStore:
 
     Parameters
     ----------
-    path : str
-        The store, with its arrays already created.
     chunk : int
         Draws in a chunk: one writer at a time ever touches it.
     """

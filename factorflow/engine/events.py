@@ -16,14 +16,8 @@ class RunStarted:
         Identifier, part of the names of its tasks.
     n_rows, n_blocks, n_groups : int
         Samples, blocks, and runs of blocks (one a worker).
-    dashboard : str or None
-        Address of the Dask dashboard.
-    stages : tuple of str
-        Names of the stages to come.
     resumed_from : int or None
         Counted iterations already done when a checkpoint is resumed.
-    max_iter : int
-        Counted iterations at most.
     """
 
     run: str
@@ -50,8 +44,6 @@ class IterationDone:
 
     Parameters
     ----------
-    iteration : int
-        Counted iterations so far, over all stages.
     objective : float
         The bound in nats (mean over chains of the log joint density for samplers).
     gain : float or None
@@ -76,8 +68,6 @@ class CheckpointWritten:
 
     Parameters
     ----------
-    iteration : int
-        Counted iterations so far.
     seconds : float
         Wall-clock time since the run started.
     resume : str or None

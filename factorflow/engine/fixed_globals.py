@@ -22,8 +22,6 @@ class FixedGlobals:
     ----------
     draws : tuple of int
         Which of the stored sets are taken, one after the other: of each chain the same ones.
-    iterations : int
-        Iterations for each of them, at most.
     """
 
     stored: StoredGlobals

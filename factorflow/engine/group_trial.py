@@ -23,13 +23,7 @@ REREAD, FEW = 2, 4
 
 
 class GroupTrial:
-    """Times rounds of the first cut, then of one group, and chooses.
-
-    Parameters
-    ----------
-    groups : sequence of range
-        The first cut.
-    """
+    """Times rounds of the first cut, then of one group, and chooses."""
 
     def __init__(self, groups: Sequence[range]) -> None:
         self._many = list(groups)
@@ -42,8 +36,6 @@ class GroupTrial:
 
         Parameters
         ----------
-        seconds : float
-            Of the round that was read last.
         n_pending : int
             Rounds of the same cut that were submitted and are not read yet.
         """

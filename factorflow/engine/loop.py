@@ -40,14 +40,8 @@ class Loop:
 
     Parameters
     ----------
-    budget : Budget
-        When to stop and when to write.
     checkpoints : Checkpoints or None
         Where to write; None: nowhere (a short run in this process).
-    draws : DrawStore or None
-        Where draws of the globals go.
-    on_event : callable
-        Told of every iteration, stage and checkpoint.
     """
 
     def __init__(

@@ -97,8 +97,6 @@ def measure(model: Model[Any, Any], *, fitting: bool = True) -> Footprint:
 
     Parameters
     ----------
-    model : Model
-        Joined with the shape of the data.
     fitting : bool
         Whether a fit is to come: then what the model refuses (InputError) is raised. A projection may lack
         what only a fit reads, such as a file of scores to start from: it is then not measured.
@@ -125,13 +123,6 @@ def trace_scratch(model: Model[Any, Any], footprint: Footprint) -> Footprint:
     """Return a footprint with the temporary arrays as measured, in a process of its own.
 
     That takes some seconds. Where the process fails, a warning says why, and they are taken for nothing.
-
-    Parameters
-    ----------
-    model : Model
-        Joined with the shape of the data.
-    footprint : Footprint
-        What `measure` returned for it.
     """
     import cloudpickle
 

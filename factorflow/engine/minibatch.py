@@ -23,8 +23,6 @@ def part_of(blocks: range, n_parts: int, iteration: int, seed: int) -> frozenset
 
     Parameters
     ----------
-    n_parts : int
-        Parts that an epoch has.
     iteration : int
         Of the stage, from 0.
     """

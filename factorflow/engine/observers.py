@@ -38,8 +38,6 @@ def observers(
 
     Parameters
     ----------
-    options : ResumeOptions
-        Who: ``log_json``, ``metrics`` and ``performance_report``.
     run, model : str
         Name of the run, and of the family: said with each event.
 

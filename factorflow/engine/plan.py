@@ -29,12 +29,6 @@ class Plan:
     ----------
     model : Model
         The family, joined with the shape of the data.
-    seed : int
-        Key of the counter-based generator.
-    max_iter : int or None
-        Counted iterations at most, over all stages.
-    draws_path : str or None
-        Store that draws are written to.
     local_path : str or None
         Folder for local state; None: in memory.
     fixed : Fixed or None
@@ -131,12 +125,8 @@ class State:
     stage, iteration, sweep : int
         What comes next: index of the stage (their number: finished), iteration and sweep within it; the
         number of sweeps stands for the evaluation behind them.
-    entered : bool
-        Whether `Stage.enter` was applied to the globals.
     tick : int
         Iterations of all stages so far: the iteration in the counter of the noise.
-    counted, draws : int
-        Counted iterations and kept draws so far.
     best : float or None
         Objective that was reported last in this stage.
     calm : int

@@ -79,8 +79,6 @@ def watching(progress: bool | None, on_event: OnEvent | None, doing: str = "prep
     ----------
     progress : bool, optional
         Whether anything is shown; by default where the user listens to nothing.
-    doing : str
-        What is done before the run begins.
     """
     show_progress = on_event is None if progress is None else progress
     if not show_progress:
@@ -104,8 +102,6 @@ def progress_bar(bar: bool | None = None, doing: str = "preparing") -> Iterator[
     ----------
     bar : bool, optional
         Whether it is a bar on stderr, or lines; by default a bar in a terminal and in a notebook.
-    doing : str
-        What is done before the run begins.
     """
     if not (_is_terminal() or _is_notebook() if bar is None else bar):
         lines = _Lines()
@@ -126,13 +122,7 @@ def progress_bar(bar: bool | None = None, doing: str = "preparing") -> Iterator[
 
 @contextmanager
 def clock(doing: str) -> Iterator[None]:
-    """Show in a terminal or notebook what is done and for how long, where nothing tells how far it is.
-
-    Parameters
-    ----------
-    doing : str
-        What is done: "writing the report".
-    """
+    """Show in a terminal or notebook what is done and for how long, where nothing tells how far it is."""
     if not (_is_terminal() or _is_notebook()):
         yield
         return

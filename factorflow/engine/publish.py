@@ -42,8 +42,6 @@ class ClosingResult:
     ----------
     rows : mapping of str to array, or None
         Variables of its samples, when they are not written to a store.
-    scores : tuple of Node
-        Sums of held-out scores per view.
     sums : tuple of Node
         Of a projection, what describes its samples (`Model.sums`).
     """
@@ -60,8 +58,6 @@ class Draws(Mapping[str, Any]):
     ----------
     samples : slice, optional
         With it, the variables of these samples; without, those of the globals.
-    at_hand : mapping, optional
-        Variables that need not be read.
     """
 
     def __init__(

@@ -23,15 +23,7 @@ from factorflow.models.stages import Sends
 
 
 class Rounds:
-    """Submits the tasks of rounds.
-
-    Parameters
-    ----------
-    groups : sequence of range
-        The blocks of each group.
-    plan : Plan
-        Sizes of the state and of statistics.
-    """
+    """Submits the tasks of rounds."""
 
     def __init__(self, executor: Executor, groups: Sequence[range], plan: Plan) -> None:
         self.executor, self.groups = executor, groups
@@ -52,12 +44,6 @@ class Rounds:
         ----------
         plan, state : Handle
             The run, and its state before the round.
-        before : sequence of Handle
-            Local state of the groups.
-        sends : {"whole", "alike", "each"}
-            What the groups get of the state.
-        stateful : bool
-            Whether there is local state.
 
         Returns
         -------

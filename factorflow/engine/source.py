@@ -34,18 +34,12 @@ class Source:
 
     Parameters
     ----------
-    dataset : Dataset
-        The store, opened anew in each process.
-    views : tuple of str
-        The views that are modelled.
     cache_bytes : int
         Memory a process may spend on keeping blocks.
     memory_bytes : int
         Memory it may spend on what follows from those blocks (`Block.once`).
     device : {"cpu", "cuda"}
         Where the values of a block are handed out: as NumPy arrays, or as CuPy's.
-    tables : SampleTables or None
-        What is read of the sample metadata.
     sparse : tuple of str
         Views whose rows are handed out by their entries (`SparseRows`).
     """

@@ -48,8 +48,6 @@ def spill(
         Where to; None: in memory.
     number, round_ : int
         The block, and the round that made them: together a file's name that no other values have.
-    values : tuple
-        One for each chain.
     before : tuple or None
         What stood for them before; files that are superseded for long enough are deleted.
     """
@@ -76,8 +74,6 @@ def load_spilled(
 
     Parameters
     ----------
-    values : tuple
-        As `put` returned them.
     classes : mapping of str to type
         As for `factorflow.flatten.unflatten`.
 

@@ -16,10 +16,6 @@ class Budget:
     ----------
     max_minutes : float or None
         Wall-clock time; the iteration in hand is completed.
-    checkpoint_every : int
-        Counted iterations between two checkpoints.
-    checkpoint_minutes : float
-        Minutes between two checkpoints, whichever comes first.
     """
 
     max_minutes: float | None = None

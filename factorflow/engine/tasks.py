@@ -183,8 +183,6 @@ def merge(
 
     Parameters
     ----------
-    plan, state
-        The run, and where it stands.
     statistics : sequence
         Statistics of runs of blocks, in their order: what `update_samples`, `update_remotely` or
         `merge_nodes` returned, or what was cut from that.

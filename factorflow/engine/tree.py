@@ -96,8 +96,6 @@ class Merge:
     ----------
     run : range
         Positions of those neighbours: of the groups, or of the merges of the step before.
-    group : int
-        Group on whose worker it is done.
     """
 
     run: range
@@ -110,11 +108,6 @@ def merge_steps(groups: Sequence[range]) -> list[list[Merge]]:
     A run ends where the largest subtree does, so that a merge usually returns one node. Neighbours are merged
     beside the first of them; no worker has two merges, and that of the root, which is beside the first group,
     has none.
-
-    Parameters
-    ----------
-    groups : sequence of range
-        Runs of blocks, one behind the other.
     """
     steps: list[list[Merge]] = []
     firsts, blocks = list(range(len(groups))), list(groups)
@@ -152,8 +145,6 @@ def feature_shares(groups: Sequence[range], n_bytes: int, n_runs: int) -> int:
 
     Parameters
     ----------
-    n_bytes : int
-        Of a set of statistics.
     n_runs : int
         Runs of features that are updated together: shares at most.
     """

@@ -42,8 +42,6 @@ def warm_start(posterior: StoredPosterior, data: Dataset, config: ModelConfig) -
     ----------
     posterior : StoredPosterior
         The earlier fit; of a sampler its last stored draw is taken.
-    config : ModelConfig
-        The model of the fit.
 
     Raises
     ------

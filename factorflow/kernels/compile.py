@@ -157,8 +157,6 @@ def compile_scalar(
         A plain function of a module in a package called ``kernels``.
     target : {"cpu", "cuda"}
         "cpu": `numba.njit` that releases the interpreter lock; "cuda": a device function.
-    inner : bool
-        Whether only compiled functions call it (`INNER`).
     omit : frozenset of callables
         Functions named in branches that the caller's arguments never take: they are not compiled, and 0.0
         stands in their place.

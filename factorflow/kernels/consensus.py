@@ -69,8 +69,6 @@ def find_consensus(
         Groups wanted; fewer where fewer programs are left.
     threshold : float
         Distance above which a program is left out.
-    signed : bool
-        Whether they are factors, of either sign.
     """
     n_starts, n_programs, n_features = programs.shape
     every = np.asarray(programs, np.float64).reshape(n_starts * n_programs, n_features)

@@ -150,8 +150,6 @@ def varimax(loadings: Float[Array, "D K"], *, max_iter: int = 200, tol: float = 
     ----------
     loadings : array
         Rows of zeros have no say.
-    max_iter : int
-        Iterations at most.
     tol : float
         Relative gain of the criterion that ends them.
 

@@ -218,8 +218,6 @@ def entry_uniform(
 
     Parameters
     ----------
-    seed, site : int
-        As for `Step`.
     row, column : arrays
         Global row and column numbers, broadcast against each other.
 

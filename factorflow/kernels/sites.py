@@ -30,8 +30,6 @@ class Sites:
     ----------
     first : int
         The lowest of them.
-    of : str
-        What they are for, in words.
     """
 
     first: int

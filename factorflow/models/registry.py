@@ -61,11 +61,6 @@ def find_model(name: str) -> type[ModelConfig] | None:
 
     Only of one that has another name than its folder all families are imported: a quarter of a second.
 
-    Parameters
-    ----------
-    name : str
-        Such as ``"sparse_gfa"``.
-
     Returns
     -------
     type or None

@@ -49,8 +49,6 @@ def level_sums(method: str, values: Array | SparseRows) -> Float64[Array, " D"]:
 
     Parameters
     ----------
-    method : {"total", "median"}
-        How they are found.
     values : (B, D) array or SparseRows
         Counts.
     """
@@ -67,8 +65,6 @@ def log_size_factors(
 
     Parameters
     ----------
-    method : {"total", "median"}
-        How they are found.
     average : (D,) array
         Averages over the observed entries of what they are relative to.
     values : (B, D) array or SparseRows

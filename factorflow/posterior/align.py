@@ -110,8 +110,6 @@ def align_draws(
         chain, renamed as most draws of the chain are.
     dims : mapping of str to tuple of str
         Dimensions of each variable, ``chain`` (and ``draw``) first.
-    symmetry : {"none", "sign", "flip"}
-        That of the model.
     alignment : Alignment, optional
         What `find_alignment` gives of the loadings of all views side by side, where it is known.
 

@@ -47,10 +47,6 @@ def labels_of(dataset: Dataset, meta: Meta, coords: Mapping[str, Sequence[str]])
 
     Parameters
     ----------
-    dataset : Dataset
-        What the model was fitted to.
-    meta : Meta
-        What the model sees of it.
     coords : mapping of str to sequence of str
         Labels of the model's own dimensions (`Model.coords`), and of features that are not the dataset's.
     """
@@ -77,8 +73,6 @@ def assemble(
     ----------
     model : Model
         Its table of variables says which group and which dimensions an array has.
-    labels : Labels
-        See `labels_of`.
     record : mapping of str to array
         Variables with ``rows=False``; of a sampler with leading (chain, draw), or nothing when its draws
         are in the store already.

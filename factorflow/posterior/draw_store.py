@@ -35,11 +35,6 @@ def note_draws(path: str | os.PathLike[str], n_draws: int, n_sets: int) -> dict[
 def check_draws(path: str | os.PathLike[str], noted: Mapping[str, Any]) -> None:
     """Refuse to resume unless all draws are present and intact.
 
-    Parameters
-    ----------
-    noted : mapping
-        What `note_draws` returned.
-
     Raises
     ------
     InputError

@@ -18,8 +18,6 @@ class Finding:
         "burn-in", "mixing", "budget", "outlier", "baseline", "overdispersion", "no factors", "unstable",
         "scale", "one sample", "one feature", "resolution", "depth" or "batch"; of a projection "outlier",
         "features", "not described" or "overdispersion".
-    message : str
-        What was found, with its numbers.
     remedy : str
         What to do; an `OptionText` where it names options, which front ends format.
     """
@@ -37,8 +35,6 @@ def naming_option(template: str, option: str) -> OptionText:
 
     Parameters
     ----------
-    template : str
-        With ``{option}`` where it is named.
     option : str
         As `ModelConfig.wider` returns it: ``overdispersed=True``.
     """

@@ -45,10 +45,6 @@ def arviz_tree(
     ----------
     posterior : StoredPosterior
         Of a sampler, or a variational one with draws from q.
-    views : sequence of str
-        Views whose log-likelihood is computed.
-    rows : array
-        The samples it is computed for.
     samples : bool
         Whether draws of variables of the samples are taken along.
 

@@ -33,8 +33,6 @@ def rank_rhat(
     ----------
     draws : array
         M draws of C chains, at least four.
-    scores : array, optional
-        Their `normal_scores`, where they are known.
     """
     scores = normal_scores(draws) if scores is None else scores
     folded = np.abs(draws - np.median(draws, axis=(0, 1)))
@@ -53,8 +51,6 @@ def effective_sizes(
     ----------
     draws : array
         M draws of C chains, at least four.
-    scores : array, optional
-        Their `normal_scores`, where they are known.
     within_chains : bool
         By the autocorrelation within half chains alone, whatever lies between them: as if they had mixed.
     """

@@ -29,8 +29,6 @@ def tails(
 
     Parameters
     ----------
-    y : array
-        Values.
     mean, sd : array
         Of a new observation, as `Posterior.predict` gives them.
     """
@@ -133,10 +131,6 @@ def interval(
 
     Parameters
     ----------
-    share : float
-        Between 0 and 1.
-    mean, sd : array
-        Of a new observation.
     degrees : array, optional
         Of freedom of Student's t with this standard deviation (above 2); none: normal.
     """

@@ -24,16 +24,6 @@ class Identity(BaseModel):
 
     Parameters
     ----------
-    config : dict
-        All options of the model.
-    seed : int
-        Key of all random numbers.
-    holdout : float
-        Share of the units that were hidden.
-    holdout_unit : str
-        What they are: entries, rows or sequences.
-    device : str
-        Where blocks were worked on.
     warm_start : str
         Digest of the globals that it began with; empty: it started anew.
     covariates : str
@@ -114,14 +104,6 @@ class RunRecord(BaseModel):
 
         Parameters
         ----------
-        dataset, fingerprint : str
-            Path and fingerprint of the dataset.
-        config : mapping
-            All options of the model.
-        options : RunOptions
-            How the run is made.
-        environment : mapping
-            Versions and processor; ``factorflow`` among them.
         warm : (str, str)
             Path of the posterior that it begins with, and digest of its globals.
         covariates : str

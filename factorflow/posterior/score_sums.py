@@ -93,12 +93,8 @@ class Sums:
         expected values equal to the counts.
     histogram : array or None
         Entries with y = 0 and y = 1 by predicted log-odds (Bernoulli).
-    levels : LevelSums or None
-        Of entries that are levels.
     alone : array or None
         Sum of log p(y) by the likelihood fitted to each feature alone (`Model.alone`); None: by moments.
-    exposed : Exposed or None
-        Of counts with exposures.
     shown : TrainingSums or None
         Of tables and split counts; None: the moments of the dataset tell.
     ranked : Gather or None
@@ -151,8 +147,6 @@ def training_sums(
 
     Parameters
     ----------
-    likelihood : {"gaussian", "poisson"}
-        Of the view.
     y : array or SparseRows
         Its values; NaN where they are missing or hidden. Of rows by entries no inputs are taken.
     inputs : mapping of str to array

@@ -54,8 +54,6 @@ def save(
 
     Parameters
     ----------
-    tree : DataTree
-        What `assemble` returned.
     path : path
         The store; made when it is not there.
     filled : set of (str, str)
@@ -141,10 +139,6 @@ def write_rows(
     ----------
     variable : Variable
         One with ``rows=True``, created before.
-    start : int
-        Global index of the first row.
-    values : (B, ...) array
-        The rows.
     lead : tuple of int
         Of a sampler, the chain; for variables stored at every kept iteration, the chain and the draw.
     """

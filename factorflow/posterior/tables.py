@@ -23,8 +23,6 @@ def predict_table(posterior: StoredPosterior, source: Any) -> xr.Dataset:
     ----------
     posterior : StoredPosterior
         Of a dataset that `factorflow.write_table` made.
-    source : Dataset, path, DataFrame, Arrow table or stream
-        As for `factorflow.data.tables.encode.encode_blocks`.
 
     Raises
     ------

@@ -84,8 +84,6 @@ def draw_courses(ax: Axes, courses: xr.Dataset, kind: str, values: Any = None) -
 
     Parameters
     ----------
-    courses : Dataset
-        Of one factor (`courses_along`).
     kind : str
         Kind of the values of the axis: "M" of dates.
     values : (n,) array of str, optional

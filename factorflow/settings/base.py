@@ -144,15 +144,7 @@ _INDENT: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "
 
 
 def values_of(field: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Describe the values of a field of a JSON schema.
-
-    Parameters
-    ----------
-    field : mapping
-        The schema of the field.
-    options : mapping
-        Schemas that it may refer to.
-    """
+    """Describe the values of a field of a JSON schema."""
     if "$ref" in field:
         name = str(field["$ref"]).rpartition("/")[2]
         return values_of(options[name], options) if name in options else _TYPES["object"]

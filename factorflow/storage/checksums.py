@@ -133,8 +133,6 @@ class ChecksumManifest:
     contents : mapping of str to list of str
         By name of a group or array: the checksum of its ``zarr.json`` and, of an array, one over those of its
         chunks.
-    remedy : str
-        What to do about damage.
     consolidated : mapping of str to dict, or None
         Metadata by group or array that the root repeats, whoever wrote them.
     """

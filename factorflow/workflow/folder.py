@@ -24,8 +24,6 @@ class Folder:
     ----------
     path : Path or Remote
         The folder; made when the first step needs it.
-    name : str
-        Of the posterior in it.
     """
 
     path: Location

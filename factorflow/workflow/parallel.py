@@ -47,8 +47,6 @@ def run_in_parallel(run: Callable[[T, OnEvent], R], items: Sequence[T], parallel
     ----------
     run : callable
         (item, listener of the run).
-    parallel : int
-        Runs at the same time.
     """
     stop = Stop()
 

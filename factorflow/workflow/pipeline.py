@@ -76,8 +76,6 @@ def ingest(
     source : path or URL
         A dataset (used where it is), or what `factorflow.write_dataset` accepts as one path; with a formula
         what `factorflow.write_table` does.
-    options : SourceOptions
-        How the source is read.
     check : callable, optional
         Raises InputError for a new dataset that is not to replace the one before.
 
@@ -158,10 +156,6 @@ def _write(
 
     Parameters
     ----------
-    source, options
-        As for `ingest`.
-    built : str
-        Where the new version goes.
     before, record : mapping
         Records of the source: of the version before, and of this one.
     previous_files : mapping

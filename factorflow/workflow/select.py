@@ -38,10 +38,6 @@ class Trial:
 
     Parameters
     ----------
-    model : mapping
-        All options of the model.
-    varied : mapping
-        Those of them that the grid sets.
     seed : int
         Of the run and of its held-out entries.
     """
@@ -65,8 +61,6 @@ class Verdict:
     ----------
     log_likelihood : float
         Mean over all held-out entries of all views, nats.
-    findings : tuple of Finding
-        What is to be known of it.
     """
 
     trial: Trial
@@ -176,8 +170,6 @@ def run_trial(
 
     Parameters
     ----------
-    dataset, on_event
-        As for `factorflow.fit`.
     options : TrialOptions
         The rest of its parameters; the seed is the trial's.
     """
@@ -279,8 +271,6 @@ def refit(
 
     Parameters
     ----------
-    dataset, on_event
-        As for `factorflow.fit`.
     out : path
         Where the posterior goes; one of this very fit that is there is taken.
     """
@@ -323,10 +313,6 @@ def select(
     ----------
     dataset, out, on_event
         As for `run_trial`; events of trials that run at the same time are not passed on.
-    model, grid
-        As for `plan`.
-    options : SelectOptions
-        The rest of its parameters.
 
     Raises
     ------

@@ -160,8 +160,6 @@ def check_values(
         The block, and what it is of.
     start : int
         Global index of its first row.
-    features : (D,) str array
-        RowNames of the columns.
     """
     bad = (kind or KINDS["gaussian"]).invalid(values)
     if bad is None:

@@ -120,8 +120,6 @@ class Dialect:
         Lines above the rows: comments and the header.
     row_names : bool
         Whether the header has one field fewer than the rows (R's layout).
-    n_comments : int
-        Comment lines above the header.
     longest : int
         Characters of the longest line among the first.
     """

@@ -179,8 +179,6 @@ def trials_of(trials: Any, view: str, value: Any, names: RowNames, features: Any
     ----------
     trials : int, path, layer or entries
         One number for all entries; a file, or entries as a view has them; or a layer of ``value``.
-    value : object
-        What the view is made of.
     """
     what, layer = f"trials of view {view!r}", None
     reading = replace(reading, seen={})

@@ -30,8 +30,6 @@ class EncodedLabels:
     ----------
     codes : (N,) int array
         -1 where a label is missing.
-    labels : sequence of str
-        What the codes stand for.
     """
 
     def __init__(self, codes: NDArray[Any], labels: Sequence[str]) -> None:
@@ -130,8 +128,6 @@ def find_levels(
         every level is a number).
     read : callable, optional
         (start, stop) -> its labels (B, 1), where they are not read as the source has them.
-    drop_empty : bool
-        Leave out levels that no sample has.
 
     Raises
     ------

@@ -205,8 +205,6 @@ class _Table:
 
     Parameters
     ----------
-    samples, features : dict of str to int
-        Rows and columns by name.
     reading : Reading
         Where the file goes, and what the view is said to be.
     """

@@ -23,8 +23,6 @@ def transposed_market(path: Path, spool: Path) -> Any:
     ----------
     path : Path
         The file, possibly compressed (.gz): features x samples.
-    spool : Path
-        Folder for the entries, sorted by samples.
 
     Raises
     ------

@@ -46,8 +46,6 @@ def read_metadata(
 
     Parameters
     ----------
-    path : Path
-        A text table or Parquet.
     samples : (N,) str array, optional
         Names of the samples; empty: they have none.
     alone : bool

@@ -146,8 +146,6 @@ def warn_of_codes(
     ----------
     view : str
         What the columns are of, for the message.
-    names : (D,) sequence of str
-        Of the columns.
     low, high : (D,) arrays
         Smallest and largest value of each column.
     read : callable
@@ -155,8 +153,6 @@ def warn_of_codes(
         may be one.
     one_unit : bool
         Whether the columns are compared with each other.
-    reported : iterable of float
-        Numbers that were warned of already.
     """
     reported = {*reported} | _warn_of_known_codes(view, names, low, high, read, {*reported})
     everything = np.arange(len(names))

@@ -40,8 +40,6 @@ def from_object(view: str, value: Any, kind: Kind | None = None, *, transpose: b
     ----------
     value : array-like
         Its values; inputs may have one dimension.
-    kind : Kind, optional
-        What the view is said to be.
 
     Raises
     ------

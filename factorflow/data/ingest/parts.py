@@ -52,10 +52,6 @@ def join_parts(
 
     Parameters
     ----------
-    names : sequence of str
-        What the parts are called.
-    parts : sequence of (Source, DataFrame or None)
-        Each part and its metadata.
     reading : Reading
         ``reading.join``: "outer" keeps the features of any part, "inner" those of all.
 

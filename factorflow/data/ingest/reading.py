@@ -63,8 +63,6 @@ class Reading:
         How text tables are laid out, as far as it was said.
     kinds : callable
         Name of a view to its kind, where it was said.
-    annotated : Annotated
-        What of AnnData is taken.
     join : str
         Which features of a view of several files: "outer", of any of them, or "inner", of all.
     transpose : callable

@@ -43,10 +43,6 @@ class Source:
         With ``shape`` (N, D) or (N,) and rows by slicing: NumPy, memory maps, HDF5, Zarr, SciPy CSR.
     samples, features : str array or None
         Names; None: it has none.
-    likelihood : str or None
-        What its file suggests.
-    close : callable
-        Called when it is no longer needed.
     dtype : str
         What its rows are read as: "float64" ("float32" where that holds them), or "object" for labels.
     levels : array or None

@@ -122,8 +122,6 @@ class SparseColumns:
         (N, D).
     where : str
         What errors call it: the array and its file.
-    spool : Path
-        Folder for the sorted entries.
     """
 
     data: Any
@@ -255,8 +253,6 @@ def sort_rows(
         Its entries, in any order; rows and columns that do not exist have been refused.
     shape : tuple of int
         (N, D).
-    dtype : dtype
-        Of the values.
     where : str
         What errors call it: the array and its file.
     """

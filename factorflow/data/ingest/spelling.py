@@ -37,13 +37,7 @@ def spelling_examples(one: StrArray, other: StrArray) -> tuple[int, str]:
 
 
 def warn_of_names(names: Mapping[str, StrArray], sources: Mapping[str, Source]) -> None:
-    """Warn of samples whose names differ in spelling alone between views, and of views that share none.
-
-    Parameters
-    ----------
-    names : mapping of str to str array
-        Of the samples, by view.
-    """
+    """Warn of samples whose names differ in spelling alone between views, and of views that share none."""
     if len(names) < 2:
         return
     sets = {view: set(own.tolist()) for view, own in names.items()}

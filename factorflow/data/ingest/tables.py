@@ -71,8 +71,6 @@ def read_table(
         What the view is said to be; a categorical one is a column of labels.
     transpose : bool
         Features are in rows, and the source is to be transposed.
-    table : TextTable or ArrowTable, optional
-        The table, where it is open already.
 
     Raises
     ------

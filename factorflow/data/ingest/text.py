@@ -102,8 +102,6 @@ class TextTable:
             Columns handed out as they are written (missing ones too).
         numbers : sequence of int
             Columns handed out as float64; null where missing.
-        labels : bool
-            Hand out the texts as dictionaries.
 
         Raises
         ------

@@ -80,8 +80,6 @@ def view_sources(
 
     Parameters
     ----------
-    positions : mapping of str to int array or None
-        As `align` returns them.
     requested_kinds, features, layouts : mappings by view
         Kinds, names of features and layouts that were given.
     drop_empty : bool

@@ -68,10 +68,6 @@ class Simulation:
 
     Parameters
     ----------
-    views : list of ViewSource
-        The views, read block by block.
-    truth : Truth
-        What the data were made from.
     codes : dict of str to callable
         ``group``, or ``sequence`` and ``time``, where there are any: (start, stop) -> int32 array.
     n_sequences : int

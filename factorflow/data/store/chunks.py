@@ -187,13 +187,7 @@ def tile_checksums(block: NDArray[Any], width: int) -> list[int]:
 
 @dataclass(frozen=True)
 class DenseView:
-    """The values of a dense view, read by blocks of rows.
-
-    Parameters
-    ----------
-    observed : ChunkedArray or None
-        The mask, where there is one.
-    """
+    """The values of a dense view, read by blocks of rows."""
 
     kind: Kind
     values: ChunkedArray

@@ -50,8 +50,6 @@ class Transform:
 
     Parameters
     ----------
-    name : {"log1p", "binarize", "pearson"}
-        See the module.
     target_sum : float
         Of log1p: what the counts of a row are scaled to.
     max_value : float or None
@@ -134,8 +132,6 @@ class DerivedView:
 
     Parameters
     ----------
-    transform : Transform
-        What is computed of it.
     read : callable
         Returns an array of the view by its name, or None: `OF_FEATURES`, what the transform needs of each
         feature, (D,), and `COLUMNS`, which features of the other view are its own, (D,), ascending.

@@ -84,8 +84,6 @@ class ViewEntry:
         Whether an ``observed`` mask lies beside the values (`Kind.masked`, and something is missing).
     likelihood_from : str
         "given", "file" or "guessed".
-    n_missing_samples : int
-        Samples absent from the view.
     recoded : dict of str to int
         Values replaced at ingest ({"-1": 0} for binary views given as -1/+1); empty: none.
     outliers : tuple of Outlier
@@ -187,8 +185,6 @@ class Manifest:
         Sample metadata: name of the column to path of its array.
     fingerprint : str
         sha256 (hex) over shapes, names, likelihoods and chunk checksums.
-    created_by : str
-        Program and version that wrote it.
     design : TableDesign or None
         Roles of the views of a table; None: of other datasets.
     code_columns : dict of str to str

@@ -34,10 +34,6 @@ def choose_layout(
         The view; its own choice holds, but for "auto": counts and measurements are stored sparse where at
         most a quarter of them are not zero, few sets of features are missing together, and that takes fewer
         bytes.
-    survey : Survey or None
-        What `prepare` learned of its values.
-    dtype : dtype
-        On disk.
 
     Raises
     ------

@@ -26,8 +26,6 @@ class EntryReader:
 
     Parameters
     ----------
-    dense : callable
-        As `ViewSource.read`.
     entries : callable
         (start, stop) -> rows by their entries; None where they cannot be had so.
     """

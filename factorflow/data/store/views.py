@@ -76,15 +76,7 @@ def prepare(
 
 
 class ViewWriter:
-    """One view being written.
-
-    Parameters
-    ----------
-    source : ViewSource
-        The view, its kind settled by `prepare`.
-    survey : Survey or None
-        What `prepare` learned of its values.
-    """
+    """One view being written."""
 
     def __init__(
         self, root: Any, source: ViewSource, names: RowNames, block_rows: int, survey: Survey | None

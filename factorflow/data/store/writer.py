@@ -41,8 +41,6 @@ class Truth:
 
     Parameters
     ----------
-    arrays : mapping of str to (dims, array)
-        Whole arrays.
     rows : mapping of str to RowTruth
         Arrays with a row for every sample, written block by block.
     """

@@ -42,8 +42,6 @@ def encode_blocks(
     source : Dataset, path, DataFrame, Arrow table or stream
         A dataset of the same views, or what `factorflow.write_table` takes. The response may be left out of
         a table: it is NaN then.
-    design : TableDesign
-        Of the dataset that was fitted.
     levels : mapping of str to sequence of str
         Levels of that dataset by categorical view; views that are not among them are left out.
     block_rows : int

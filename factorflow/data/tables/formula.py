@@ -43,17 +43,7 @@ class Linear:
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of a formula.
-
-    Parameters
-    ----------
-    variables : tuple of str
-        Columns of labels, in order.
-    forced : frozenset of str
-        Those of them written as ``C(column)``.
-    linear : tuple of Linear
-        Groups of weighted columns.
-    """
+    """The terms of a formula."""
 
     formula: str
     response: str

@@ -101,8 +101,6 @@ class Cells:
     columns : dict of str to (N,) FileColumn
         ``word0``, ...; ``n`` rows; ``y`` and ``given`` (exposure or offset): sums of counts, means of others;
         ``within``, unless they are counts: sum of squares around the mean.
-    n_merged : int
-        Rows that went into another.
     constant : float
         Of counts: what the log likelihood of the rows exceeds that of the cells by.
     """
@@ -140,8 +138,6 @@ def merge(
         By variable: (start, stop) -> (stop - start,) codes.
     response, numbers : callable
         (start, stop) -> responses, and exposures (counts) or offsets.
-    n_rows : int
-        Rows of the table (N).
     """
     packing = CellCodes.of(n_levels)
     names = [*packing.names, "n", "y", "given", *([] if counts else ["within"])]

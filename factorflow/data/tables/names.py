@@ -17,8 +17,6 @@ class Names:
     ----------
     variables : dict of str to str
         Column of labels to its view, in the order of the formula.
-    linear : dict of Linear to str
-        Group of columns to its view.
     """
 
     response: str

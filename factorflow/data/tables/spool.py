@@ -36,8 +36,6 @@ class Rules:
         Rows without a label.
     holdout : Holdout or None
         Which rows are of the part that is held out.
-    part : {"both", "kept", "held out"}
-        Which part is wanted.
     """
 
     kind: Kind | None
@@ -60,8 +58,6 @@ class SpooledTable:
         Provisional codes by column; -1 where a label is missing.
     numbers : dict of str to (N,) FileColumn of float64
         By column.
-    labels : dict of str to Labels
-        What the codes stand for.
     gaps : set of str
         Columns in which a label is missing somewhere.
     counts : bool

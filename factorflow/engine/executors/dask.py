@@ -71,8 +71,6 @@ class DaskExecutor:
     workers : int
         Workers that are going to be there at most: the data are cut into as many groups as those have
         threads, whoever has come yet. 0: those that are there.
-    wait_seconds : float
-        Time to wait for the first worker.
     share : int
         Runs that are to work there at the same time: each has that part of the memory, and begins with
         another worker.

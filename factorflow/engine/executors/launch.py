@@ -110,11 +110,6 @@ def executor_options(executor: Any) -> tuple[Any, dict[str, Any]]:
 def shared_cluster(options: T, parallel: int = 1) -> Iterator[T]:
     """Yield options for runs on one cluster, where each would start its own.
 
-    Parameters
-    ----------
-    parallel : int
-        Runs at the same time.
-
     Raises
     ------
     InputError

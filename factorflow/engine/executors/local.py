@@ -112,8 +112,6 @@ class LocalExecutor:
     ----------
     n_threads : int
         0: serial.
-    memory_bytes : int
-        Memory the run may use.
     """
 
     dashboard: str | None = None

@@ -83,11 +83,6 @@ class WorkerProcesses:
 
     They are sessions of their own: a signal to the process group of this process (Ctrl-C in a terminal, or
     Prefect, which waits 30 s for the end of the run) does not reach them. They end when the scheduler does.
-
-    Parameters
-    ----------
-    folder : TemporaryDirectory
-        Where they work; removed at the end.
     """
 
     def __init__(

@@ -25,8 +25,6 @@ class WorkerInfo:
     ----------
     job : str
         Number of its job, where a queue started it: each job has memory of its own. Empty: none.
-    threads : int
-        Tasks that it runs at a time.
     memory_limit : int
         In bytes; 0: none.
     machine_memory : int

@@ -32,8 +32,6 @@ def start(
 
     Parameters
     ----------
-    view : View
-        The view (D features).
     noise, heads : arrays
         Standard normals.
     location : array
@@ -58,8 +56,6 @@ def outputs(
     ----------
     values : mapping of str to array
         Parameters (`PARTS`).
-    view : View
-        The view (D features).
     z : (..., Q) array
         Latent variables.
 

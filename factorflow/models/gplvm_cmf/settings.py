@@ -37,14 +37,10 @@ class Settings:
 
     Parameters
     ----------
-    views : tuple of View
-        Views that are explained, in order.
     given : tuple of str
         Covariate views that X is; none: X is learned.
     n_rows, n_factors, n_inputs, n_inducing, hidden, reverse_hidden : int
         N, Q, R, M; units of a decoder and of the network of r(X|z).
-    coupling, q_u, q_x, r_x, bound : str
-        As in `GPLVMCMF`.
     draws, evaluation_draws : int
         Draws of z that a step, and an evaluation, averages over.
     rate, row_rate : float

@@ -67,8 +67,6 @@ class Globals:
         (Q,) for log s_q^2, the network of r(X|z).
     first, second : mapping of str to array
         Adam's running means of each gradient and of its square.
-    fixed : Fixed
-        Scales, and where the rows start.
     steps : mapping of str to array
         Adam's steps of each parameter so far, (); those of decoders go on from the warm-up.
     pending : Cotangents or None

@@ -255,8 +255,6 @@ class Stats:
     ----------
     second : mapping of str to array
         R of the views of which frames are missing whole or not at all.
-    edges : Gather
-        As in `Globals`.
     """
 
     views: Mapping[str, ViewStats] = field(metadata=wide())

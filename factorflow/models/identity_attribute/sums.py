@@ -27,8 +27,6 @@ def sums_by_view(
 
     Parameters
     ----------
-    settings, observed
-        The model; the values of the block.
     x, covariance : arrays
         Mean of x = a b, and its covariance within each identity; the latter not where nothing is missing.
     total : array

@@ -73,8 +73,6 @@ class Rows:
         Counts: of all rows, and of those with y > 0, the only ones with shares to add.
     counts : array or None
         The responses above 0, as the block has them, and `BEHIND` zeros, which loops read and leave alone.
-    alike : bool
-        Whether all rows have the same weight.
     groups : mapping of str to array
         Weights of the levels of each linear group, (B, D).
     placed : Placed or None

@@ -70,8 +70,6 @@ class Choices:
     ----------
     n_components, n_starts : int
         L; starts that are tried.
-    start : {"margins", "random"}
-        See the configuration.
     shape : float or None
         Prior shape a of lambda; None: learned, or no such parameter.
     shape_mean : float

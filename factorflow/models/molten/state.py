@@ -148,13 +148,7 @@ class Globals:
 
 @dataclass(frozen=True)
 class VariableSweep(Sweep[Globals, None, Stats]):
-    """A sweep over the factors of one variable.
-
-    Parameters
-    ----------
-    variable : int
-        Its place among the variables.
-    """
+    """A sweep over the factors of one variable."""
 
     settings: Settings
     variable: int

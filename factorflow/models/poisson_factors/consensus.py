@@ -19,13 +19,7 @@ LEAST = 1e-9
 
 
 def start_from_consensus(settings: Settings, n_rows: int, globals_: Globals) -> Globals:
-    """Return globals that begin with the consensus of all starts; their best where too few agree.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows (N).
-    """
+    """Return globals that begin with the consensus of all starts; their best where too few agree."""
     all_starts = remember(globals_)
     data = all_starts.data
     assert data is not None

@@ -58,15 +58,7 @@ def feature_rates(shape: float, loadings: Gamma) -> Gamma:
 def update_programs(
     settings: Settings, data: Data, n_rows: int, p: Programs, stats: ProgramStats, *, learn: bool
 ) -> Programs:
-    """Return the programs after an update of beta, gamma, the shapes, b and eta, and a scale step.
-
-    Parameters
-    ----------
-    data : Data
-        Sums of the data.
-    n_rows : int
-        Rows (N).
-    """
+    """Return the programs after an update of beta, gamma, the shapes, b and eta, and a scale step."""
     objective = bound(settings, data, p, stats)
     loadings, logs, batches, share = _update_views(settings, data, p, stats)
     a, c = p.score_shape, p.loading_shape

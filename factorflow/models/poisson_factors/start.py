@@ -112,10 +112,6 @@ def start_programs(
 
     Parameters
     ----------
-    data : Data
-        Sums of the data.
-    n_rows : int
-        Rows (N).
     beta : dict of str to array
         E beta by view, (D, K).
     """
@@ -140,13 +136,7 @@ def start_programs(
 
 
 def start_others(settings: Settings, n_rows: int, globals_: Globals) -> Globals:
-    """Return globals with a start of the features that the model was not fitted to: all of one shape.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows (N).
-    """
+    """Return globals with a start of the features that the model was not fitted to: all of one shape."""
     chosen, data, of_others = choose(globals_), globals_.other_data, settings.others()
     assert data is not None
     best = chosen.best

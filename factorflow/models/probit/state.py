@@ -37,10 +37,6 @@ class Settings:
         Beta of a_k, Beta of b, inverse gamma of tau^2.
     keep_all : bool
         Whether predictive probabilities are averaged for all entries.
-    keep_held_out : bool
-        Whether they are for held-out entries.
-    keep_means : bool
-        Whether factors are averaged over draws.
     """
 
     view: str

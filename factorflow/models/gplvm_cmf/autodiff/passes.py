@@ -245,8 +245,6 @@ def fit_rows(
 
     Parameters
     ----------
-    inputs : PassInputs
-        The rows, and where they start.
     noise : callable
         Of the number of a step: standard normals of all rows.
     rate : float
@@ -283,8 +281,6 @@ def importance(
 
     Parameters
     ----------
-    inputs : PassInputs
-        The rows, with their Gaussians.
     noise : callable
         Of the number of a call and of words: standard normals of all rows.
     """

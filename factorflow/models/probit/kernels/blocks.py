@@ -32,8 +32,6 @@ def sweep_block(
         Global number of the first row, by which the noise is keyed.
     factors : array
         f before; not changed.
-    chances : bool
-        Whether to return predictive probabilities.
 
     Returns
     -------
