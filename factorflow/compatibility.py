@@ -24,11 +24,6 @@ def examine_folder(folder: str | os.PathLike[str]) -> list[Check]:
     """Return of each interrupted run in a folder, at any depth, whether this version goes on with it.
 
     And of all posteriors, and all datasets, whether this version reads them. Nothing is changed.
-
-    Raises
-    ------
-    InputError
-        If there is no such folder.
     """
     text = os.fspath(folder)
     if URL.match(text) or not Path(text).is_dir():

@@ -39,11 +39,6 @@ def require(module: str, purpose: str) -> Any:
         Name of the module, such as ``mudata`` or ``anndata.io``.
     purpose : str
         What it does for factorflow, for the message.
-
-    Raises
-    ------
-    InputError
-        Naming the extra, where the package is not installed.
     """
     try:
         return import_module(module)

@@ -316,13 +316,7 @@ INPUTS = tuple(name for name, kind in KINDS.items() if not kind.is_values)
 
 
 def kind_of(view: str, name: str) -> Kind:
-    """Return the kind of a view by name.
-
-    Raises
-    ------
-    InputError
-        When there is none of that name.
-    """
+    """Return the kind of a view by name."""
     if name not in KINDS:
         raise InputError(
             f"likelihood of view {view!r}",

@@ -109,11 +109,6 @@ def check_prefect(
         PREFECT_API_URL; none: a flow starts a server of its own.
     starts_server : bool
         PREFECT_SERVER_ALLOW_EPHEMERAL_MODE: whether a flow may start a server of its own.
-
-    Raises
-    ------
-    InputError
-        Naming the setting and what to do.
     """
     _check_socks()
     if address:

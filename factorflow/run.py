@@ -305,13 +305,7 @@ def check_warm_start(
     dataset: Dataset | str | os.PathLike[str],
     model: ModelConfig | Mapping[str, Any],
 ) -> None:
-    """Refuse an earlier fit that a fit of this model to this dataset cannot begin with.
-
-    Raises
-    ------
-    InputError
-        Saying why.
-    """
+    """Refuse an earlier fit that a fit of this model to this dataset cannot begin with."""
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     config, before = configure(model), _open_fit(posterior)
     _start_of(before, data, config, config.build(model_meta(data, config, like=before.meta)))

@@ -39,13 +39,7 @@ def exposure_of_all(holdout: Holdout | None, kind: Kind) -> float:
 def check_split(
     holdout: Holdout | None, dataset: Dataset, meta: Meta, likelihood_of: Callable[[str], Likelihood]
 ) -> None:
-    """Refuse to split counts that have no rate, or beside views computed of them, and data without counts.
-
-    Raises
-    ------
-    InputError
-        Saying which view, and what to do.
-    """
+    """Refuse to split counts that have no rate, or beside views computed of them, and data without counts."""
     if holdout is None or holdout.unit != "count":
         return
     views = {view.name: is_split(holdout, view.kind) for view in meta.value_views}

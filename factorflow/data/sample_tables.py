@@ -154,13 +154,7 @@ def model_meta(
 
 
 def _with_group(dataset: Dataset, columns: str | Sequence[str] | None) -> str | list[str]:
-    """Return columns, or a formula, with the group of each sample.
-
-    Raises
-    ------
-    InputError
-        When there are no groups.
-    """
+    """Return columns, or a formula, with the group of each sample."""
     if not dataset.groups:
         remedy = "Write the dataset with {groups}, or use the default."
         raise InputError("intercepts", "group", "True where the dataset has no groups", remedy, groups=...)

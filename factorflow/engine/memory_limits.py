@@ -105,13 +105,7 @@ def check_memory(
     n_root_threads: int = 1,
     note: str = "",
 ) -> None:
-    """Refuse a run that cannot fit; ``note`` explains which part of a worker's limit it may use.
-
-    Raises
-    ------
-    InputError
-        Naming what is needed and what there is.
-    """
+    """Refuse a run that cannot fit; ``note`` explains which part of a worker's limit it may use."""
     need = required_bytes(meta, footprint, n_groups, n_chains, limit, n_root_threads)
     if need > limit:
         scratch = footprint.scratch + footprint.scratch_per_row * meta.block_rows

@@ -76,11 +76,6 @@ def load_spilled(
     ----------
     classes : mapping of str to type
         As for `factorflow.flatten.unflatten`.
-
-    Raises
-    ------
-    RunError
-        If their file is gone or damaged.
     """
     if len(values) != 1 or not isinstance(values[0], OnDisk):
         return values

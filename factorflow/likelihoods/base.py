@@ -265,13 +265,7 @@ class Likelihood(ABC):
         return outside & (abs(y) < float("inf"))
 
     def check_entry(self, where: str, y: float) -> None:
-        """Refuse an entry that it gives no probability.
-
-        Raises
-        ------
-        InputError
-            Saying where it is, what is expected and what to do.
-        """
+        """Refuse an entry that it gives no probability."""
         if not self.excludes(np.array([y]))[0]:
             return
         ends = [f"{self.smallest:g}", f"{self.largest:g}"]

@@ -7,13 +7,7 @@ from factorflow.shape import Meta
 
 
 def refuse_inputs(meta: Meta, model: str) -> None:
-    """Refuse categorical variables and covariates, for a model without inputs.
-
-    Raises
-    ------
-    InputError
-        Naming the views that are inputs, and how to select the others.
-    """
+    """Refuse categorical variables and covariates, for a model without inputs."""
     if meta.input_views:
         values = [view.name for view in meta.value_views]
         raise InputError(

@@ -29,13 +29,7 @@ class CourseModel(Protocol):
 
 
 def course_model(model: Any) -> CourseModel:
-    """Return a model as one with courses.
-
-    Raises
-    ------
-    InputError
-        Where it has none, or draws of them.
-    """
+    """Return a model as one with courses."""
     if isinstance(model, CourseModel):
         return model
     expected, remedy = "a variational fit whose scores are functions", "Fit with {n_draws}."

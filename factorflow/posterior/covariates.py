@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_covariates(posterior: StoredPosterior) -> Covariates:
-    """Return the covariates of the model of a fit.
-
-    Raises
-    ------
-    InputError
-        When it has none.
-    """
+    """Return the covariates of the model of a fit."""
     covariates = posterior.meta.covariates
     if covariates is None:
         family = posterior.run["config"].get("model")

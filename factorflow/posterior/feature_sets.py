@@ -22,13 +22,7 @@ most are expected not to be 0, so the probability of 0 itself stays low."""
 
 
 def check_sets(posterior: StoredPosterior) -> FeatureSets:
-    """Return the feature sets of the model of a fit.
-
-    Raises
-    ------
-    InputError
-        When it has none.
-    """
+    """Return the feature sets of the model of a fit."""
     feature_sets = posterior.meta.feature_sets
     if feature_sets is None:
         family = posterior.run["config"].get("model")

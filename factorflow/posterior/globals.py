@@ -189,13 +189,7 @@ class StoredGlobals:
 
     @classmethod
     def of(cls, tree: xr.DataTree, path: str | None) -> StoredGlobals:
-        """Return the globals of a posterior.
-
-        Raises
-        ------
-        InputError
-            If it holds none.
-        """
+        """Return the globals of a posterior."""
         if GROUP not in tree.children:
             raise InputError(
                 "posterior",

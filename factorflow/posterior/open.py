@@ -62,13 +62,7 @@ def _variables_by_name(dataset: Any) -> Any:
 
 
 def load_variable(array: Any, name: str, path: str | None) -> Any:
-    """Return the variable with its values in memory.
-
-    Raises
-    ------
-    InputError
-        When a chunk of it is damaged.
-    """
+    """Return the variable with its values in memory."""
     try:
         return array.load()
     except FactorflowError:  # it names the chunk, or the store
@@ -83,13 +77,7 @@ def load_variable(array: Any, name: str, path: str | None) -> Any:
 
 
 def load_tree(tree: xr.DataTree, path: str | None) -> None:
-    """Read everything into memory; ``path`` is where it was opened, for messages.
-
-    Raises
-    ------
-    InputError
-        When a chunk is damaged.
-    """
+    """Read everything into memory; ``path`` is where it was opened, for messages."""
     for node in tree.subtree:
         for name in node.to_dataset(inherit=False).variables:
             load_variable(node[str(name)], f"{node.path.strip('/')}/{name}", path)

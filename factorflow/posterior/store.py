@@ -158,13 +158,7 @@ def write_draws(path: str | os.PathLike[str], variable: Variable, first: int, va
 
 
 def read_variable(path: str | os.PathLike[str], variable: Variable, *where: slice) -> NDArray[Any]:
-    """Return a stored variable, or the part of it that leading slices select.
-
-    Raises
-    ------
-    InputError
-        When a chunk of it is missing or damaged.
-    """
+    """Return a stored variable, or the part of it that leading slices select."""
     from factorflow.storage.verified_store import open_array
 
     return np.asarray(open_array(path, f"{variable.group}/{variable.name}")[where or ...])

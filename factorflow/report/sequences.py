@@ -115,13 +115,7 @@ def plot_attributes(
 
 
 def find_identity(labels: list[str], identity: str | int) -> int:
-    """Return the place of an identity given by label or by number from 1.
-
-    Raises
-    ------
-    InputError
-        When there is no such identity.
-    """
+    """Return the place of an identity given by label or by number from 1."""
     if isinstance(identity, int | np.integer) and 0 < identity <= len(labels):
         return int(identity) - 1
     if identity not in labels:

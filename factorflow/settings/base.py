@@ -82,13 +82,7 @@ B = TypeVar("B", bound=Options)
 
 
 def parse_config(kind: type[B], settings: Mapping[str, Any]) -> B:
-    """Return a configuration made from settings.
-
-    Raises
-    ------
-    OptionError
-        For unknown names and values out of range, naming the first of them.
-    """
+    """Return a configuration made from settings."""
     wrong = [key for key in settings if not isinstance(key, str)]
     if wrong:
         raise InputError(f"options of {kind.of}", wrong[0], "names that are text", "Quote the name.")

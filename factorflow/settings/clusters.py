@@ -68,13 +68,7 @@ _CLOCK = re.compile(r"(?:(?P<days>\d+)-)?(?P<hours>\d+):(?P<minutes>[0-5]\d)(?::
 
 
 def bytes_of(parameter: str, limit: str | int | None) -> int | None:
-    """Return an amount of memory in bytes.
-
-    Raises
-    ------
-    InputError
-        If it is none.
-    """
+    """Return an amount of memory in bytes."""
     if limit is None:
         return None
     from dask.utils import parse_bytes
@@ -89,13 +83,7 @@ def bytes_of(parameter: str, limit: str | int | None) -> int | None:
 
 
 def seconds_of(parameter: str, duration: str) -> int:
-    """Return a duration in seconds: ``2h``, ``90 minutes``, ``02:00:00`` or ``1-12:00:00`` (with days).
-
-    Raises
-    ------
-    InputError
-        If it is none.
-    """
+    """Return a duration in seconds: ``2h``, ``90 minutes``, ``02:00:00`` or ``1-12:00:00`` (with days)."""
     if clock := _CLOCK.fullmatch(duration.strip()):
         days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
         n_seconds = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
@@ -247,13 +235,7 @@ Cluster = Annotated[ClusterSetting, BeforeValidator(read_cluster)]
 
 
 def check_address(address: str) -> None:
-    """Check the address of a scheduler.
-
-    Raises
-    ------
-    InputError
-        Saying what one looks like.
-    """
+    """Check the address of a scheduler."""
     if not re.fullmatch(ADDRESS, address):
         expected = "the address of a Dask scheduler, such as tcp://host:8786"
         raise InputError("address", address, expected, "Correct it.")

@@ -12,13 +12,7 @@ from factorflow.settings.base import Options
 
 
 def check_block_rows(n_rows: Any) -> int:
-    """Return the rows of a block, a power of two.
-
-    Raises
-    ------
-    InputError
-        If they are none.
-    """
+    """Return the rows of a block, a power of two."""
     if not isinstance(n_rows, Integral) or n_rows < 1 or n_rows & (n_rows - 1):
         remedy = "Leave it out to choose it from the width of the views."
         raise InputError("block_rows", n_rows, "a power of two", remedy)

@@ -67,13 +67,7 @@ class Events:
 
 
 def as_times(view: ViewSource) -> ViewSource:
-    """Return a view of columns ``time`` and ``event``, in this order where they have no names, as times.
-
-    Raises
-    ------
-    InputError
-        For other columns.
-    """
+    """Return a view of columns ``time`` and ``event``, in this order where they have no names, as times."""
     names = view.features.tolist()
     if set(names) == UNNAMED:
         names = [TIME, EVENT]

@@ -19,13 +19,7 @@ from factorflow.kinds import KINDS
 
 
 def as_sticks(view: ViewSource) -> ViewSource:
-    """Return a view of codes as one of L - 1 binary features, named ``stage[II]`` by view and level.
-
-    Raises
-    ------
-    InputError
-        When there is one level.
-    """
+    """Return a view of codes as one of L - 1 binary features, named ``stage[II]`` by view and level."""
     levels = view.features
     if levels.size < 2:
         raise InputError(f"levels of view {view.name!r}", levels.size, "at least 2", "Leave the view out.")

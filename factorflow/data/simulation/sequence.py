@@ -127,13 +127,7 @@ class Cuts:
 
 
 def random_cuts(generator: np.random.Generator, n_samples: int, n_sequences: int) -> Cuts:
-    """Return sequences of random lengths, of one row at least.
-
-    Raises
-    ------
-    InputError
-        When there are more of them than rows.
-    """
+    """Return sequences of random lengths, of one row at least."""
     check_count("n_sequences", n_sequences)
     if n_sequences > n_samples:
         raise InputError("n_sequences", n_sequences, f"at most n_samples = {n_samples}", "Ask for fewer.")

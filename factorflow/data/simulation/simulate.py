@@ -121,13 +121,7 @@ def simulate(
 
 
 def find_simulator(kind: str) -> tuple[Callable[..., Simulation], dict[str, Any]]:
-    """Return the simulator of a name, and the settings that a family of that name brings.
-
-    Raises
-    ------
-    InputError
-        When there is none.
-    """
+    """Return the simulator of a name, and the settings that a family of that name brings."""
     name, suited = FAMILIES.get(kind, (kind, {}))
     if name not in SIMULATORS:
         kinds = ", ".join([*SIMULATORS, *FAMILIES])

@@ -331,11 +331,6 @@ def choose_block_rows(
         What a row of all views counts for (`Kind.work_bytes`).
     table : bool
         Whether it is a long table: one response a row, and what it is explained by.
-
-    Raises
-    ------
-    InputError
-        When ``requested`` is not a power of two.
     """
     if requested is not None:
         return check_block_rows(requested)

@@ -69,11 +69,6 @@ def write_store(
         Leave out features without any observed value instead of refusing them.
     attributes : mapping of str to value or array, optional
         What else belongs to the dataset, for the group of that name.
-
-    Raises
-    ------
-    InputError
-        When the values cannot be used; see `factorflow.data.ingest.checks`.
     """
     import zarr
 

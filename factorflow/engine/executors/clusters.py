@@ -91,13 +91,7 @@ def open_running(executor: Any, workers: int | None, memory: int | None) -> Dask
 
 
 def _n_runs(address: str | None) -> int:
-    """Return how many runs share the memory of a cluster that somebody else started: each plans with a part.
-
-    Raises
-    ------
-    InputError
-        If the setting is no number of runs.
-    """
+    """Return how many runs share the memory of a cluster that somebody else started: each plans with a part."""
     if address is None or address in _securities:  # of this process's own
         return 1
     n_runs = dask.config.get(SHARE, 1)
@@ -117,13 +111,7 @@ def _closing(client: Client, owned: tuple[Any, ...], **options: Any) -> DaskExec
 
 
 def connect(address: str) -> Client:
-    """Connect to a scheduler.
-
-    Raises
-    ------
-    InputError
-        If none answers.
-    """
+    """Connect to a scheduler."""
     check_address(address)
     security = _securities.get(address)
     options = {"timeout": CONNECT_SECONDS, "security": security, "set_as_default": False}

@@ -143,13 +143,7 @@ class DaskExecutor:
         return infos
 
     def check_paths(self, *paths: str) -> None:
-        """Refuse workers that do not see a path of this machine, now and when they join later.
-
-        Raises
-        ------
-        InputError
-            Naming the worker, its machine and the path.
-        """
+        """Refuse workers that do not see a path of this machine, now and when they join later."""
         self._paths = tuple(path for path in paths if "://" not in path)
         self._ask(self._check_paths)
 
@@ -288,13 +282,7 @@ class DaskExecutor:
         return self._client.status != "running"
 
     def _ask(self, question: Callable[[], Any]) -> Any:
-        """Return an answer of the scheduler, or of workers.
-
-        Raises
-        ------
-        RunError
-            If there is none.
-        """
+        """Return an answer of the scheduler, or of workers."""
         try:
             return within(ANSWER_SECONDS, question)
         except (OSError, TimeoutError) as error:

@@ -78,13 +78,7 @@ def _version(package: str) -> str:
 
 @cache
 def check_environment(expected: Environment) -> None:
-    """Compare this process with a run, once: in a task, so that no other result gets into it.
-
-    Raises
-    ------
-    InputError
-        Naming each difference, and the worker.
-    """
+    """Compare this process with a run, once: in a task, so that no other result gets into it."""
     from distributed import get_worker
 
     if differing := _differences(environment(), dict(expected), get_worker().address):
@@ -185,13 +179,7 @@ def _threadpoolctl() -> Any:
 
 
 def check_device(device: str, able: Sequence[str]) -> None:
-    """Refuse a device that a model cannot work on, or that is not there.
-
-    Raises
-    ------
-    InputError
-        Naming what there is.
-    """
+    """Refuse a device that a model cannot work on, or that is not there."""
     if device not in able:
         raise InputError("device", device, f"one of {', '.join(able)} for this model", "Leave it out.")
     if device == "cpu":

@@ -108,13 +108,7 @@ class Watch:
             self._workers[address] = worker.get("nanny") or address, int(worker["memory_limit"] or 0)
 
     def refuse_restarts(self, most: int = MOST_RESTARTS) -> None:
-        """End a run of which a worker was restarted for its memory so often.
-
-        Raises
-        ------
-        RunError
-            Naming the worker, what it took and what it may.
-        """
+        """End a run of which a worker was restarted for its memory so often."""
         counts: dict[str, int] = {}
         shared = max((limit for _, limit in self._workers.values()), default=0)
         for event in self._restarts()[self._n_before :]:

@@ -116,13 +116,7 @@ class WorkerProcesses:
             self._processes.append(process)
 
     def wait(self, client: Client) -> None:
-        """Return when all workers are there.
-
-        Raises
-        ------
-        RunError
-            If one of them ends, or does not come.
-        """
+        """Return when all workers are there."""
         end = time.monotonic() + START_SECONDS
         while True:
             with suppress(TimeoutError):

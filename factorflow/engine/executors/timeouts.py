@@ -22,13 +22,7 @@ T = TypeVar("T")
 
 
 def within(seconds: float, call: Callable[[], T]) -> T:
-    """Return the result of a call, or raise after a timeout; the call continues in a thread.
-
-    Raises
-    ------
-    TimeoutError
-        If it does not return in time.
-    """
+    """Return the result of a call, or raise after a timeout; the call continues in a thread."""
     answer: Future[T] = Future()
 
     def run() -> None:

@@ -41,13 +41,7 @@ def identity(value: Any) -> Any:
 
 
 def refuse_coroutines() -> None:
-    """Refuse a run in a coroutine on a worker, whose other tasks would have to wait for it.
-
-    Raises
-    ------
-    InputError
-        Saying so.
-    """
+    """Refuse a run in a coroutine on a worker, whose other tasks would have to wait for it."""
     try:
         get_worker()
         asyncio.get_running_loop()

@@ -120,13 +120,7 @@ def decoder(view: str, part: str) -> str:
 
 
 def check_torch() -> None:
-    """Refuse to go on without PyTorch.
-
-    Raises
-    ------
-    InputError
-        Naming the extra that brings it.
-    """
+    """Refuse to go on without PyTorch."""
     if find_spec("torch") is None:
         raise InputError(
             "model", "gplvm_cmf", "PyTorch, which computes its gradients, to be installed", install("torch")

@@ -56,13 +56,7 @@ def group_weights(settings: Settings, block: Block) -> dict[str, Float64[np.ndar
 
 
 def check_counts_reachable(block: Block, groups: Weights, y: Float64[np.ndarray, " B"]) -> None:
-    """Refuse a count above 0 where all weights of a group are 0: its rate is 0, whatever the factors.
-
-    Raises
-    ------
-    InputError
-        When there is one.
-    """
+    """Refuse a count above 0 where all weights of a group are 0: its rate is 0, whatever the factors."""
     for name, x in groups.items():
         bad = (y > 0) & ~(x > 0).any(axis=1)
         if bad.any():
