@@ -91,7 +91,7 @@ def open_running(executor: Any, workers: int | None, memory: int | None) -> Dask
 
 
 def _n_runs(address: str | None) -> int:
-    """Return how many runs share the memory of a cluster that somebody else started: each plans with a part."""
+    """Return the runs that share the memory of a cluster somebody else started: each plans with a part."""
     if address is None or address in _securities:  # of this process's own
         return 1
     n_runs = dask.config.get(SHARE, 1)

@@ -131,20 +131,10 @@ def compute_presence_message(
     track, out = chains.tracks[p], np.empty((2, 2))
     each, runs, gram, gaps = _loop_arguments(settings, block, p, tables)
     loops_for(chains.evidence).presence_message(
-        each,
-        runs.starts,
-        runs.stops,
-        runs.first,
-        chains.evidence,
-        gram,
-        gaps,
-        track.mean,
-        track.covariance,
-        tables.log_transition,
-        settings.choices.start_odds,
-        device.namespace(track.mean).empty(block.n_rows),
+        each, runs.starts, runs.stops, runs.first, chains.evidence, gram, gaps, track.mean, track.covariance,
+        tables.log_transition, settings.choices.start_odds, device.namespace(track.mean).empty(block.n_rows),
         out,
-    )
+    )  # fmt: skip
     return out
 
 
@@ -182,28 +172,10 @@ def smooth_all_chains(settings: Settings, block: Block, chains: Chains, tables: 
     joint, earlier, present_entropy, mean_entropy = xp.empty((4, c.n_identities, n))
     mean, covariance, cross = xp.empty(shape), xp.empty((*shape, c.n_attributes)), xp.empty(shape)
     loops_for(chains.activity).smooth_all(
-        (0,) * c.n_attributes,
-        runs.starts,
-        runs.stops,
-        runs.first,
-        runs.last,
-        chains.residual,
-        tables.between,
-        tables.own,
-        tables.moments,
-        c.variance,
-        tables.log_transition,
-        c.start_odds,
-        chains.activity,
-        present,
-        joint,
-        earlier,
-        present_entropy,
-        mean,
-        covariance,
-        cross,
-        mean_entropy,
-    )
+        (0,) * c.n_attributes, runs.starts, runs.stops, runs.first, runs.last, chains.residual,
+        tables.between, tables.own, tables.moments, c.variance, tables.log_transition, c.start_odds,
+        chains.activity, present, joint, earlier, present_entropy, mean, covariance, cross, mean_entropy,
+    )  # fmt: skip
     parts = present, joint, earlier, present_entropy, mean_entropy, mean, covariance, cross
     return replace(chains, tracks=tuple(Track(*fields) for fields in zip(*parts, strict=True)))
 
@@ -222,24 +194,10 @@ def _update_presence(
     present, joint, earlier, entropy = device.namespace(track.mean).empty((4, len(track.mean)))
     each, runs, gram, gaps = arguments
     loops_for(chains.evidence).smooth_presence(
-        each,
-        runs.starts,
-        runs.stops,
-        runs.first,
-        runs.last,
-        chains.evidence,
-        gram,
-        gaps,
-        track.mean,
-        track.covariance,
-        tables.log_transition,
-        settings.choices.start_odds,
-        *boundary,
-        present,
-        joint,
-        earlier,
-        entropy,
-    )
+        each, runs.starts, runs.stops, runs.first, runs.last, chains.evidence, gram, gaps, track.mean,
+        track.covariance, tables.log_transition, settings.choices.start_odds, *boundary, present, joint,
+        earlier, entropy,
+    )  # fmt: skip
     return replace(track, present=present, joint=joint, earlier=earlier, present_entropy=entropy)
 
 
@@ -251,19 +209,10 @@ def compute_attribute_message(
     matrix, vector = np.empty((2 * size, 2 * size)), np.empty(2 * size)
     each, runs, gram, gaps = _loop_arguments(settings, block, p, tables)
     loops_for(chains.evidence).attribute_message(
-        each,
-        runs.starts,
-        runs.stops,
-        runs.first,
-        chains.tracks[p].present,
-        chains.evidence,
-        gram,
-        gaps,
-        np.ascontiguousarray(tables.moments[:, _columns(settings, p)]),
-        settings.choices.variance,
-        matrix,
+        each, runs.starts, runs.stops, runs.first, chains.tracks[p].present, chains.evidence, gram, gaps,
+        np.ascontiguousarray(tables.moments[:, _columns(settings, p)]), settings.choices.variance, matrix,
         vector,
-    )
+    )  # fmt: skip
     return matrix, vector
 
 
@@ -288,24 +237,11 @@ def _update_attributes(
     no_message = np.zeros((size + 1, size))
     each, runs, gram, gaps = arguments
     loops_for(chains.evidence).smooth_attributes(
-        each,
-        runs.starts,
-        runs.stops,
-        runs.first,
-        runs.last,
-        track.present,
-        chains.evidence,
-        gram,
-        gaps,
-        np.ascontiguousarray(tables.moments[:, _columns(settings, p)]),
-        settings.choices.variance,
+        each, runs.starts, runs.stops, runs.first, runs.last, track.present, chains.evidence, gram, gaps,
+        np.ascontiguousarray(tables.moments[:, _columns(settings, p)]), settings.choices.variance,
         no_message if boundary is None else boundary.before,
-        no_message if boundary is None else boundary.behind,
-        mean,
-        covariance,
-        cross,
-        entropy,
-    )
+        no_message if boundary is None else boundary.behind, mean, covariance, cross, entropy,
+    )  # fmt: skip
     return replace(track, mean=mean, covariance=covariance, cross=cross, mean_entropy=entropy)
 
 

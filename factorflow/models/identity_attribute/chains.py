@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from factorflow.kernels import device
-from factorflow.models.contract import Array, Block, Gather, Info, Step, Sweep
+from factorflow.models.contract import Array, Block, Gather, Step
 from factorflow.models.identity_attribute.chain_updates import (
     compute_attribute_message,
     compute_evidence,
@@ -27,25 +27,18 @@ from factorflow.models.identity_attribute.chain_updates import (
     smooth_presence_chain,
 )
 from factorflow.models.identity_attribute.kernels import loops_for
-from factorflow.models.identity_attribute.learning import Learning
+from factorflow.models.identity_attribute.learning import Learning, TableSweep
 from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Chains, Edge, Globals, Halves, Moments, Stats
 from factorflow.models.identity_attribute.sums import sums_by_view
-from factorflow.models.identity_attribute.tables import Tables, compute_tables
+from factorflow.models.identity_attribute.tables import Tables
 
 State = Chains | Halves
 
 
 @dataclass(frozen=True)
-class PresenceMessages:
-    """Messages of blocks on b before them and on their last b (`kernels.presence`)."""
-
-    messages: Gather
-
-
-@dataclass(frozen=True)
-class AttributeMessages:
-    """Messages of blocks on a before them and on their last a (`kernels.attribute_messages`)."""
+class Messages:
+    """Messages of blocks on b (`kernels.presence`) or a (`kernels.attribute_messages`) at their ends."""
 
     messages: Gather
 
@@ -68,30 +61,21 @@ class BoundaryMessages:
 
 
 @dataclass(frozen=True)
-class PresenceSweep(Sweep[Globals, State, PresenceMessages]):
+class PresenceSweep(TableSweep[State, Messages]):
     """Smooth the attributes of an identity, and compute the message of a block on its presence."""
 
-    settings: Settings
     identity: int
     name: ClassVar[str] = "presence"
     neighbours: ClassVar[bool] = True
 
-    def prepare(self, globals_: Globals) -> Tables:
-        """Return the tables of the globals."""
-        return compute_tables(self.settings, globals_)
-
-    def map(
-        self, block: Block, local: State | None, globals_: Tables, step: Step
-    ) -> tuple[Chains, PresenceMessages]:
+    def map(self, block: Block, local: State | None, globals_: Tables, step: Step) -> tuple[Chains, Messages]:
         """Smooth the attributes and compute the message."""
         s, p, tables = self.settings, self.identity, globals_
         chains = place_chains(s, block, local, tables)
         chains = smooth_attribute_chain(s, block, chains, p, tables, tables.boundary.own(block))
-        return chains, PresenceMessages(
-            Gather.of(block, compute_presence_message(s, block, chains, p, tables))
-        )
+        return chains, Messages(Gather.of(block, compute_presence_message(s, block, chains, p, tables)))
 
-    def carry(self, globals_: Globals, stats: PresenceMessages, step: Step) -> Globals:
+    def carry(self, globals_: Globals, stats: Messages, step: Step) -> Globals:
         """Scan the messages of all blocks."""
         from factorflow.models.identity_attribute.kernels.presence import scan_presence
 
@@ -100,27 +84,16 @@ class PresenceSweep(Sweep[Globals, State, PresenceMessages]):
         scan_presence(messages, before, behind)
         return replace(globals_, boundary=Gather(stats.messages.numbers, BoundaryMessages(before, behind)))
 
-    def update(self, globals_: Globals, stats: PresenceMessages, step: Step) -> tuple[Globals, Info]:
-        """Return the globals unchanged."""
-        return globals_, {}
-
 
 @dataclass(frozen=True)
-class AttributeSweep(Sweep[Globals, State, AttributeMessages]):
+class AttributeSweep(TableSweep[State, Messages]):
     """Smooth the previous identity, and compute the message of a block on the attributes of the next."""
 
-    settings: Settings
     identity: int
     name: ClassVar[str] = "attributes"
     neighbours: ClassVar[bool] = True
 
-    def prepare(self, globals_: Globals) -> Tables:
-        """Return the tables of the globals."""
-        return compute_tables(self.settings, globals_)
-
-    def map(
-        self, block: Block, local: State | None, globals_: Tables, step: Step
-    ) -> tuple[Chains, AttributeMessages]:
+    def map(self, block: Block, local: State | None, globals_: Tables, step: Step) -> tuple[Chains, Messages]:
         """Smooth the previous identity, subtract all others from the data, and compute the message."""
         s, p = self.settings, self.identity
         chains = (
@@ -133,9 +106,9 @@ class AttributeSweep(Sweep[Globals, State, AttributeMessages]):
         chains = compute_evidence(s, block, chains, p, globals_)
         matrix, vector = compute_attribute_message(s, block, chains, p, globals_)
         message = Quadratic(matrix, vector, float(not s.first(block)[0]))
-        return chains, AttributeMessages(Gather.of(block, message))
+        return chains, Messages(Gather.of(block, message))
 
-    def carry(self, globals_: Globals, stats: AttributeMessages, step: Step) -> Globals:
+    def carry(self, globals_: Globals, stats: Messages, step: Step) -> Globals:
         """Scan the messages of all blocks."""
         from factorflow.models.identity_attribute.kernels.attribute_messages import scan_attributes
 
@@ -151,10 +124,6 @@ class AttributeSweep(Sweep[Globals, State, AttributeMessages]):
             behind,
         )
         return replace(globals_, boundary=Gather(stats.messages.numbers, BoundaryMessages(before, behind)))
-
-    def update(self, globals_: Globals, stats: AttributeMessages, step: Step) -> tuple[Globals, Info]:
-        """Return the globals unchanged."""
-        return globals_, {}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from factorflow.models.contract import Block, Gather, Info, Step, Sweep
+from factorflow.models.contract import Block, Gather, Info, Step
 from factorflow.models.identity_attribute.frame_statistics import compute_statistics
 from factorflow.models.identity_attribute.frame_updates import (
     gather_edge,
@@ -17,10 +17,9 @@ from factorflow.models.identity_attribute.frame_updates import (
     place_frames,
     update_half,
 )
-from factorflow.models.identity_attribute.learning import Learning
-from factorflow.models.identity_attribute.settings import Settings
+from factorflow.models.identity_attribute.learning import Learning, TableSweep
 from factorflow.models.identity_attribute.state import Globals, Halves, Stats
-from factorflow.models.identity_attribute.tables import Tables, compute_tables
+from factorflow.models.identity_attribute.tables import Tables
 
 
 @dataclass(frozen=True)
@@ -31,15 +30,10 @@ class Edges:
 
 
 @dataclass(frozen=True)
-class FirstFrames(Sweep[Globals, Halves, Edges]):
+class FirstFrames(TableSweep[Halves, Edges]):
     """Initial q(b, a) of all frames, and the edges of blocks: results do not depend on where blocks end."""
 
-    settings: Settings
     name: ClassVar[str] = "first sight"
-
-    def prepare(self, globals_: Globals) -> Tables:
-        """Return the tables of the globals."""
-        return compute_tables(self.settings, globals_)
 
     def map(self, block: Block, local: Halves | None, globals_: Tables, step: Step) -> tuple[Halves, Edges]:
         """Initialize the frames."""
@@ -52,16 +46,11 @@ class FirstFrames(Sweep[Globals, Halves, Edges]):
 
 
 @dataclass(frozen=True)
-class EvenFrames(Sweep[Globals, Halves, Edges]):
+class EvenFrames(TableSweep[Halves, Edges]):
     """q(b, a) of even frames."""
 
-    settings: Settings
     name: ClassVar[str] = "even frames"
     neighbours: ClassVar[bool] = True
-
-    def prepare(self, globals_: Globals) -> Tables:
-        """Return the tables of the globals."""
-        return compute_tables(self.settings, globals_)
 
     def map(self, block: Block, local: Halves | None, globals_: Tables, step: Step) -> tuple[Halves, Edges]:
         """Update even frames."""
@@ -72,10 +61,6 @@ class EvenFrames(Sweep[Globals, Halves, Edges]):
     def carry(self, globals_: Globals, stats: Edges, step: Step) -> Globals:
         """Put the edges into the globals."""
         return replace(globals_, edges=stats.edges)
-
-    def update(self, globals_: Globals, stats: Edges, step: Step) -> tuple[Globals, Info]:
-        """Return the globals unchanged."""
-        return globals_, {}
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from factorflow.models.identity_attribute.state import Globals, Moments, Stats, 
 from factorflow.models.identity_attribute.tables import Tables, compute_tables, expected_log
 
 L = TypeVar("L")
+S = TypeVar("S")
 LOG_2PI = float(np.log(2.0 * np.pi))
 
 MOST_RELEVANCE = 1e12
@@ -53,16 +54,26 @@ class Sums:
 
 
 @dataclass(frozen=True)
-class Learning(Sweep[Globals, L, Stats]):
-    """A sweep that ends in an M-step."""
+class TableSweep(Sweep[Globals, L, S]):
+    """A sweep whose blocks read the tables of the globals; unless it overrides `update`, these stay."""
 
     settings: Settings
-    learn_relevance: bool
-    neighbours: ClassVar[bool] = True
 
     def prepare(self, globals_: Globals) -> Tables:
         """Return the tables of the globals."""
         return compute_tables(self.settings, globals_)
+
+    def update(self, globals_: Globals, stats: S, step: Step) -> tuple[Globals, Info]:
+        """Return the globals unchanged."""
+        return globals_, {}
+
+
+@dataclass(frozen=True)
+class Learning(TableSweep[L, Stats]):
+    """A sweep that ends in an M-step."""
+
+    learn_relevance: bool
+    neighbours: ClassVar[bool] = True
 
     def axes(self) -> dict[str, int]:
         """Return the features of the views."""

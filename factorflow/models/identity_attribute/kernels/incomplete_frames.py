@@ -61,15 +61,9 @@ def update_gap(
                 total += weighted[low + i, d] * rest[d]
             information[i] = total
         b = update_one(
-            information,
-            prior[n, low:high],
-            precision[which, low:high],
-            inverse[n, p],
-            offset[n, p],
-            odds[n, p],
-            on[n, low:high],
-            off[n, low:high],
-        )
+            information, prior[n, low:high], precision[which, low:high], inverse[n, p], offset[n, p],
+            odds[n, p], on[n, low:high], off[n, low:high],
+        )  # fmt: skip
         present[n, p] = b
         for i in range(low, high):
             x[n, i] = b * on[n, i]

@@ -92,7 +92,7 @@ def add_shares(
                     terms_of_row(inner, min(n + 5, last), common, logs, lanes),
                     terms_of_row(inner, min(n + 6, last), common, logs, lanes),
                     terms_of_row(inner, min(n + 7, last), common, logs, lanes),
-                )
+                )  # fmt: skip
                 weights = load_first(y, n, last + 1 - n)
                 fit = add_weighted_logs(fit, weights, rho)
                 store_scalars(each, n - begin, divide(weights, rho))
