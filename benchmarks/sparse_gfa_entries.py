@@ -13,6 +13,9 @@ again, and "entries_kept" and "programs_kept" the same with all of them kept, fo
 Nanoseconds are those of a pass for each entry that is not zero. Parts "poisson" and "negative_binomial" are
 fits of the counts with a logarithmic link and size factors; theirs are for each entry, zeros too.
 
+Parts "files" and "files_dense" are fits of four files that lack a tenth of the features each, not the same,
+by entries and dense, with the seconds of the processor that joining them and taking logarithms took.
+
 With ``--workers`` counts of two batches are simulated into an .h5ad file and ingested, a block in memory at a
 time, and each part is a fit on so many Dask workers of 2 GiB each, of ``--max-iter`` passes of its last stage
 at most: "entries", and "poisson_factors", programs of the counts with ``--factors`` programs. Seconds are
@@ -50,6 +53,8 @@ REPEATS = 9
 K = 15
 """Programs that are simulated, beside a common one."""
 MEMORY = "2GiB"
+FILES = 4
+"""Files of the parts that are named after them."""
 LINKED = ("poisson", "negative_binomial")
 """Parts that are fits of the counts with a logarithmic link, whose passes go over all entries."""
 SHORT, PROGRAMS = 12, 16
@@ -64,6 +69,27 @@ def store_of(n: int, d: int) -> Path:
         factorflow.write_dataset(path, {"rna": counts}, {"rna": "poisson"}, layout={"rna": "sparse"})
         factorflow.add_view(path, "log", of="rna", transform="log1p")
     return path
+
+
+def store_of_files(n: int, d: int) -> tuple[Path, float]:
+    """Return a dataset like `store_of` of files that lack features, made anew, and the seconds of that."""
+    import anndata
+    import pandas as pd
+
+    path, counts = FOLDER / f"{n}-{d}-files.zarr", simulate(n, d, K)["counts"].tocsr()
+    names = [
+        pd.Index(np.char.add(name, np.arange(size).astype(str)).astype(object))
+        for name, size in (("s", n), ("g", d))
+    ]
+    parts = []
+    for at, rows in enumerate(np.array_split(np.arange(n), FILES)):
+        features = np.flatnonzero(np.arange(d) % 10 != at)
+        frames = (pd.DataFrame(index=name[some]) for name, some in zip(names, (rows, features), strict=True))
+        parts.append(anndata.AnnData(counts[rows[0] : rows[-1] + 1][:, features], *frames))
+    begun = time.process_time()
+    factorflow.write_dataset(path, {"rna": parts}, {"rna": "poisson"}, overwrite=True)
+    factorflow.add_view(path, "log", of="rna", transform="log1p")
+    return path, round(time.process_time() - begun, 1)
 
 
 def store_of_file(n: int, d: int, save: Callable[[dict[str, Any]], None]) -> Path:
@@ -98,6 +124,12 @@ def entries_of(path: Path) -> int:
     data = factorflow.open_dataset(path)
     blocks = (data.read(i, ["rna"], sparse=["rna"])[0].data["rna"] for i in range(data.n_blocks))
     return sum(block.entries.size for block in blocks)
+
+
+def shape_of(path: Path) -> tuple[int, int]:
+    """Return the numbers of cells and genes of a dataset."""
+    dataset = factorflow.open_dataset(path)
+    return dataset.n_rows, len(dataset.features("rna"))
 
 
 def products(path: Path, k: int) -> dict[str, float]:
@@ -168,7 +200,10 @@ def fit(path: Path, k: int, part: str, workers: int = 0, max_iter: int = 0) -> d
         from factorflow.engine import source
 
         source._BlockCache.spend = lambda self, what, size: False  # type: ignore[method-assign]
-    if part == "dense":
+    made: dict[str, float] = {}
+    if part.startswith("files"):
+        path, made["ingest"] = store_of_files(*shape_of(path))
+    if part.endswith("dense"):
         SparseGFA.sparse_views = lambda self, meta: ()  # type: ignore[method-assign]
     at: list[tuple[str, float]] = []
     entered: list[tuple[str, float]] = []
@@ -194,14 +229,14 @@ def fit(path: Path, k: int, part: str, workers: int = 0, max_iter: int = 0) -> d
             "ns_an_entry": round(1e9 * float(np.median(passes)) / entries_of(path), 2),
             "passes": len(passes),
         }
-    summary, shape = posterior.summary(), factorflow.open_dataset(path)
-    size = shape.n_rows * len(shape.features("rna"))
+    summary, size = posterior.summary(), int(np.prod(shape_of(path)))
     more = {
         "cpu_seconds": round(time.process_time() + sum(cpu for _, cpu in watched.values()), 1),
         "MiB_here": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
     return {
         "seconds": round(seconds, 1),
+        **made,
         "stages": {stage: round(end - began, 1) for (stage, began), end in zip(entered, ends, strict=True)},
         **(more if watched else {}),
         "pass": round(float(np.median(passes)), 3),

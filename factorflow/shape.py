@@ -167,6 +167,9 @@ class ViewMeta:
         What reading a block takes besides its values: of a view that is stored sparse, its arrays.
     block_entries : int
         Of a view that can be read by its entries that are not zero, those of the fullest block; 0 of others.
+    n_patterns : int
+        Of such a view, sets of features that rows lack together where no others are missing; 0: there are
+        none, or entries are missing one by one.
     """
 
     name: str
@@ -179,6 +182,7 @@ class ViewMeta:
     aux: str = ""
     reading_bytes: int = field(default=0, compare=False, repr=False)
     block_entries: int = field(default=0, compare=False, repr=False)
+    n_patterns: int = field(default=0, compare=False, repr=False)
 
     @property
     def aux_key(self) -> str:

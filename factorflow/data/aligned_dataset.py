@@ -119,8 +119,9 @@ class AlignedDataset:
                     "Write the new samples alike: trials.",
                 )
             mine = self.dataset.views[view.name] if view.name in shared else replace(view, reading_bytes=0)
-            reading_bytes, entries = mine.reading_bytes, mine.block_entries
-            views.append(replace(view, missing=kind, reading_bytes=reading_bytes, block_entries=entries))
+            sizes = {name: getattr(mine, name) for name in ("reading_bytes", "block_entries")}
+            sizes["n_patterns"] = mine.n_patterns + (not complete)
+            views.append(replace(view, missing=kind, **sizes))
         by_entries = self.fitted.sparse_views
         sparse = tuple(v.name for v in views if v.name in by_entries and (v.kind.by_size or v.block_entries))
         of_fit: dict[str, Any] = {  # a new sample may be alone in its group

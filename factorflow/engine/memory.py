@@ -315,13 +315,14 @@ def _made_up(meta: Meta, n_rows: int, memory: _CountingCache) -> Block:
         kind, shape = view.kind, view.kind.shape(n_rows, view.n_features)
         wide = np.dtype(np.float64 if view.location else kind.dtype)
         values = np.asarray(_noise(generator, view, shape) + view.about(), dtype=wide)
-        if view.missing == "scattered":
+        by_entries = view.name in meta.sparse_views
+        if view.missing == "scattered" and not (by_entries and view.n_patterns):
             missing = generator.random(shape) < 0.5
             if len(shape) == 2 and shape[1] > 1:  # models may refuse rows of which nothing is known
                 missing[np.arange(n_rows), np.arange(n_rows) % shape[1]] = False
             values[missing] = kind.missing
         data[view.name] = values
-        if view.name in meta.sparse_views:
+        if by_entries:
             data[view.name] = _made_up_entries(generator, view, values, meta.block_rows)
         if view.aux:
             data[view.aux_key] = np.full(shape, view.aux == "trials", AUX_DTYPES[view.aux])
@@ -340,12 +341,18 @@ def _made_up(meta: Meta, n_rows: int, memory: _CountingCache) -> Block:
 def _made_up_entries(
     generator: np.random.Generator, view: ViewMeta, values: Any, block_rows: int
 ) -> SparseRows:
-    """Return noise with as many entries that are not zero as the fullest block has."""
-    unknown = ~view.kind.observed(values)
+    """Return noise with as many entries that are not zero as the fullest block has.
+
+    Where features are missing together, every other row lacks half of them.
+    """
+    unknown, half, code = ~view.kind.observed(values), view.n_features // 2, None
+    patterns = np.arange(view.n_features)[None] < half
+    if view.n_patterns:
+        values[1::2, :half], code = 0, np.arange(len(values), dtype=np.uint8) % 2
     if view.block_entries:
         values[generator.random(values.shape) * block_rows * view.n_features >= view.block_entries] = 0
     entries = np.where(unknown, 0, values).astype(np.uint8 if view.kind.by_size else view.kind.dtype)
-    return SparseRows.from_dense(entries, unknown, listed=True)
+    return replace(SparseRows.from_dense(entries, unknown, listed=True), row_pattern=code, patterns=patterns)
 
 
 def _noise(generator: np.random.Generator, view: ViewMeta, shape: tuple[int, ...]) -> Any:

@@ -48,7 +48,7 @@ class SparseRows(HostRows):
         Their values, of the type on disk.
     n_features : int
         Columns of the view (D).
-    row_pattern : (B,) uint8 array or None
+    row_pattern : (B,) unsigned integer array or None
         Of the rows that lack some features, which set of them, from 1 on; None: there is no such row.
     patterns : (P, D) bool array or None
         Those sets: where features are missing.
@@ -60,7 +60,7 @@ class SparseRows(HostRows):
     columns: NDArray[Any]
     entries: NDArray[Any]
     n_features: int
-    row_pattern: NDArray[np.uint8] | None = None
+    row_pattern: NDArray[np.unsignedinteger[Any]] | None = None
     patterns: NDArray[np.bool_] | None = None
     missing_rows: NDArray[np.int32] = field(default_factory=_no_entries)
     missing_columns: NDArray[np.int32] = field(default_factory=_no_entries)
@@ -107,11 +107,14 @@ class SparseRows(HostRows):
 
     def observed(self) -> NDArray[np.bool_]:
         """Return which entries are not missing, (B, D)."""
-        out = np.broadcast_to(~self.absent[:, None], (self.row_nnz.size, self.n_features)).copy()
-        for rows, features in self.lacking():
-            out[np.ix_(rows, features)] = False
-        out[self.missing_rows, self.missing_columns] = False
+        out = np.ones(self.shape, bool)
+        self._fill_missing(out, False)
         return out
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing."""
+        return not (self.absent.any() or self.missing_rows.size or self.lacking())
 
     def n_observed(self) -> NDArray[np.float64]:
         """Return how many rows each feature is not missing in, (D,)."""
@@ -134,17 +137,22 @@ class SparseRows(HostRows):
         """Return the rows as a block of the kind holds them, (B, D)."""
         out = np.zeros((self.row_nnz.size, self.n_features), kind.in_block(self.entries.dtype))
         scatter_rows(self.counts, self.columns, self.entries, out)
-        out[self.absent] = kind.missing
-        for rows, features in self.lacking():
-            out[np.ix_(rows, features)] = kind.missing
-        out[self.missing_rows, self.missing_columns] = kind.missing
+        self._fill_missing(out, kind.missing)
         return out
 
-    def to_array(self) -> NDArray[Any]:
-        """Return the entries as they are in a dense array (B, D); what is missing is 0 there."""
+    def to_array(self, missing: float = 0) -> NDArray[Any]:
+        """Return the entries as they are in a dense array (B, D), with a number where they are missing."""
         out = np.zeros(self.shape, self.dtype)
         out[self.row_numbers, self.columns] = self.entries  # SciPy makes 0 of -0.0
+        if missing:
+            self._fill_missing(out, missing)
         return out
+
+    def _fill_missing(self, out: NDArray[Any], value: Any) -> None:
+        out[self.absent] = value
+        for rows, features in self.lacking():
+            out[np.ix_(rows, features)] = value
+        out[self.missing_rows, self.missing_columns] = value
 
     def to_csr(self) -> Any:
         """Return the entries as a SciPy matrix (B, D); what is missing is 0 there."""
@@ -193,6 +201,8 @@ class SparseRows(HostRows):
     def hide(self, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> tuple[SparseRows, NDArray[Any]]:
         """Return the rows with more entries missing, and the values that those had.
 
+        Rows that have no other entries are absent then.
+
         Parameters
         ----------
         rows, columns : (H,) int32 arrays
@@ -201,7 +211,21 @@ class SparseRows(HostRows):
         place, listed = self._find(rows, columns)
         is_visible = np.ones(self.entries.size, bool)
         is_visible[place[listed]] = False
-        return self._without(is_visible)._with_missing(rows, columns), self.at(rows, columns)
+        hidden = self._without(is_visible)._with_missing(rows, columns)
+        return hidden._with_absent_rows(rows), self.at(rows, columns)
+
+    def _with_absent_rows(self, rows: NDArray[np.int32]) -> SparseRows:
+        """Return the rows with those absent of which all is missing; only some are looked at."""
+        some = np.unique(rows)
+        n_missing = np.bincount(self.missing_rows, minlength=len(self))
+        for lacking, features in self.lacking():
+            n_missing[lacking] += features.size
+        absent = some[n_missing[some] == self.n_features]
+        row_nnz = self.row_nnz.copy()
+        row_nnz[absent] = ABSENT
+        single = ~np.isin(self.missing_rows, absent)
+        missing = self.missing_rows[single], self.missing_columns[single]
+        return replace(self, row_nnz=row_nnz, missing_rows=missing[0], missing_columns=missing[1])
 
     def at(self, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return the values of entries (H,), 0 where none is listed.
@@ -282,7 +306,7 @@ class SparseRows(HostRows):
     def _reindexed_patterns(self, ours: Any, theirs: Any, n_features: int) -> tuple[Any, Any]:
         lacks = np.ones(n_features, bool)
         lacks[ours] = False
-        before = np.zeros((0, self.n_features), bool) if self.patterns is None else self.patterns
+        before = _sets(self)
         moved = np.repeat(lacks[None], len(before) + 1, axis=0)
         moved[1:, ours] = before[:, theirs]
         codes = np.zeros(self.row_nnz.size, np.uint8) if self.row_pattern is None else self.row_pattern
@@ -357,10 +381,25 @@ class SparseRows(HostRows):
         return listing._with_missing(rows.astype(np.int32), features.astype(np.int32))
 
 
+def _sets(rows: SparseRows) -> NDArray[np.bool_]:
+    """Return the sets of features that rows lack together, (P, D)."""
+    return np.zeros((0, rows.n_features), bool) if rows.patterns is None else rows.patterns
+
+
 def join_rows(parts: Sequence[SparseRows]) -> SparseRows:
-    """Return rows below each other, none of them with missing entries."""
+    """Return rows below each other, none of them with entries that are missing one by one."""
     if len(parts) == 1:
         return parts[0]
     arrays = ([getattr(part, name) for part in parts] for name in ("row_nnz", "columns", "entries"))
     row_nnz, columns, entries = map(np.concatenate, arrays)
-    return SparseRows(row_nnz, columns, entries, parts[0].n_features)
+    numbers: dict[bytes, int] = {}
+    codes = []
+    for part in parts:
+        own = [numbers.setdefault(row.tobytes(), len(numbers) + 1) for row in _sets(part)]
+        mine = np.zeros(len(part), np.uint8) if part.row_pattern is None else part.row_pattern
+        codes.append(np.array([0, *own], np.uint32)[mine])
+    joined = SparseRows(row_nnz, columns, entries, parts[0].n_features)
+    if not numbers:
+        return joined
+    patterns = np.frombuffer(b"".join(numbers), bool).reshape(len(numbers), -1)
+    return replace(joined, row_pattern=np.concatenate(codes), patterns=patterns)

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import zarr
 from google_crc32c import extend
 
-from factorflow import write_dataset
+from factorflow import add_view, write_dataset
 from factorflow.data import Dataset, Holdout
 from factorflow.data.ingest.append import append_rows
+from factorflow.data.ingest.parts import StackedRows
 from factorflow.engine.memory_limits import Footprint, required_bytes
 from factorflow.errors import InputError, OptionError
 from factorflow.kernels.sparse_rows import SparseRows
@@ -277,8 +281,6 @@ def test_a_block_by_its_entries() -> None:
 
 def test_files_of_different_features(tmp_path: Path) -> None:
     """Features that a file lacks are missing there, and a set of them takes a number a sample."""
-    import pandas as pd
-
     values = pd.DataFrame(counts(), index=[f"s{i}" for i in range(N)], columns=[f"g{i}" for i in range(D)])
     parts = [values.iloc[:70, :30], values.iloc[70:, 10:]]
     dense, sparse = (
@@ -298,6 +300,68 @@ def test_files_of_different_features(tmp_path: Path) -> None:
     (tmp_path / "auto" / "x" / "pattern_missing" / "c" / "0" / "0").unlink()
     with pytest.raises(InputError, match="pattern_missing/c/0/0"):
         Dataset(str(tmp_path / "auto")).block(2)
+
+
+@pytest.mark.parametrize("likelihood", ["poisson", "gaussian"])
+@pytest.mark.parametrize("join", ["outer", "inner"])
+def test_files_are_read_by_their_entries(likelihood: str, join: str, tmp_path: Path) -> None:
+    """Whatever features they lack, and samples that another view has: as dense ones, nothing made dense."""
+    anndata = pytest.importorskip("anndata")
+    values = (counts() + (np.arange(D) == 2)) * (1.0 if likelihood == "poisson" else 0.3)
+    samples, features = (
+        np.char.add(name, np.arange(size).astype(str)) for name, size in (("s", N), ("g", D))
+    )
+    parts = [(slice(0, 70), slice(0, 30)), (slice(70, 120), slice(0, D)), (slice(120, N - 9), slice(10, D))]
+    files = {
+        kind: [
+            anndata.AnnData(
+                as_kind(values[part]),
+                pd.DataFrame(index=samples[part[0]].astype(object)),
+                pd.DataFrame(index=features[part[1]].astype(object)),
+            )
+            for part in parts
+        ]
+        for kind, as_kind in (("entries", sp.csr_matrix), ("dense", np.asarray))
+    }
+    beside = {"y": pd.DataFrame(np.ones((N, 2)), index=samples)}
+    made = {}
+    for kind, source in files.items():
+        with warnings.catch_warnings(), patch.object(StackedRows, "__getitem__", dense_of(kind)):
+            warnings.simplefilter("ignore")
+            made[kind] = write_dataset(
+                tmp_path / kind,
+                {"x": source} | beside,
+                {"x": likelihood, "y": "gaussian"},
+                layout={"x": "sparse"},
+                join=join,
+                block_rows=32,
+            )
+    found, wanted = made["entries"], made["dense"]
+    assert found.fingerprint == wanted.fingerprint
+    np.testing.assert_array_equal(found.values("x"), wanted.values("x"))
+    assert np.isnan(found.values("x")[-9:]).all()
+    for name, moment in wanted.moments("x", "n_observed", "mean", "variance", "min", "max").items():
+        np.testing.assert_allclose(found.moments("x", name)[name], moment, rtol=1e-12, err_msg=name)
+    first, second = (
+        {k: v for k, v in asdict(d.manifest.views[0]).items() if k != "read_as"} for d in made.values()
+    )
+    assert first == second
+    if likelihood == "poisson":
+        logs = [
+            add_view(data.path, "log", of="x", transform="log1p", max_value=2.0) for data in (found, wanted)
+        ]
+        np.testing.assert_allclose(*(data.values("log") for data in logs), rtol=1e-6)
+        assert (
+            logs[0].manifest.views[-1].n_patterns
+            == logs[0].manifest.views[0].n_patterns
+            == 2 * (join == "outer")
+        )
+
+
+def dense_of(kind: str) -> Any:
+    """Return how rows of files are read dense; of files by their entries not at all."""
+    read = StackedRows.__getitem__
+    return read if kind == "dense" else lambda self, rows: pytest.fail("dense")
 
 
 def test_layouts_of_older_stores(tmp_path: Path) -> None:

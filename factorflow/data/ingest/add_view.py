@@ -153,10 +153,10 @@ def _survey(
     """Return statistics of the values."""
     view = DerivedView(dataset.opened_view(base.name), transformation, arrays.get)
     survey = Survey(base.n_features if view.columns is None else view.columns.size)
-    by_entries = bool(base.block_entries) and not base.n_patterns and transformation.has_zeros
+    by_entries = bool(base.block_entries) and transformation.has_zeros
     for number in range(dataset.n_blocks):
-        if by_entries and not (rows := view.rows(number)).absent.any():
-            survey.update_by_entries(rows.stored())
+        if by_entries:
+            survey.update_by_entries(view.rows(number).stored())
             continue
         values = view.block(number)
         survey.update(np.where(transformation.kind.observed(values), values, np.nan).astype(np.float32))
@@ -188,7 +188,6 @@ def _entry(
         of=base.name,
         transform=asdict(transformation),
         block_entries=survey.most_nonzero if base.block_entries and transformation.keeps_zeros else 0,
-        n_patterns=0,
         derived_bytes=base.reading_bytes + COPIES * block,
     )
 

@@ -113,9 +113,8 @@ class StackedRows:
 
     @property
     def by_entries(self) -> bool:
-        """Whether rows can be had by their entries: all parts hold them so, and have all columns."""
-        whole = self.where is None or all((part >= 0).sum() == self.n_columns for part in self.where)
-        return whole and all(getattr(source.array, "by_entries", False) for source in self.sources)
+        """Whether rows can be had by their entries: all parts hold them so."""
+        return all(getattr(source.array, "by_entries", False) for source in self.sources)
 
     def read_entries(self, start: int, stop: int) -> SparseRows | None:
         """Return rows by their entries that are not zero; None: some are NaN."""

@@ -143,16 +143,17 @@ class Source:
         return out
 
     def take_entries(self, rows: NDArray[np.int64]) -> SparseRows | None:
-        """Return rows by position and by their entries; None: not all are there, or see `read_entries`."""
-        if (rows < 0).any():
-            return None
-        runs, parts = _runs(rows), list[SparseRows]()
-        for run in runs:
-            part = self.read_entries(int(rows[run[0]]), int(rows[run[-1]]) + 1)
+        """Return rows by position and by their entries, absent at -1; None: see `read_entries`."""
+        here, absent = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
+        places, parts = [absent], [SparseRows.blank(absent.size, self.shape[1])]
+        for run in _runs(rows[here]):
+            place = here[run]
+            part = self.read_entries(int(rows[place[0]]), int(rows[place[-1]]) + 1)
             if part is None:
                 return None
+            places.append(place)
             parts.append(part)
-        return join_rows(parts)[np.argsort(np.concatenate(runs))] if parts else None
+        return join_rows(parts)[np.argsort(np.concatenate(places))] if here.size else None
 
 
 @dataclass(frozen=True)

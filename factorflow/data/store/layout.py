@@ -99,7 +99,8 @@ class ViewEntry:
         Of a sparse view, entries that a chunk has room for: those of the fullest block; as many has a view
         that is computed from it where zeros stay zeros.
     n_patterns : int
-        Of a sparse view, sets of features that are missing together in rows that have others.
+        Of a sparse view, and of one that is computed from it, sets of features that are missing together in
+        rows that have others.
     of, transform : str and dict
         Of a derived view, the view that it is computed from, and how (`Transform`).
     derived_bytes : int
@@ -164,6 +165,7 @@ class ViewEntry:
             self.aux,
             self.reading_bytes,
             self.block_entries,
+            self.n_patterns,
         )
 
 
@@ -250,7 +252,7 @@ def _with_gaps(view: ViewMeta, holdout: Holdout | None) -> ViewMeta:
     if holdout is None or holdout.unit == "count" or not view.kind.is_values:
         return view
     if holdout.unit == "entry":
-        return replace(view, missing="scattered")
+        return replace(view, missing="scattered", n_patterns=0)
     return replace(view, missing="samples") if view.missing == "none" else view
 
 

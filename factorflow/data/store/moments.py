@@ -150,28 +150,31 @@ class Survey:
         return missing
 
     def update_by_entries(self, rows: SparseRows) -> None:
-        """Add one block by its entries that are not zero, of which none is missing.
+        """Add one block by its entries that are not zero.
 
         Moments are those of `update`, but for the order of additions.
 
         Parameters
         ----------
         rows : SparseRows
-            Its rows, none absent; -0.0 may be among the entries, 0 is not.
+            Its rows, without entries that are missing one by one; -0.0 may be listed, 0 is not.
         """
-        n_rows, n_features = rows.shape
+        n_features, count = rows.n_features, rows.n_observed().astype(np.int64)
+        self.n_absent += int(rows.absent.sum())
+        for _, features in rows.lacking():
+            self._note_patterns(np.isin(np.arange(n_features), features)[None])
         columns, values = rows.columns, rows.entries.astype(np.float64)
         self.note_rounding_by_entries(rows)
         low, high = _ranges(rows)
-        self.extremes.update(lambda some: rows.select(some).to_array(), low, high, self.n_rows)
-        self.n_rows += n_rows
+        self.extremes.update(lambda some: rows.select(some).to_array(np.nan), low, high, self.n_rows)
+        self.n_rows += len(rows)
         self.minimum = np.minimum(self.minimum, low)
         self.maximum = np.maximum(self.maximum, high)
-        mean = np.bincount(columns, values, n_features) / n_rows
-        n_zero: FloatArray = n_rows - np.bincount(columns, minlength=n_features).astype(np.float64)
+        mean = np.bincount(columns, values, n_features) / np.maximum(count, 1)
+        n_zero = count - np.bincount(columns, minlength=n_features).astype(np.float64)
         squares = np.bincount(columns, (values - mean[columns]) ** 2, n_features).astype(np.float64)
         squares = squares + n_zero * mean**2
-        self._merge(mean, squares, np.full(n_features, n_rows, np.int64))
+        self._merge(mean, squares, count)
         self.integers = self.integers and bool(np.all(np.floor(values) == values))
         nonzero = np.bincount(columns[values != 0], minlength=n_features)
         self.n_nonzero_by_feature += nonzero
@@ -273,15 +276,15 @@ class Survey:
 
 
 def _ranges(rows: SparseRows) -> tuple[FloatArray, FloatArray]:
-    """Return the smallest and the largest value of each feature, zeros that are not listed among them."""
+    """Return the smallest and the largest observed value of each feature, zeros that are not listed too."""
     by_feature = rows.to_csr().tocsc()
     listed = np.diff(by_feature.indptr)
     some = np.flatnonzero(listed)
-    low, high = np.zeros((2, rows.n_features))
+    low, high = np.full(rows.n_features, np.inf), np.full(rows.n_features, -np.inf)
     if some.size:
         low[some] = np.minimum.reduceat(by_feature.data, by_feature.indptr[some])
         high[some] = np.maximum.reduceat(by_feature.data, by_feature.indptr[some])
-    has_zeros = listed < len(rows)
+    has_zeros = listed < rows.n_observed()
     low[has_zeros], high[has_zeros] = np.minimum(low[has_zeros], 0), np.maximum(high[has_zeros], 0)
     return low, high
 

@@ -50,8 +50,12 @@ class ViewArrays:
 
     def write(self, number: int, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> None:
         """Write a block as it is stored; ``missing``: where its entries are, None: nowhere."""
-        self.digests["values"].add(tile_checksums(values, self.tile))
         self._store(number, values, missing)
+        self._digest(number, values, missing)
+
+    def _digest(self, number: int, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> None:
+        """Add a block to the digests, and to the mask where there is one."""
+        self.digests["values"].add(tile_checksums(values, self.tile))
         if self.kind.masked and (missing is not None or self.masked):
             if not self.masked:  # it comes into being with the first missing entry
                 self.masked = True
@@ -203,14 +207,27 @@ class SparseArrays(ViewArrays):
         )
 
     def write_entries(self, number: int, rows: SparseRows) -> None:
-        """Write a block by its entries as they are stored, of which none is missing."""
-        self.digests["values"].add(tile_checksums(rows.to_array(), self.tile))
-        self._store_rows(number, rows, None)
+        """Write a block by its entries as they are stored, none of them missing one by one."""
+        codes = np.zeros(len(rows), np.uint8)
+        for some, features in rows.lacking():
+            codes[some] = self._number(np.isin(np.arange(self.n_features), features))
+        self._store_rows(number, rows, codes)
+        values = rows.to_array(0 if self.kind.masked else self.kind.missing)
+        self._digest(number, values, None if rows.complete else ~rows.observed())
 
     def _store(self, number: int, values: NDArray[Any], missing: NDArray[np.bool_] | None) -> None:
-        self._store_rows(number, SparseRows.from_dense(values, missing), missing)
+        codes = np.zeros(len(values), np.uint8)
+        if missing is not None:
+            for row in np.flatnonzero(missing.any(axis=1) & ~missing.all(axis=1)):
+                codes[row] = self._number(missing[row])
+        self._store_rows(number, SparseRows.from_dense(values, missing), codes)
 
-    def _store_rows(self, number: int, block: SparseRows, missing: NDArray[np.bool_] | None) -> None:
+    def _number(self, missing: NDArray[np.bool_]) -> int:
+        """Return the number of a set of features (D,), from 1 on."""
+        return self._patterns.setdefault(np.packbits(missing).tobytes(), len(self._patterns) + 1)
+
+    def _store_rows(self, number: int, block: SparseRows, codes: NDArray[np.uint8]) -> None:
+        """Write a block; ``codes``: which set of features each row lacks, 0: none, or all."""
         start, slot = number * self.block_rows, number * self._slots
         padding = self._slots - block.entries.size
         last = np.full(padding, self.n_features - 1, block.columns.dtype)
@@ -220,17 +237,8 @@ class SparseArrays(ViewArrays):
         stop = start + len(block)
         self._row_nnz[start:stop] = block.row_nnz
         if hasattr(self, "_row_pattern"):
-            self._row_pattern[start:stop] = self._codes(missing, len(block))
+            self._row_pattern[start:stop] = codes
         self._starts[start:stop] = slot + np.cumsum(block.counts) - block.counts
-
-    def _codes(self, missing: NDArray[np.bool_] | None, n_rows: int) -> NDArray[np.uint8]:
-        """Return which set of features each row lacks, from 1 on; 0: none, or all."""
-        codes = np.zeros(n_rows, np.uint8)
-        if missing is not None:
-            for row in np.flatnonzero(missing.any(axis=1) & ~missing.all(axis=1)):
-                pattern = np.packbits(missing[row]).tobytes()
-                codes[row] = self._patterns.setdefault(pattern, len(self._patterns) + 1)
-        return codes
 
     def finish(self) -> None:
         """Write the row pointers, which other readers need, and the sets of missing features."""

@@ -154,7 +154,7 @@ class ViewWriter:
         self.survey.update_by_entries(rows)
         entries = self.kind.encode(rows.entries, None, self.dtype)
         self.arrays.write_entries(number, replace(rows, entries=entries).stored())
-        return np.full(len(rows), True)
+        return ~rows.absent
 
     def _write_in_double(self) -> None:
         """Write the view again in double precision: the blocks that were looked at did not show the need."""
@@ -183,7 +183,7 @@ class ViewWriter:
             yield (
                 self.source.read(start, stop)[:, places]
                 if rows is None
-                else rows.to_csr()[:, places].toarray()
+                else rows.select(places).to_array(np.nan)
             )
 
     def finish(self) -> tuple[ViewEntry, str, str, str]:

@@ -35,13 +35,9 @@ def centred(
 
 
 def values_of(view: ViewSettings, block: Block, *, dense: bool = False) -> Shaped[Array, "B D"]:
-    """Return the entries of a view in a block; an array where some are missing one by one, or if ``dense``.
-
-    Views by their entries have rows of which all is observed or nothing, but for new samples that lack
-    features of the fit.
-    """
+    """Return the entries of a view in a block; an array if ``dense``."""
     values = block.data[view.name]
-    if isinstance(values, SparseRows) and (dense or view.scattered):
+    if isinstance(values, SparseRows) and dense:
         return values.dense(KINDS[view.kind])
     return values
 

@@ -250,12 +250,13 @@ def likelihoods_of(options: Options, meta: Meta) -> list[tuple[ViewMeta, str]]:
 
 
 def sparse_views_of(options: Options, meta: Meta) -> tuple[str, ...]:
-    """Return the sparse Gaussian views of which rows are observed or missing as a whole.
+    """Return the sparse Gaussian views of which whole rows are missing at most, or sets of their features.
 
     The updates multiply them with loadings and scores alone; the sampler and noise by sample want more.
     """
     sparse = (view for view in meta.value_views if view.is_sparse(meta.block_rows))
-    stored = {view.name for view in sparse if not view.location and view.missing != "scattered"}
+    whole = (view for view in sparse if view.missing != "scattered" or view.n_patterns)
+    stored = {view.name for view in whole if not view.location}
     if not stored or options.n_draws or options.noise != "feature":
         return ()
     likelihoods = likelihoods_of(options, meta)

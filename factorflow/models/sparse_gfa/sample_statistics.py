@@ -82,7 +82,11 @@ def sum_statistics(
             rho = local.noise_shape[:, m] / local.noise_rate[:, m]
         cross = _cross(settings, p, scores, extended, rho)
         pairs = squares = None
-        if view.scattered:
+        if view.scattered and p.gaps is not None and p.gaps.masks is not None:
+            masks = p.gaps.masks
+            of_masks = np.stack([weighted_moments(rows_with > 0.0, rho) for rows_with in masks.rows.T])
+            pairs = masks.columns @ of_masks
+        elif view.scattered:
             if table is None or (p.low_noise.size and table.dtype != np.float64):
                 dtype = np.float64 if p.low_noise.size else settings.dtype
                 table = device.move_beside(

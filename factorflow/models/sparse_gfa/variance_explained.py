@@ -207,10 +207,10 @@ def _entry_residuals(
 ) -> Float64[Array, " K+2"]:
     """Return what `_gaussian_residuals` does, of rows by their entries."""
     rows = centred(values, coefficients[:, 0], np.ones(len(coefficients)), np.float64)
-    present = rows.present
-    rows = rows.subtract(design[:, 1:] * present, coefficients[:, 1:])
-    none, left = rows.squares(), rows.subtract(scores * present, loadings).squares()
-    moved = loadings**2 * (present.T @ scores**2) - 2.0 * loadings * (rows.T @ scores)
+    rows = rows.subtract_observed(design[:, 1:], coefficients[:, 1:])
+    none, left = rows.squares(), rows.subtract_observed(scores, loadings).squares()
+    powers = rows.masks.columns @ (rows.masks.rows.T @ scores**2)
+    moved = loadings**2 * powers - 2.0 * loadings * (rows.T @ scores)
     return np.concatenate([[none, left], none + moved.sum(axis=0)])
 
 

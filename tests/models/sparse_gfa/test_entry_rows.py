@@ -16,7 +16,7 @@ import factorflow as ff
 from factorflow.data.holdout import Holdout
 from factorflow.data.sample_tables import model_meta
 from factorflow.engine.memory import measure
-from factorflow.kernels.sparse_rows import SparseRows
+from factorflow.kernels.sparse_rows import SparseRows, join_rows
 from factorflow.models import SparseGFA
 from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa.kernels import products as gfa
@@ -59,6 +59,25 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return ff.add_view(made.path, "rna", of="counts", transform="log1p", target_sum=20, max_value=3)
 
 
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Log-normalised counts of three files that lack features, beside a view without some cells of each."""
+    values = counts().toarray()
+    values[:130, :11] = values[130:220, 5:30] = values[[4, 131, 250]] = np.nan
+    other = np.random.default_rng(2).standard_normal((N, 8))
+    other[::7] = np.nan
+    made = ff.write_dataset(
+        tmp_path_factory.mktemp("files") / "d",
+        {"counts": values, "other": other},
+        likelihoods={"counts": "poisson", "other": "gaussian"},
+        layout={"counts": "sparse"},
+        obs=metadata(),
+        groups=metadata()["batch"].tolist(),
+        block_rows=64,
+    )
+    return ff.add_view(made.path, "rna", of="counts", transform="log1p", target_sum=20, max_value=3)
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "one view": {"views": ("rna",), "scores": "normal"},
     "beside a dense one": {"views": ("rna", "other"), "scores": "normal"},
@@ -75,11 +94,25 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", OPTIONS)
 def test_fits_are_those_of_dense_rows(dataset: Any, options: str) -> None:
     """Sums are in another order: equal to rounding."""
-    model = SparseGFA(n_factors=4, max_iter=12, warmup_iter=4, **OPTIONS[options])
+    check_fit(dataset, SparseGFA(n_factors=4, max_iter=12, warmup_iter=4, **OPTIONS[options]))
+
+
+@pytest.mark.parametrize("options", ["beside a dense one", "groups", "covariates", "scaled features"])
+def test_fits_of_files_that_lack_features(files: Any, options: str) -> None:
+    check_fit(files, SparseGFA(n_factors=4, max_iter=8, warmup_iter=3, **OPTIONS[options]))
+
+
+def test_fits_without_rows_that_are_held_out(files: Any) -> None:
+    model = SparseGFA(views=("rna", "other"), n_factors=3, max_iter=6, warmup_iter=2, scores="normal")
+    check_fit(files, model, holdout=0.2, holdout_unit="row")
+
+
+def check_fit(dataset: Any, model: SparseGFA, **options: Any) -> None:
+    """Fit by entries, and dense."""
     assert model_meta(dataset, model).sparse_views == ("rna",)
-    by_entries = ff.fit(dataset, model, seed=1)
+    by_entries = ff.fit(dataset, model, seed=1, **options)
     with patch.object(SparseGFA, "sparse_views", lambda self, meta: ()):
-        dense = ff.fit(dataset, model, seed=1)
+        dense = ff.fit(dataset, model, seed=1, **options)
     assert by_entries.scores().shape == dense.scores().shape
     np.testing.assert_allclose(by_entries.scores(), dense.scores(), atol=1e-8)
     np.testing.assert_allclose(by_entries.loadings("rna"), dense.loadings("rna"), atol=1e-8)
@@ -96,8 +129,10 @@ def test_single_precision(dataset: Any) -> None:
     np.testing.assert_allclose(by_entries.scores(), dense.scores(), atol=2e-4)
 
 
-def test_blocks_hold_entries(dataset: Any) -> None:
+@pytest.mark.parametrize("name", ["dataset", "files"])
+def test_blocks_hold_entries(name: str, request: pytest.FixtureRequest) -> None:
     """The fit is not a dense one in disguise."""
+    dataset = request.getfixturevalue(name)
     with patch.object(SparseRows, "dense", side_effect=AssertionError("dense")):
         ff.fit(dataset, SparseGFA(views=("rna",), n_factors=3, max_iter=2, scores="normal"))
 
@@ -186,17 +221,30 @@ def test_memory_is_that_of_entries(dataset: Any) -> None:
     assert footprints[0].kept_per_row < 0.6 * footprints[1].kept_per_row
 
 
-def random_rows(absent: bool) -> tuple[SparseRows, np.ndarray]:
+def test_memory_of_files_is_that_of_entries(files: Any) -> None:
+    meta = model_meta(files, SparseGFA(views=("rna",), n_factors=3))
+    footprints = [measure(SparseGFA(n_factors=3).build(m)) for m in (meta, replace(meta, sparse_views=()))]
+    assert footprints[0].kept_per_row < 0.7 * footprints[1].kept_per_row
+
+
+def random_rows(missing: str) -> tuple[SparseRows, np.ndarray]:
     rng = np.random.default_rng(4)
     values = np.where(rng.random((20, 9)) < 0.3, rng.standard_normal((20, 9)), 0.0)
-    missing = np.zeros(values.shape, bool)
-    missing[[3, 11]] = absent
-    return SparseRows.from_dense(np.where(missing, 0.0, values), missing), np.where(missing, np.nan, values)
+    if missing != "none":
+        values[[3, 11]] = np.nan
+    whole = SparseRows.from_dense(np.nan_to_num(values), np.isnan(values))
+    if missing != "features":
+        return whole, values
+    parts = [(slice(0, 6), np.arange(2, 9)), (slice(6, 15), np.arange(9)), (slice(15, 20), np.arange(6))]
+    for part, features in parts:
+        values[part, np.setdiff1d(np.arange(9), features)] = np.nan
+    cut = [whole[part].select(f).reindex(f, np.arange(f.size), 9) for part, f in parts]
+    return join_rows(cut), values
 
 
-@pytest.mark.parametrize("absent", [False, True])
-def test_products(absent: bool) -> None:
-    rows, values = random_rows(absent)
+@pytest.mark.parametrize("missing", ["none", "rows", "features"])
+def test_products(missing: str) -> None:
+    rows, values = random_rows(missing)
     rng = np.random.default_rng(6)
     reference, inverse = rng.standard_normal(9), rng.uniform(0.5, 2, 9)
     centred, expected = (
@@ -214,13 +262,22 @@ def test_products(absent: bool) -> None:
     np.testing.assert_allclose(single @ left, expected @ left, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(gfa.take_columns(centred, np.array([7, 2])), expected[:, [7, 2]])
     np.testing.assert_allclose(centred.subtract(right, left).dense(), expected - right @ left.T)
+    np.testing.assert_allclose(
+        centred.subtract_observed(right, left).dense(), expected - right @ left.T * ~np.isnan(values)
+    )
+    np.testing.assert_allclose(
+        centred.subtract(right, left).squares(), ((expected - right @ left.T) ** 2).sum()
+    )
     np.testing.assert_allclose(gfa.observed(rows).T @ right, gfa.observed(values).T @ right)
     for mine, other in zip(gfa.column_moments(rows), gfa.column_moments(values), strict=True):
         np.testing.assert_allclose(mine, other)
     gaps, dense_gaps = gfa.gaps(rows, False), gfa.gaps(values, False)
+    pairs = rng.standard_normal((9, 5))
+    of_rows = (gfa.pairs_by_row(pairs, one, pairs.sum(axis=0)) for one in (gaps, dense_gaps))
+    np.testing.assert_allclose(*of_rows, atol=1e-12)
     np.testing.assert_array_equal(gaps.missing, dense_gaps.missing)
     np.testing.assert_array_equal(gaps.present, dense_gaps.present)
-    assert gaps.complete is not absent
+    assert gaps.complete is (missing == "none")
     picked = np.array([5, 3, 19, 0])
     np.testing.assert_array_equal(rows[picked].dense(ff.kinds.KINDS["gaussian"]), values[picked])
     np.testing.assert_array_equal(

@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike
 
 from factorflow.kernels.device import HostRows
 from factorflow.kernels.sparse_rows import SparseRows
-from factorflow.models.sparse_gfa.kernels.gaps import Gaps
+from factorflow.models.sparse_gfa.kernels.gaps import Gaps, Masks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -41,7 +41,9 @@ class EntryRows(HostRows):
     scale : array
         s.
     left, right : array
-        L and R; the first column of L is 1 in the rows that the view has, and 0 in others.
+        L and R.
+    masks : Masks
+        Which entries are observed.
     """
 
     start: Int64[np.ndarray, " B1"]
@@ -50,6 +52,7 @@ class EntryRows(HostRows):
     scale: Float64[np.ndarray, " D"]
     left: Float64[np.ndarray, "B R"]
     right: Float64[np.ndarray, "D R"]
+    masks: Masks
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -65,17 +68,12 @@ class EntryRows(HostRows):
     def nbytes(self) -> int:
         """Bytes of the arrays."""
         arrays = self.start, self.column, self.entries, self.scale, self.left, self.right
-        return sum(array.nbytes for array in arrays)
+        return sum(array.nbytes for array in (*arrays, self.masks.rows, self.masks.columns))
 
     @property
     def T(self) -> TransposedRows:  # noqa: N802 (as of an array)
         """The transpose, to be multiplied with a matrix."""
         return TransposedRows(self)
-
-    @property
-    def present(self) -> Float64[np.ndarray, "B 1"]:
-        """1 in the rows that the view has, 0 in others."""
-        return self.left[:, :1]
 
     @property
     def sparse(self) -> csr_array:
@@ -105,6 +103,10 @@ class EntryRows(HostRows):
         beside = np.concatenate([self.left, left], axis=1), np.concatenate([self.right, right], axis=1)
         return replace(self, left=beside[0], right=beside[1])
 
+    def subtract_observed(self, left: Float[np.ndarray, "B C"], right: Float[np.ndarray, "D C"]) -> EntryRows:
+        """Return the rows less another product of thin matrices where entries are observed."""
+        return self.subtract(*self.masks.both(left, right))
+
     def squares(self) -> float:
         """Return the sum of squares of all entries, in double precision."""
         entries, turn = self.scaled.astype(np.float64), self.left.T @ self.left
@@ -119,7 +121,8 @@ class EntryRows(HostRows):
 
         sparse = self.start, self.column, self.scaled
         listed = list_some_zeros(sparse, self.left, self.right, rows, words, group)
-        return EntryRows(*listed, np.ones(len(self.right)), self.left[:, :0], self.right[:, :0])
+        none = self.left[:, :0], self.right[:, :0]
+        return EntryRows(*listed, np.ones(len(self.right)), *none, self.masks)
 
     def with_signs(self, rows: Int64[np.ndarray, " B"], words: tuple[int, int, int, int]) -> EntryRows:
         """Return S with its signs drawn at random."""
@@ -173,16 +176,18 @@ def centred(
     inverse_scale: Float64[np.ndarray, " D"],
     dtype: DTypeLike,
 ) -> EntryRows:
-    """Return (values - reference) * inverse_scale, 0 in rows that the view lacks."""
+    """Return (values - reference) * inverse_scale, 0 where entries are missing."""
     entries, start = values.entries.astype(dtype, copy=False), np.concatenate([[0], np.cumsum(values.counts)])
-    level = (reference * inverse_scale)[:, None]
-    return EntryRows(start, values.columns, entries, inverse_scale, _present(values), level)
+    masks = Masks.of(values)
+    level = masks.columns * (reference * inverse_scale)[:, None]
+    return EntryRows(start, values.columns, entries, inverse_scale, masks.rows, level, masks)
 
 
 def observed(values: SparseRows) -> EntryRows:
-    """Return 1 where entries are observed, 0 in rows that the view lacks."""
-    start, ones = np.zeros(len(values) + 1, np.int64), np.ones((values.n_features, 1))
-    return EntryRows(start, values.columns[:0], np.zeros(0), ones[:, 0], _present(values), -ones)
+    """Return 1 where entries are observed, 0 where they are missing."""
+    start, masks = np.zeros(len(values) + 1, np.int64), Masks.of(values)
+    none, ones = np.zeros(0), np.ones(values.n_features)
+    return EntryRows(start, values.columns[:0], none, ones, masks.rows, -masks.columns, masks)
 
 
 def column_moments(
@@ -197,9 +202,7 @@ def column_moments(
 
 
 def gaps(values: SparseRows, by_column: bool = False) -> Gaps:
-    """Return the gaps of rows of which all is observed or nothing."""
-    return Gaps(~values.absent, np.where(values.absent, values.n_features, 0), values.n_features)
-
-
-def _present(values: SparseRows) -> Float64[np.ndarray, "B 1"]:
-    return (~values.absent).astype(np.float64)[:, None]
+    """Return which entries are missing, by masks."""
+    masks = Masks.of(values)
+    missing = masks.missing
+    return Gaps(2 * missing <= values.n_features, missing, values.n_features, masks=masks)

@@ -2,17 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Int32, Int64, Integer, Shaped
+from jaxtyping import Bool, Float64, Int32, Int64, Integer, Shaped
 
+from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models.sparse_gfa.kernels.arrays import runs
 from factorflow.shape import Array
 
-__all__ = ["Gaps", "ListedGaps", "list_gaps", "lowest"]
+__all__ = ["Gaps", "ListedGaps", "Masks", "list_gaps", "lowest"]
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Observed entries as a sum of products: rows that the same features are observed in, and these.
+
+    Parameters
+    ----------
+    rows : array
+        Of which mask (M) a row is: 1 in one column, or 0 in all of a row of which nothing is observed.
+    columns : array
+        1 where a mask has a feature, else 0.
+    """
+
+    rows: Float64[np.ndarray, "B M"]
+    columns: Float64[np.ndarray, "D M"]
+
+    @classmethod
+    def of(cls, values: SparseRows) -> Masks:
+        """Return the masks of rows without entries that are missing one by one."""
+        lacking = values.lacking()
+        rows, columns = (
+            np.zeros((len(values), 1 + len(lacking))),
+            np.ones((values.n_features, 1 + len(lacking))),
+        )
+        rows[~values.absent, 0] = 1.0
+        for mask, (some, features) in enumerate(lacking, 1):
+            rows[some, 0], rows[some, mask], columns[features, mask] = 0.0, 1.0, 0.0
+        return cls(rows, columns)
+
+    @property
+    def missing(self) -> Int64[np.ndarray, " B"]:
+        """Missing entries of each row."""
+        return np.asarray(len(self.columns) - self.rows @ self.columns.sum(axis=0), np.int64)
+
+    def both(
+        self, left: Float64[np.ndarray, "B R"], right: Float64[np.ndarray, "D R"]
+    ) -> tuple[Float64[np.ndarray, "B MR"], Float64[np.ndarray, "D MR"]]:
+        """Return L and R such that L R' is ``left right'`` where entries are observed, else 0."""
+        masks = range(self.rows.shape[1])
+        return (
+            np.concatenate([left * self.rows[:, m, None] for m in masks], axis=1),
+            np.concatenate([right * self.columns[:, m, None] for m in masks], axis=1),
+        )
 
 
 @dataclass(frozen=True)
@@ -27,11 +72,14 @@ class Gaps:
         Missing entries of each row.
     n_features : int
         Features (D).
+    masks : Masks or None
+        Of rows by their entries: what is observed.
     """
 
     complement: Bool[Array, " B"]
     missing: Integer[Array, " B"]
     n_features: int
+    masks: Masks | None = field(default=None, kw_only=True)
 
     @cached_property
     def complete(self) -> bool:

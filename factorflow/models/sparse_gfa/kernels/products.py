@@ -211,6 +211,8 @@ def pairs_by_row(
     table: Float[Array, "D Q"], missing: Gaps, base: Float64[Array, " Q"]
 ) -> Float64[Array, "B Q"]:
     """Return the sum over the observed features of each row of ``table``, of sum ``base``."""
+    if missing.masks is not None:
+        return missing.masks.rows @ (missing.masks.columns.T @ table)
     assert isinstance(missing, ListedGaps)
     keep = missing.complement.astype(np.float64)
     return _add_listed(table, missing.start, missing.column, keep, 1.0 - 2.0 * keep, base)

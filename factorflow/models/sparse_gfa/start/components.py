@@ -332,7 +332,7 @@ def filled_views(settings: Settings, block: Block, globals_: Globals) -> dict[st
                 fixed.regression.T.astype(centred_values.dtype),
             )
             if isinstance(centred_values, EntryRows):
-                centred_values = centred_values.subtract(covariates * centred_values.present, slopes.T)
+                centred_values = centred_values.subtract_observed(covariates, slopes.T)
             else:
                 level = device.move_beside(covariates, centred_values) @ device.move_beside(
                     slopes, centred_values
