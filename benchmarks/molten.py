@@ -301,11 +301,11 @@ def score(y: Array, mean: Array, sd: Array | None = None) -> tuple[float, float,
     """
     from scipy.stats import poisson
 
-    from factorflow.posterior.predictive import log_count
+    from factorflow.posterior.predictive import log_density
 
     mean = np.maximum(mean, 1e-4)
     fit = poisson.logpmf(y, mean)
-    own = fit if sd is None else log_count(y, mean, np.maximum(sd, np.sqrt(mean)))
+    own = fit if sd is None else log_density("poisson", y, mean, np.maximum(sd, np.sqrt(mean)), {})
     deviance = 2 * (poisson.logpmf(y, np.maximum(y, 1e-300)) - fit).mean()
     return float(np.mean(own)), float(fit.mean()), float(deviance)
 

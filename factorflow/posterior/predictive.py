@@ -115,11 +115,6 @@ def log_density(
     return _match_moments(likelihood, mean, sd, lambda density, x, phi: (density.log_density(y, x, phi),))[0]
 
 
-def log_count(y: Float[Array, ...], mean: Float[Array, ...], sd: Float[Array, ...]) -> Float[Array, ...]:
-    """Return log P(Y = y) of counts of this mean > 0 and standard deviation."""
-    return log_density("poisson", y, mean, sd, {})
-
-
 def interval(
     likelihood: Likelihood | str,
     share: float,

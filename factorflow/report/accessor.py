@@ -4,37 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from difflib import get_close_matches
-from importlib import import_module
 from types import MethodType
 from typing import TYPE_CHECKING, Any
+
+from factorflow import report
 
 if TYPE_CHECKING:
     from factorflow.api import Posterior
 
-NAMES = (
-    "association",
-    "attributes",
-    "calibration",
-    "covariate",
-    "data",
-    "distribution",
-    "embedding",
-    "enrichment",
-    "factor_correlation",
-    "group_correlation",
-    "identities",
-    "loadings",
-    "presence",
-    "rhat",
-    "rootogram",
-    "scores",
-    "smoothness",
-    "space",
-    "survival",
-    "top_weights",
-    "trace",
-    "variance_explained",
-    "weights",
+NAMES = tuple(
+    name.removeprefix("plot_")
+    for name in report.__all__
+    if name.startswith("plot_") and name != "plot_selection"
 )
 """Names of the figures of a posterior: ``factorflow.report.plot_NAME``."""
 
@@ -50,7 +31,7 @@ class Plots:
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name in NAMES:
-            return MethodType(getattr(import_module("factorflow.report"), f"plot_{name}"), self._posterior)
+            return MethodType(getattr(report, f"plot_{name}"), self._posterior)
         near = get_close_matches(name, NAMES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(NAMES)}"
         raise AttributeError(f"no figure is called {name!r}: {hint}", name=name, obj=self)

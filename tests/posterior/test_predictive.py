@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from factorflow.posterior.predictive import interval, log_count, log_density, tails, two_sided
+from factorflow.posterior.predictive import interval, log_density, tails, two_sided
 
 MEANS, SDS = np.array([0.4, 3.0, 60.0]), np.array([0.7, 4.0, 30.0])
 
@@ -22,7 +22,7 @@ def test_counts(sds: np.ndarray) -> None:
     """The smallest and the largest count beyond which less than a tail of the probability lies."""
     y = np.array([0.0, 5.0, 71.0])
     low, high = interval("poisson", 0.9, MEANS, sds)
-    found = log_count(y, MEANS, sds)
+    found = log_density("poisson", y, MEANS, sds, {})
     for i, (mean, sd) in enumerate(zip(MEANS, sds, strict=True)):
         of = counts_of(mean, sd)
         np.testing.assert_allclose([of.mean(), of.std()], [mean, max(sd, np.sqrt(mean))])

@@ -149,7 +149,7 @@ def _open_path(path: Path, reading: Reading) -> Found:
         table = open_table(path, table_format, kind := reading.kinds(view))
         if is_long_table(table):
             return from_long_table(table, reading)
-        source = read_table(path, reading.spool, table_format, kind, transpose=transpose, table=table)
+        source = read_table(table, reading.spool, reading.format.index_col, kind, transpose=transpose)
         return {view: source}, None
     if ending is None:
         raise InputError(

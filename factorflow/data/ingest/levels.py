@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,26 +96,12 @@ def split(labels: NDArray[Any]) -> tuple[NDArray[np.intp], list[str]]:
     return codes, names
 
 
-class Variable(Protocol):
-    """A source of labels: rows that can be read, and levels in an order of their own, if it has one."""
-
-    levels: NDArray[Any] | None
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(N, 1)."""
-        ...
-
-    def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return some rows."""
-        ...
-
-
 def find_levels(
     view: str,
-    source: Variable,
+    n_rows: int,
+    own_levels: NDArray[Any] | None,
     labels: StrArray | None,
-    read: Callable[[int, int], NDArray[Any]] | None = None,
+    read: Callable[[int, int], NDArray[Any]],
     *,
     drop_empty: bool,
 ) -> StrArray:
@@ -123,27 +109,26 @@ def find_levels(
 
     Parameters
     ----------
-    labels : (L,) str array or None
-        Levels in the order the user wants. Without them: that of the source, else sorted (by value, where
-        every level is a number).
-    read : callable, optional
-        (start, stop) -> its labels (B, 1), where they are not read as the source has them.
+    own_levels, labels : (L,) array or None
+        Levels in the order that the source has them, and in that which the user wants, which goes before.
+        Without either: sorted (by value, where every level is a number).
+    read : callable
+        (start, stop) -> its labels (B, 1).
 
     Raises
     ------
     InputError
         When there is no label at all, or one that is not among the given levels.
     """
-    n_rows = source.shape[0]
     present: dict[str, None] = {}
     for start in range(0, n_rows, PIECE_ROWS):
-        piece = (read or source.read)(start, min(start + PIECE_ROWS, n_rows))
+        piece = read(start, min(start + PIECE_ROWS, n_rows))
         present |= dict.fromkeys(split(piece[:, 0])[1])
     if not present:
         raise InputError(
             f"labels of view {view!r}", "all of them missing", "at least one label", "Leave the view out."
         )
-    levels = [text_of(label) for label in source.levels] if source.levels is not None else None
+    levels = None if own_levels is None else [text_of(label) for label in own_levels]
     if labels is not None:
         levels = labels.tolist()
     if levels is None:

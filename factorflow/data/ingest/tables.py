@@ -51,20 +51,17 @@ def table_stem(path: Path) -> str:
 
 
 def read_table(
-    path: Path,
+    table: TextTable | ArrowTable,
     spool: Path,
-    table_format: TableFormat = FOUND,
-    kind: Kind | None = None,
+    index_col: str | int | bool | None,
+    kind: Kind | None,
     *,
-    transpose: bool = False,
-    table: TextTable | ArrowTable | None = None,
+    transpose: bool,
 ) -> Source:
     """Parse a table into a file under ``spool``.
 
     Parameters
     ----------
-    path : Path
-        .csv, .tsv, .txt, .tab (also .gz, .bz2, .xz, .zip, .zst) .parquet or .feather.
     spool : Path
         Directory for the parsed values; made when it does not exist.
     kind : Kind, optional
@@ -79,27 +76,26 @@ def read_table(
     """
     spool.mkdir(parents=True, exist_ok=True)
     target = spool / f"{len(list(spool.iterdir()))}.values"
-    table = open_table(path, table_format, kind) if table is None else table
-    names, origin = find_names(table, table_format.index_col, transpose=transpose)
+    names, origin = find_names(table, index_col, transpose=transpose)
     columns = [i for i in range(len(table.columns)) if i != names]
     header = np.asarray([table.columns[i] for i in columns], dtype=str)
     if not transpose:
-        check_columns(table_stem(path), header.size, kind)
+        check_columns(table_stem(table.path), header.size, kind)
         _suggest_transposed(table, names)
     rows, array = _parse(table, names, columns, target, read_type(kind))
     if array is None:
         expected = "a table of samples x features"
-        raise InputError(f"file {path}", "no values", expected, "Check the separator and the header.")
+        raise InputError(f"file {table.path}", "no values", expected, "Check the separator and the header.")
     names_known = (
         transpose or not header.size or not isinstance(table, TextTable) or table.has_header_of_names
     )
     if not names_known and (_looks_like_values(header) or _is_number(table.columns[0])):
         warn(
-            f"{path}: there are numbers in the header ({', '.join(header[:3])}, ...): if that "
+            f"{table.path}: there are numbers in the header ({', '.join(header[:3])}, ...): if that "
             "line is a sample, put a line with the names of the features above it"
         )
     names_of_rows = None if names is None else np.asarray(rows, dtype=str)
-    if names is None and table_format.index_col is None:
+    if names is None and index_col is None:
         numbers = table.row_numbers if isinstance(table, ArrowTable) else None
         if numbers is not None and numbers.size == array.shape[0]:
             names_of_rows, origin = numbers, "names: row names"

@@ -146,11 +146,6 @@ class TextTable:
                 if "Empty CSV" not in str(error):
                     raise self._locate_error(numbers, error) from error
 
-    def check_lengths(self) -> None:
-        """Refuse a row of another number of fields than the first ones; slow, since row by row."""
-        for line, row in read_rows(self.path, self.dialect):
-            self._check_length(line, row)
-
     def _is_logical(self, position: int) -> bool:
         """Whether the first cells of a column are TRUE and FALSE."""
         has_logical = False

@@ -95,7 +95,9 @@ def view_sources(
         names = labels(features[view]) if view in features else None
         read = codes.reader(view, _reader(view, source, positions[view]))
         if kind is not None and kind.coded:
-            names = find_levels(view, source, names, codes.reader(view, source.read), drop_empty=drop_empty)
+            of_source = source.shape[0], source.levels
+            read_labels = codes.reader(view, source.read)
+            names = find_levels(view, *of_source, names, read_labels, drop_empty=drop_empty)
             read = reader(read, names)
         else:
             names = _feature_names(view, source, names)

@@ -94,11 +94,6 @@ class ChunkedArray:
         """Chunks side by side in one block of rows."""
         return 1 if len(self.shape) == 1 else -(-self.shape[1] // self.chunk[1])
 
-    @property
-    def n_chunks(self) -> int:
-        """Chunks one below the other."""
-        return -(-self.shape[0] // self.chunk[0])
-
     def rows(self, number: int) -> int:
         """Return the rows of a block."""
         return min(self.chunk[0], self.shape[0] - number * self.chunk[0])

@@ -37,9 +37,7 @@ WORKER_VARIABLES = {
 }
 
 
-def local_cluster(
-    n_workers: int, memory_limit: str | int | None = None, threads: int = 1
-) -> tuple[Client, tuple[Any, ...]]:
+def local_cluster(n_workers: int, memory_limit: str | int | None = None) -> tuple[Client, tuple[Any, ...]]:
     """Start a cluster on this machine; return its client, and what is to be closed, in this order.
 
     The dashboard listens at this machine alone, unless Dask's setting ``factorflow.dashboard-address`` says
@@ -67,7 +65,7 @@ def local_cluster(
     cluster = LocalCluster(n_workers=0, dashboard_address=address)
     client = Client(cluster, set_as_default=False)
     disable_batching(client)
-    workers = WorkerProcesses(folder, cluster.scheduler_address, n_workers, memory_limit or "auto", threads)
+    workers = WorkerProcesses(folder, cluster.scheduler_address, n_workers, memory_limit or "auto")
     owned = client, cluster, workers
     try:
         workers.wait(client)
@@ -91,7 +89,6 @@ class WorkerProcesses:
         address: str,
         n_workers: int,
         memory_limit: str | int,
-        threads: int,
     ) -> None:
         self._folder = folder
         # As a process that Dask spawns itself has them: the configuration and the path of this process.
@@ -100,7 +97,7 @@ class WorkerProcesses:
         inherited = {"PYTHONPATH": path, "DASK_INTERNAL_INHERIT_CONFIG": config}
         command = [sys.executable, "-P", "-m", "distributed.cli.dask_worker", address]
         command += ["--host", "127.0.0.1", "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
-        command += ["--nthreads", str(threads), "--memory-limit", str(memory_limit)]
+        command += ["--nthreads", "1", "--memory-limit", str(memory_limit)]
         command += ["--local-directory", folder.name]
         self._processes = []
         for number in range(n_workers):

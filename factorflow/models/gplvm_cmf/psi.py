@@ -101,20 +101,3 @@ def _second_moment(settings: Settings, values: Arrays) -> Float64[np.ndarray, "M
     raw = values["w_factor"]
     factor = np.tril(raw, -1) + np.eye(len(w)) * np.exp(np.diagonal(raw, axis1=1, axis2=2))[:, None, :]
     return np.asarray(outer + (factor @ factor.swapaxes(1, 2)).transpose(1, 2, 0))
-
-
-def negative_kl(
-    settings: Settings, values: Arrays, phi: Float64[np.ndarray, "B R"], spread: Float64[np.ndarray, "B R R"]
-) -> float:
-    """Return -sum_i E KL[q(z_i|f_i) || p(z_i)] with f kept, term -B of (6), corrected (12) to (15).
-
-        -B = sum_q N/2 (1 + log s_q^2 - s_q^2) - 1/2 [Q psi0 - Q tr T + sum_q tr(E[w_q w_q'] T)]
-
-    with T = L^-1 Psi2 L^-T. For tests: the bound integrates f out, which is tighter.
-    """
-    log_noise, n = values["log_noise"], len(phi)
-    t = sum(aa.sum(0) for _, aa in _expectations_in_chunks(settings, values, phi, spread))
-    q, psi0 = len(log_noise), n * np.exp(values["log_variance"])
-    moved = np.einsum("mn,mnq->", t, _second_moment(settings, values))
-    own = 0.5 * n * (1.0 + log_noise - np.exp(log_noise)).sum()
-    return float(own - 0.5 * (q * psi0 - q * np.trace(t) + moved))
