@@ -265,7 +265,13 @@ class Likelihood(ABC):
         return outside & (abs(y) < float("inf"))
 
     def check_entry(self, where: str, y: float) -> None:
-        """Refuse an entry that it gives no probability."""
+        """Refuse an entry that it gives no probability.
+
+        Raises
+        ------
+        InputError
+            Saying where it is, what is expected and what to do.
+        """
         if not self.excludes(np.array([y]))[0]:
             return
         ends = [f"{self.smallest:g}", f"{self.largest:g}"]
@@ -291,6 +297,20 @@ class Likelihood(ABC):
         """Return log p(y | x, phi), in the array namespace of x."""
         return self.log_kernel(y, x, phi, aux) + self.log_factor(y, phi, aux)
 
+    def phi_terms(
+        self,
+        message: Message,
+        y: Array,
+        m: Array,
+        v: Array,
+        phi: Array,
+        aux: Array | None = None,
+        *,
+        bounded: bool = False,
+    ) -> tuple[Array, Float[Array, "P2 ..."]]:
+        """Return `log_factor` and `phi_derivatives` of entries whose `terms` or `bound` are ``message``."""
+        return self.log_factor(y, phi, aux), self.phi_derivatives(y, m, v, phi, aux, bounded=bounded)
+
     def message(
         self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None, *, bounded: bool = False
     ) -> Message:
@@ -298,16 +318,20 @@ class Likelihood(ABC):
 
         The curvature is above 0; all three are 0 where y is missing.
         """
-        xp = namespace(m)
         form = self.bound if bounded else self.terms
-        value, slope, curvature = form(y, m, v, phi, aux)
+        return self.within_reach(form(y, m, v, phi, aux), y, bounded=bounded)
+
+    def within_reach(self, message: Message, y: Array, *, bounded: bool = False) -> Message:
+        """Return `message`, given `terms` or `bound`."""
+        value, slope, curvature = message
+        xp = namespace(value)
         if self.limited and not bounded:
             curvature = xp.maximum(curvature, abs(slope) / REACH)
         curvature = xp.where(curvature > LEAST_CURVATURE, curvature, LEAST_CURVATURE)
         observed = y == y
         if observed.all():
             return Message(value, slope, curvature)
-        none = xp.zeros((), dtype=m.dtype)
+        none = xp.zeros((), dtype=value.dtype)
         return Message(*(xp.where(observed, part, none) for part in (value, slope, curvature)))
 
     @property

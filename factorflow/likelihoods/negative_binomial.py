@@ -85,12 +85,28 @@ class NegativeBinomial(Poisson):
     ) -> Array:
         if bounded:
             return super().phi_derivatives(y, m, v, phi, aux, bounded=True)
-        value, slope, curvature = expected_softplus(m - phi[0, ...], v)
         if not on_device(m):
-            from factorflow.kernels.rising import derivatives
-
-            return derivatives(y, phi[0, ...], (value, slope, curvature))
+            return self.phi_terms(self.terms(y, m, v, phi), y, m, v, phi)[1]
+        value, slope, curvature = expected_softplus(m - phi[0, ...], v)
         r = namespace(phi).exp(phi[0, ...])
         of_gammas = r * (digamma(y + r) - digamma(r)) - r * value
         second = of_gammas + r**2 * (trigamma(y + r) - trigamma(r)) + 2.0 * r * slope - (y + r) * curvature
         return namespace(m).stack([of_gammas - y + (y + r) * slope, second])
+
+    def phi_terms(
+        self,
+        message: Message,
+        y: Array,
+        m: Array,
+        v: Array,
+        phi: Array,
+        aux: Array | None = None,
+        *,
+        bounded: bool = False,
+    ) -> tuple[Array, Array]:
+        if bounded or on_device(m):
+            return super().phi_terms(message, y, m, v, phi, aux, bounded=bounded)
+        from factorflow.kernels.rising import derivatives
+
+        out = derivatives(y, phi[0, ...], m, message)
+        return out[0], out[1:]
