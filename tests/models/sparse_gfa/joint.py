@@ -15,6 +15,7 @@ from factorflow.models.sparse_gfa.sampler import pooled
 from factorflow.models.sparse_gfa.sampler.gibbs import ChoiceSweep, GibbsSweep
 from factorflow.models.sparse_gfa.sampler.gibbs_state import (
     ChainGlobals,
+    DrawnScores,
     DrawnView,
     DrawnWeights,
     Names,
@@ -63,8 +64,8 @@ def settings_of(
 ) -> Settings:
     """Return the settings of the sampler with priors that can be drawn from.
 
-    ``dense``: whether loadings are "ard"; "last": those of the last view; ``covariates``: whether `AGES` are
-    given; ``courses``: what scores are functions of, "time", or "levels" of groups and `AGES`;
+    ``dense``: whether loadings are "ard"; "first", "last": those of that view; ``covariates``: whether `AGES`
+    are given; ``courses``: what scores are functions of, "time", or "levels" of groups and `AGES`;
     ``sizes``: of the first view, learned without computed ones.
     """
     kind_of = {name: get_likelihood(name).kinds[0] for name in kinds}
@@ -72,7 +73,8 @@ def settings_of(
     named: dict[str, Any] = {"groups": ("one", "two"), "group_sizes": (3, 3)} if groups else {}
     if covariates:
         named["covariates"] = Covariates((Column("age"),), (Term(("age",)),), (float((AGES**2).mean()),))
-    ard = {"last": {views[-1].name: "ard"}, True: "ard", False: "spike_slab"}[dense]
+    dense_of = {"last": {views[-1].name: "ard"}, "first": {views[0].name: "ard"}}
+    ard = dense_of.get(dense, "ard" if dense else "spike_slab")
     config = SparseGFA(n_factors=K, n_draws=1, loadings=ard, precision=64)
     found = config.build(Meta(N, 1, 32, views, **named)).settings
     views = tuple(
@@ -227,6 +229,38 @@ def reference_of(settings: Settings, view: ViewSettings, y: Any) -> DrawnWeights
     )
 
 
+def fit_of(settings: Settings, data: Any, reference: Any) -> tuple[Any, Any]:
+    """Return scores and parameters that a run would begin with, in place of a fit: they depend on data alone.
+
+    Alternate Newton steps of rows and features of views with Metropolis steps, from ``reference`` on, with
+    precisions of 1 of all but intercepts; a step moves no predictor by more than 2.
+    """
+    design, weights, sizes = design_of(settings), dict(reference), len(settings.learned_sizes)
+    z = np.concatenate([np.random.default_rng(0).normal(size=(N, K)), np.zeros((N, sizes))], axis=1)
+    for _ in range(60):
+        linear, square = -z, np.tile(np.eye(K + sizes), (N, 1, 1))
+        for name, mine in weights.items():
+            view, y, column = settings.view(name), data[name], settings.size_column(name)
+            own, x = np.concatenate([z[:, :K], design], axis=1), predictors(settings, z, mine, name)
+            _, slope, u = view.density.message(y, x, 0.0 * x, mine.phi.T)
+            prior = np.diag(np.append(np.ones(K), np.full(design.shape[1], 0.1)))
+            left = own.T @ slope - prior @ mine.whole.T
+            whole = mine.whole + _newton_step(np.einsum("nd,nk,nj->dkj", u, own, own) + prior, left.T, own)
+            weights[name] = mine = replace(mine, loadings=whole[:, :K], coefficients=whole[:, K:])
+            x, loadings = predictors(settings, z, mine, name), mine.extended(column)
+            _, slope, u = view.density.message(y, x, 0.0 * x, mine.phi.T)
+            linear = linear + slope @ loadings
+            square = square + np.einsum("nd,dk,dj->nkj", u, loadings, loadings)
+        rows = np.concatenate([mine.extended(settings.size_column(name)) for name, mine in weights.items()])
+        z = z + _newton_step(square, linear, rows)
+    return z, weights
+
+
+def _newton_step(square: Any, linear: Any, columns: Any) -> Any:
+    step = np.linalg.solve(square, linear[:, :, None])[:, :, 0]
+    return step * np.minimum(1.0, 2.0 / np.maximum(np.abs(step @ columns.T).max(axis=1), 1e-9))[:, None]
+
+
 def statistics_of(sweep: Any, data: Any, local: Any, g: ChainGlobals, step: Step) -> tuple[Any, ...]:
     """Return scores, statistics, and what features draw and add up in a pass."""
     columns: dict[str, Any] = {"group": CODES} if sweep.settings.groups else {}
@@ -306,8 +340,9 @@ def invariants(settings: Settings, z: Any, g: ChainGlobals) -> dict[str, list[fl
 def ranks(sweep: GibbsSweep, seed: int, n_burn_in: int, n_draws: int, thin: int) -> dict[str, Any]:
     """Return the rank of each invariant of parameters from the prior among draws given their data.
 
-    The chain starts from other parameters, drawn from the prior too. Ties, of what is discrete, are broken at
-    random.
+    The chain starts from other parameters, drawn from the prior too; those of views with Metropolis steps,
+    and the scores, from `fit_of`, which their stand-ins are of: as in a run. Ties, of what is discrete, are
+    broken at random.
     """
     settings, rng = sweep.settings, np.random.default_rng([11, seed])
     missing = rng.random((N, D)) < 0.2
@@ -316,6 +351,10 @@ def ranks(sweep: GibbsSweep, seed: int, n_burn_in: int, n_draws: int, thin: int)
     named, (_, start) = invariants(settings, z, g), prior(rng, settings)
     truth = np.concatenate(list(named.values()))
     g, local = replace(start, fixed=known.fixed, reference=known.reference), None
+    if known.reference:
+        scores, weights = fit_of(settings, data, known.reference)
+        g = replace(g, weights={**g.weights, **weights}, reference=weights)
+        local = DrawnScores(scores, reference=scores)
     below, equal = np.zeros(len(truth)), np.zeros(len(truth))
     for i in range(n_burn_in + n_draws * thin):
         local, g = sweep_once(sweep, data, local, g, Step(seed, 0, i))

@@ -73,6 +73,15 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
         pytest.param(("gaussian",), False, True, False, {}, id="dense", marks=pytest.mark.thorough),
         pytest.param(("poisson",), False, False, True, {"sizes": "learned"}, id="counts"),
         pytest.param(
+            ("poisson", "gaussian"),
+            False,
+            "first",
+            True,
+            {"sizes": "learned"},
+            id="dense-counts",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
             ("negative_binomial", "gaussian"), True, False, False, {}, id="phi", marks=pytest.mark.thorough
         ),
         pytest.param(

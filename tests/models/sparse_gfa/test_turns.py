@@ -20,13 +20,14 @@ from factorflow.models.sparse_gfa.sampler import feature_draws, sampled, shared_
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnSums
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.sampler.gibbs_state import LEADING, DrawnWeights, Names, Plane
-from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
+from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums, SlabPrior
 from factorflow.models.sparse_gfa.sampler.turns import (
     OTHER,
     ROUND,
     TURN,
     Line,
     _lines,
+    _prior_gains,
     _tried,
     draw_turn,
     plane_of,
@@ -281,6 +282,65 @@ def test_scores_keep_their_prior_where_entries_say_nothing() -> None:
     expected = [1.0, 1.0 + 1.0 / N, 0.0, 1.0 / N]
     score = (np.mean(found, axis=0) - expected) / (np.std(found, axis=0) / np.sqrt(len(found)))
     assert np.abs(score).max() < 4.5, score
+
+
+def test_loadings_that_are_never_0_follow_a_turn() -> None:
+    """Beside those that are drawn anew: predictors of counts stay, learned size factors and all."""
+    options: dict[str, Any] = {"dense": "first", "sizes": "learned"}
+    sweep, g, _, z, stats, parts, _, step = _swept(("poisson", "gaussian"), 1, **options)
+    parts = {**parts, "v0": g.weights["v0"]}  # what its features take is decided in the second pass
+    weights, a, _ = draw_turn(sweep.settings, stats, parts, g.shared, g.names, (0, 1), step)
+    assert abs(a - np.eye(2)).max() > 1e-3
+    turned, found = z.copy(), turned_scores(stats, a)
+    turned[:, :2] = z[:, :2] @ a
+    np.testing.assert_allclose(found.second[0], (turned**2).sum(axis=0))
+    np.testing.assert_allclose(found.first[0, 0], turned.sum(axis=0))
+    before = predictors(sweep.settings, z, parts["v0"], "v0")
+    np.testing.assert_allclose(predictors(sweep.settings, turned, weights["v0"], "v0"), before)
+
+
+def test_prior_of_loadings_that_follow_turns_is_a_t_distribution() -> None:
+    """Their precisions are integrated out."""
+    rng, shape, rate = np.random.default_rng(3), 2.5, 0.7
+    w, after = rng.normal(size=(5, 2)), np.stack([np.eye(2), [[1.2, 0.4], [-0.3, 0.7]]])
+    moved = [w @ np.linalg.inv(a).T for a in after]
+    prior = sp_stats.multivariate_t(np.zeros(5), rate / shape * np.eye(5), 2.0 * shape)
+    expected = [prior.logpdf(each.T).sum() for each in moved]
+    found = _prior_gains(w, (shape, rate), after)
+    assert found[1] - found[0] == pytest.approx(expected[1] - expected[0])
+
+
+@pytest.mark.parametrize("slab", [None, SlabPrior(5.0, 20.0)], ids=["given", "learned"])
+def test_loadings_that_follow_turns_keep_their_prior(slab: SlabPrior | None) -> None:
+    """Their precisions integrated out: scores and loadings drawn from the prior have it after moves, too."""
+    sweep, g, _, _, stats, parts, _, _ = _swept(("poisson",), 0, dense=True, slab=slab is not None)
+    shape, rate = sweep.settings.views[0].alpha_prior if slab is None else slab.parameters
+    g, rng, names, found = (
+        replace(g, shared=replace(g.shared, slab=slab)), np.random.default_rng(5), g.names, []
+    )  # fmt: skip
+    for i in range(250):
+        alpha = rng.gamma(shape, size=2) / rate
+        z, w = rng.normal(size=(N, 2)), rng.normal(size=(D, 2)) / np.sqrt(alpha)
+        for j in range(3):
+            given = replace(stats, moments=np.append((z.T @ z)[np.tril_indices(2)], np.zeros(3)))
+            weights = {"v0": replace(g.weights["v0"], loadings=w)}
+            drawn, a, _ = draw_turn(sweep.settings, given, weights, g.shared, names, (0, 1), Step(i, 0, j))
+            z, w = z @ a, drawn["v0"].loadings
+        logs = np.log((w**2).sum(axis=0))
+        found.append(
+            [(z**2).mean(), (z[:, 0] @ z[:, 1]) ** 2 / N, logs.mean(), logs[0] * logs[1], logs.var()]
+        )
+    alpha = rng.gamma(shape, size=(20_000, 2)) / rate
+    logs = np.log(rng.chisquare(D, alpha.shape) / alpha)
+    expected = [1.0, 1.0, logs.mean(), logs.prod(axis=1).mean(), logs.var(axis=1).mean()]
+    score = (np.mean(found, axis=0) - expected) / (np.std(found, axis=0) / np.sqrt(len(found)))
+    assert np.abs(score).max() < 4.5, score
+
+
+@pytest.mark.parametrize(("dense", "found"), [(True, (0, 1)), ("last", None)])
+def test_loadings_that_may_be_0_hold_factors_of_counts(dense: Any, found: Any) -> None:
+    settings = settings_of(("poisson", "gaussian"), groups=False, dense=dense)
+    assert plane_of(settings, 2, Step(2)) == found
 
 
 def _kept(settings: Any, g: Any, weights: Any, now: Any, step: Any) -> Any:

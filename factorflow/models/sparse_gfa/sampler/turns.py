@@ -3,9 +3,10 @@
 w and b of the two are integrated out, their s summed out, and the volume of the scores does not change: how
 likely z A is is a sum over features (`kernels.turns`), beside the prior of z, which strains change. Without
 turns loadings that are 0 keep factors where they are: chains that began with two factors mixed half and half
-stayed there. Strains z_j -> z_j cosh c + z_k sinh c let the scores of two factors be correlated, as those of
-few samples are; what lies between the two, shears among them, leads from one way to have loadings of 0 to
-another.
+stayed there. Where views take Metropolis steps, loadings that are never 0 follow, w -> w A'^-1, and their
+prior with alpha integrated out decides. Strains z_j -> z_j cosh c + z_k sinh c let the scores of two factors
+be correlated, as those of few samples are; what lies between the two, shears among them, leads from one way
+to have loadings of 0 to another.
 
 A sweep draws along several lines A exp(x G) one after the other, from evenly spaced values x among which 0,
 for no move, has a random place, so that each of them would have given the same ones. The first is a turn
@@ -63,10 +64,11 @@ WIDE = 1500
 def plane_of(settings: Settings, n_factors: int, step: Step) -> tuple[int, int] | None:
     """Return the two factors that a sweep turns.
 
-    None where the prior of scores tells factors apart, or loadings of a view cannot be integrated out.
+    None where the prior of scores tells factors apart, or loadings of a view that may be 0 cannot be
+    integrated out.
     """
     told_apart = settings.scores_prior != "normal" or settings.smooth is not None
-    if n_factors < 2 or told_apart or corrected_views(settings):
+    if n_factors < 2 or told_apart or any(view.spikes for view in corrected_views(settings)):
         return None
     u = draws.uniform(step, TURN_SITE, np.zeros(1, np.int64), 2)[0]
     j, k = int(u[0] * n_factors), int(u[1] * (n_factors - 1))
@@ -90,8 +92,9 @@ def draw_turn(
     planes = {
         name: mine.residual_sums.plane for name, mine in weights.items() if mine.residual_sums is not None
     }
+    following = [view for view in settings.views if view.name not in planes]
     priors = {name: _prior(settings, now, name, plane) for name in planes}
-    gram = _gram(stats)[np.ix_(plane, plane)]
+    gram = _gram(stats, now.beta.shape[1])[np.ix_(plane, plane)]
     a = np.eye(2)
     n_features = sum(view.n_features for view in settings.views)
     lines = _lines(n_features)
@@ -102,6 +105,9 @@ def draw_turn(
         for name, mine in planes.items():
             assert mine is not None
             gains = gains + draws.plane_gains(mine.square, mine.linear, priors[name], after.reshape(-1, 4))
+        for view in following:
+            shape_and_rate = view.alpha_prior if now.slab is None else now.slab.parameters
+            gains = gains + _prior_gains(weights[view.name].loadings[:, plane], shape_and_rate, after)
         a = after[pick(gains, u[2])]
     out, uniform = {}, draws.uniform(step, PAIR_SITE, np.arange(n_features), 3)
     for name, mine in planes.items():
@@ -110,12 +116,28 @@ def draw_turn(
         noise = np.ascontiguousarray(u[:, 0]), special.ndtri(u[:, 1:])
         pair_draws = draws.plane_pairs(mine.square, mine.linear, priors[name], a.ravel(), noise)
         out[name] = _replaced(weights[name], mine, plane, pair_draws, a)
+    for view in following:
+        loadings = weights[view.name].loadings.copy()
+        loadings[:, plane] = loadings[:, plane] @ np.linalg.inv(a).T
+        out[view.name] = replace(weights[view.name], loadings=loadings)
     back = _back(names, [out[view.name] for view in settings.views], plane)
     for drawn_anew in out.values():
         drawn_anew.loadings[:, plane] = drawn_anew.loadings[:, plane] @ back
-    turn = np.eye(stats.second.shape[1])
+    turn = np.eye(now.beta.shape[1])
     turn[np.ix_(plane, plane)] = a @ back
     return out, turn, now if back[0, 0] else _swapped(now, plane)
+
+
+def _prior_gains(
+    loadings: Float64[Array, "D two"],
+    alpha_prior: tuple[float, float],
+    after: Float64[Array, "J two two"],
+) -> Float64[Array, " J"]:
+    """Return log p(w A'^-1), up to a constant, of each A, alpha integrated out; none of w is 0."""
+    shape, rate = alpha_prior
+    inverse = np.linalg.inv(after)
+    squares = (inverse @ (loadings.T @ loadings) * inverse).sum(axis=2)
+    return -(shape + 0.5 * len(loadings)) * np.asarray(np.log(rate + 0.5 * squares).sum(axis=1))
 
 
 def _back(names: Names, weights: Sequence[DrawnWeights], plane: tuple[int, int]) -> Float64[Array, "two two"]:
@@ -197,13 +219,15 @@ def _replaced(
     return replace(weights, loadings=loadings, coefficients=whole[:, k:].copy(), residual_sums=message)
 
 
-def _gram(stats: DrawnStats) -> Float64[Array, "K K"]:
-    k = stats.second.shape[1]
+def _gram(stats: DrawnStats, k: int) -> Float64[Array, "K K"]:
     return unpack(stats.moments[: n_pairs(k)], k)
 
 
 def turned_scores(stats: DrawnStats, turn: Float64[Array, "K K"]) -> DrawnStats:
     """Return the sums over samples of the scores z A that draws of what they share need."""
     assert stats.first is not None
-    second = np.diag(turn.T @ _gram(stats) @ turn)[None]
-    return replace(stats, first=stats.first @ turn, second=second)
+    k = len(turn)
+    first, second = stats.first.copy(), stats.second.copy()  # learned size factors stay
+    first[:, :, :k] = first[:, :, :k] @ turn
+    second[0, :k] = np.diag(turn.T @ _gram(stats, k) @ turn)
+    return replace(stats, first=first, second=second)
