@@ -128,7 +128,7 @@ def test_a_dropped_factor_takes_its_name_along(datasets: Any) -> None:
     assert cold.model.coords(left)["factor"] == ["Factor1", "Factor3", "Factor4"]
     again = warm_globals(cold.model.settings, globals_, replace(left, trial_failed=True))
     assert cold.model.coords(again)["factor"] == ["Factor1", "Factor3", "Factor4"]
-    assert not again.trial_failed  # of other data it is not known
+    assert not again.progress.trial_failed  # of other data it is not known
 
 
 @pytest.mark.parametrize("scale", ["scale_views", "scale_features"])
@@ -185,7 +185,7 @@ def test_precisions_follow_a_change_of_units(datasets: Any) -> None:
         np.testing.assert_allclose(4.0 / new.views[view].alpha, 1.0 / old.views[view].alpha)
         pairs = precision_pairs(fit.model.settings, view, new.weights[view])
         np.testing.assert_allclose(new.views[view].pairs, pairs)
-    assert (new.step_length, new.transform) == (1.0, None)
+    assert (new.progress.step_length, new.change.transform) == (1.0, None)
 
 
 CASES = [

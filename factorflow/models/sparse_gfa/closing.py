@@ -19,7 +19,7 @@ from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.restarts import other_starts, start_similarity
-from factorflow.models.sparse_gfa.state import Globals, Local, Start
+from factorflow.models.sparse_gfa.state import Globals, Local, Start, replace_part
 from factorflow.models.sparse_gfa.stored_scores import rotated_scores
 from factorflow.models.sparse_gfa.summaries import Closing, Corrected
 from factorflow.models.sparse_gfa.variance_explained import Squares, explained_squares, squares_of_block
@@ -94,10 +94,11 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             stats.moments, stats.covariance, float(settings.n_rows), globals_.n_factors, settings.n_given
         )
         order = np.arange(share.shape[1]) if self.warm else np.argsort(-share.sum(axis=0), kind="stable")
-        ordered = select_factors(replace(globals_, transform=None), order)
+        ordered = select_factors(replace_part(globals_, "change", transform=None), order)
         sign = np.ones(len(order)) if self.warm else _signs(settings, ordered)
         turned = change_basis(settings, ordered, np.diag(sign), np.diag(sign))
-        turned = replace(turned, step_length=NEW_SAMPLES) if settings.tangent else turned
+        if settings.tangent:
+            turned = replace_part(turned, "progress", step_length=NEW_SAMPLES)
         similarity = None
         if settings.n_starts > 1:
             similarity = start_similarity(globals_, stats.alike)[:, order]
@@ -113,7 +114,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             None if slopes is None else slopes[:, order] * sign,
             similarity,
         )
-        return replace(turned, closing=closing, regained=False), {}
+        return replace_part(replace(turned, closing=closing), "change", regained=False), {}
 
 
 def _without_globals(globals_: Globals, start: Start) -> Start:

@@ -145,8 +145,8 @@ def update_rows(
                 pseudo,
                 tabulated,
             )
-        if phase in {"update", "known"} and globals_.step_length < 1.0 and local is not None:
-            updated, entropy = _part_of_the_way(local, updated, entropy, globals_.step_length)
+        if phase in {"update", "known"} and globals_.progress.step_length < 1.0 and local is not None:
+            updated, entropy = _part_of_the_way(local, updated, entropy, globals_.progress.step_length)
         if phase == "restart":
             fresh = blank_scores(settings, expected_scores(updated)[0])
             if settings.tangent and settings.full_scores and not settings.scores_spike:
@@ -218,7 +218,7 @@ def prior_precision(
     settings: Settings, globals_: Globals, codes: Integer[Array, " B"]
 ) -> Float64[Array, "#B K"]:
     """Return the prior precision of the scores."""
-    beta = globals_.beta_shape / globals_.beta_rate
+    beta = globals_.scores.beta_shape / globals_.scores.beta_rate
     return beta if beta.shape[0] == 1 else beta[codes]
 
 
@@ -360,8 +360,8 @@ def _coordinates(
         inclusion = inclusion if local.inclusion is None else local.inclusion
     odds = None
     if settings.scores_spike:
-        on, off = expected_log_beta(globals_.psi_on, globals_.psi_off)
-        log_beta = digamma(globals_.beta_shape) - np.log(globals_.beta_rate)
+        on, off = expected_log_beta(globals_.scores.psi_on, globals_.scores.psi_off)
+        log_beta = digamma(globals_.scores.beta_shape) - np.log(globals_.scores.beta_rate)
         pick = slice(None) if on.shape[0] == 1 else codes
         odds = ((on - off)[pick], log_beta[pick])
     mean, variance, inclusion, entropy = gfa.coordinate_updates(

@@ -60,10 +60,13 @@ def update_shared(
         return new
     (shape, rate), (on, off) = settings.priors.beta, settings.priors.psi
     power = settings.score_power
-    new = replace(new, beta_shape=shape + stats.number / power, beta_rate=rate + moves.second / power)
-    if not settings.scores_spike:
-        return new
-    return replace(new, psi_on=on + stats.number, psi_off=off + stats.rows[:, None] - stats.number)
+    scores = replace(
+        new.scores, beta_shape=shape + stats.number / power, beta_rate=rate + moves.second / power
+    )
+    if settings.scores_spike:
+        number = stats.number
+        scores = replace(scores, psi_on=on + number, psi_off=off + stats.rows[:, None] - number)
+    return replace(new, scores=scores)
 
 
 def shared_by_features(
@@ -169,12 +172,12 @@ def scores_terms(settings: Settings, globals_: Globals, moves: Moves, stats: Sta
         return courses_terms(globals_.courses, stats.courses)
     if settings.scores_prior == "normal":
         return np.asarray(-0.5 * moves.second.sum(axis=0))
-    shape, rate = globals_.beta_shape, globals_.beta_rate
+    shape, rate = globals_.scores.beta_shape, globals_.scores.beta_rate
     log_beta = digamma(shape) - np.log(rate)
     total = (stats.number * log_beta - shape / rate * moves.second).sum(axis=0) / settings.score_power
     total += gamma_term(shape, rate, *settings.priors.beta).sum(axis=0)
     if settings.scores_spike:
-        log_on, log_off = expected_log_beta(globals_.psi_on, globals_.psi_off)
+        log_on, log_off = expected_log_beta(globals_.scores.psi_on, globals_.scores.psi_off)
         total += (stats.number * log_on + (stats.rows[:, None] - stats.number) * log_off).sum(axis=0)
-        total += beta_term(globals_.psi_on, globals_.psi_off, *settings.priors.psi).sum(axis=0)
+        total += beta_term(globals_.scores.psi_on, globals_.scores.psi_off, *settings.priors.psi).sum(axis=0)
     return np.asarray(total)

@@ -30,7 +30,7 @@ from factorflow.models.sparse_gfa.squarem import (
     squarem_step,
 )
 from factorflow.models.sparse_gfa.start.guided import is_guided
-from factorflow.models.sparse_gfa.state import Globals, Snapshot
+from factorflow.models.sparse_gfa.state import Change, Globals, Scores, Snapshot, replace_part
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights, transformed_weights
 from factorflow.trees import replace
@@ -69,16 +69,16 @@ def finish_iteration(
         globals_,
         weights=dict(parts),
         views={name: replace(view, pairs=sums[name].pairs) for name, view in globals_.views.items()},
-        second=unpack(stats.moments[: n_pairs(k)], k) / settings.n_rows,
+        scores=replace(
+            globals_.scores,
+            second=unpack(stats.moments[: n_pairs(k)], k) / settings.n_rows,
+            mean=unpack(stats.moments, k + globals_.n_given)[k, :k] / settings.n_rows
+            if settings.nonnegative
+            else None,
+        ),
+        change=Change(),
+        progress=replace(globals_.progress, snapshot=None),
         basis={},
-        transform=None,
-        shift=None,
-        score_mean=unpack(stats.moments, k + globals_.n_given)[k, :k] / settings.n_rows
-        if settings.nonnegative
-        else None,
-        snapshot=None,
-        restored=False,
-        regained=False,
     )
     moves = Moves(
         loadings={name: s.loadings for name, s in sums.items()},
@@ -97,18 +97,23 @@ def finish_iteration(
     if sparse and settings.deletes:
         worths, gap = worth(settings, new, moves, sums, stats)
         worths = np.asarray(np.where(is_guided(settings, new), np.maximum(worths, 0.0), worths))
-        new = replace(new, worth=worths, score=objective + gap)
+        new = replace_part(replace_part(new, "factors", worth=worths), "progress", score=objective + gap)
     if new.courses is not None:
         assert stats.courses is not None
         new = replace(new, courses=update_noise(new.courses, stats.courses))
-    if globals_.step_length == 1.0:  # loadings that went a part of the way have no messages
+    if globals_.progress.step_length == 1.0:  # loadings that went a part of the way have no messages
         new = replace(new, views=optimize_hyperparameters(settings, globals_, new, sparse=sparse))
     rounding = 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0
     step_length = next_step_length(globals_, new, objective, rounding) if settings.tangent else 1.0
-    new = replace(new, strength=strength, step_length=step_length)
+    new = replace_part(replace_part(new, "factors", strength=strength), "progress", step_length=step_length)
     new, objective = judge_snapshot(settings, globals_, new, objective)
-    renamed = sparse and settings.sets is not None and new.sets is None  # they are still to be named
-    if sparse and new.snapshot is None and not new.restored and naming_is_due(settings, step.count):
+    renamed = sparse and settings.sets is not None and new.factors.sets is None  # they are still to be named
+    if (
+        sparse
+        and new.progress.snapshot is None
+        and not new.change.restored
+        and naming_is_due(settings, step.count)
+    ):
         new, renamed = assign_names(settings, new)
     info = {
         "objective": objective,
@@ -116,23 +121,32 @@ def finish_iteration(
         "parameters": float(sum((v.n_features * (new.n_factors + 1)) for v in settings.views)),
         "rounding": rounding,
         "pending": float(
-            new.snapshot is not None
-            or step_length < globals_.step_length  # the objective fell
+            new.progress.snapshot is not None
+            or step_length < globals_.progress.step_length  # the objective fell
             or (sparse and settings.deletes and not _number_is_settled(settings, new))
             or needs_longer_step(globals_, step.count)
             or renamed
             or noise_moves(globals_.courses, new.courses)
         ),
     }
-    if new.snapshot is None and not new.restored and sparse and not is_early(settings, step.count):
+    if (
+        new.progress.snapshot is None
+        and not new.change.restored
+        and sparse
+        and not is_early(settings, step.count)
+    ):
         new = _delete_factor(settings, globals_, new, step.count)
-        gain = objective - globals_.objective
+        gain = objective - globals_.progress.objective
         little = step.count > 0 and abs(gain) < _least_gain(settings, info)  # of the first it is not known
         new = _start_trial(settings, globals_, new, objective, little=little)
-    if further and not new.restored and (new.snapshot is None or not new.snapshot.trial):
+    if (
+        further
+        and not new.change.restored
+        and (new.progress.snapshot is None or not new.progress.snapshot.trial)
+    ):
         new = squarem_step(settings, new, objective, step.count)
     info["n_factors"] = float(new.n_factors)
-    return replace(new, objective=objective), info
+    return replace_part(new, "progress", objective=objective), info
 
 
 def _check_finite(globals_: Globals, bound: float) -> None:
@@ -166,10 +180,10 @@ def _finite(values: Float64[Array, "*shape"] | None) -> bool:
 
 def _number_is_settled(settings: Settings, globals_: Globals) -> bool:
     """Return whether each factor is known to be worth more than nothing, the least by a trial."""
-    if globals_.worth is None or (globals_.worth < 0.0).any():
+    if globals_.factors.worth is None or (globals_.factors.worth < 0.0).any():
         return False
     return (
-        globals_.trial_failed
+        globals_.progress.trial_failed
         or globals_.courses is not None
         or bool(is_guided(settings, globals_).all())  # or there is none
     )
@@ -186,25 +200,28 @@ def _start_trial(
 ) -> Globals:
     """Return the globals without the factor of least worth, on trial, if passes gain little."""
     # After a pass that was judged itself blocks still keep the scores of before it.
-    same = new.n_factors == before.n_factors and new.worth is not None and before.snapshot is None
+    same = (
+        new.n_factors == before.n_factors
+        and new.factors.worth is not None
+        and before.progress.snapshot is None
+    )
     same = same and new.courses is None  # they would have to be learned anew
     if not (little and settings.deletes and same and np.isfinite(objective)) or _number_is_settled(
         settings, new
     ):
         return new
-    assert new.worth is not None
-    if (new.worth < 0.0).any():
+    assert new.factors.worth is not None
+    if (new.factors.worth < 0.0).any():
         return new
-    least = int(np.where(is_guided(settings, new), np.inf, new.worth).argmin())
+    least = int(np.where(is_guided(settings, new), np.inf, new.factors.worth).argmin())
     fewer = select_factors(new, np.delete(np.arange(new.n_factors), least))
-    return replace(
-        fewer, snapshot=Snapshot(replace(new, iterates=(), objective=objective), objective, trial=True)
-    )
+    back = replace_part(new, "progress", iterates=(), objective=objective)
+    return replace_part(fewer, "progress", snapshot=Snapshot(back, objective, trial=True))
 
 
 def _delete_factor(settings: Settings, before: Globals, new: Globals, count: int) -> Globals:
     """Return the globals without a factor worth less than nothing, or without those that explain little."""
-    deleted = None if new.worth is None else least_worth(new.worth, before.worth)
+    deleted = None if new.factors.worth is None else least_worth(new.factors.worth, before.factors.worth)
     if deleted is not None:
         return select_factors(new, np.delete(np.arange(new.n_factors), deleted))
     return without_weak_factors(settings, new) if count >= SETTLED else new
@@ -212,7 +229,7 @@ def _delete_factor(settings: Settings, before: Globals, new: Globals, count: int
 
 def without_weak_factors(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals of the factors that explain `Settings.drop` of a view or more; of one at least."""
-    largest = globals_.strength.max(axis=0)
+    largest = globals_.factors.strength.max(axis=0)
     factors = np.flatnonzero((largest >= settings.drop) | is_guided(settings, globals_))
     return select_factors(globals_, factors if len(factors) or not len(largest) else largest.argmax()[None])
 
@@ -244,7 +261,7 @@ def _rotate(
     grams = {name: unpack(s.gram[: n_pairs(k)], k) for name, s in sums.items() if s.gram is not None}
     sizes = {view.name: float(view.n_features) for view in settings.views}
     rotation = best_rotation(
-        globals_.second * n_rows,
+        globals_.scores.second * n_rows,
         [grams[view.name] for view in settings.views],
         n_rows,
         [sizes[view.name] for view in settings.views],
@@ -252,7 +269,7 @@ def _rotate(
     )
     inverse = np.linalg.inv(rotation).T
     logdet = float(np.linalg.slogdet(rotation)[1])
-    second = rotation @ globals_.second @ rotation.T
+    second = rotation @ globals_.scores.second @ rotation.T
     moved = Moves(
         loadings={
             name: replace(moves.loadings[name], squares=np.diag(inverse @ gram @ inverse.T).copy())
@@ -261,7 +278,7 @@ def _rotate(
         second=(np.diag(second) * n_rows)[None].copy(),
         entropy=moves.entropy + (n_rows - sum(sizes.values())) * logdet,
     )
-    return replace(change_basis(settings, globals_, rotation, inverse), second=second), moved
+    return replace_part(change_basis(settings, globals_, rotation, inverse), "scores", second=second), moved
 
 
 def _rescale(
@@ -288,7 +305,7 @@ def _rescale(
         entropy=moves.entropy + float((number.sum(axis=0) * np.log(r)).sum()) - float(lost),
     )
     changed = change_basis(settings, globals_, np.diag(r), np.diag(1.0 / r))
-    return replace(changed, second=globals_.second * np.outer(r, r)), moved
+    return replace_part(changed, "scores", second=globals_.scores.second * np.outer(r, r)), moved
 
 
 def change_basis(
@@ -301,12 +318,12 @@ def change_basis(
     turned, extended = _transform_loadings(globals_, inverse), extend_transform(inverse, globals_.n_given)
     turned = replace(turned, courses=turn_courses(globals_.courses, transform))
     views = {name: replace(v, pairs=congruence(v.pairs, extended)) for name, v in globals_.views.items()}
-    before, mean = globals_.transform, globals_.score_mean
+    before, mean = globals_.change.transform, globals_.scores.mean
     return replace(
         turned,
         views=views,
-        transform=transform if before is None else transform @ before,
-        score_mean=None if mean is None else transform @ mean,
+        scores=replace(globals_.scores, mean=None if mean is None else transform @ mean),
+        change=replace(globals_.change, transform=transform if before is None else transform @ before),
     )
 
 
@@ -340,25 +357,34 @@ def select_factors(globals_: Globals, factors: Integer[Array, " kept"]) -> Globa
         )
         for name, v in globals_.views.items()
     }
+    before, mean, of_factors = globals_.change.transform, globals_.scores.mean, globals_.factors
+    same = len(factors) == k
     scores = {
-        f: getattr(globals_, f)[:, factors]
-        for f in ("beta_shape", "beta_rate", "psi_on", "psi_off", "strength")
+        f: getattr(globals_.scores, f)[:, factors] for f in ("beta_shape", "beta_rate", "psi_on", "psi_off")
     }
-    before = globals_.transform
     return replace(
         _transform_loadings(globals_, pick),
         views=views,
-        second=globals_.second[np.ix_(factors, factors)],
-        worth=globals_.worth[factors] if globals_.worth is not None and len(factors) == k else None,
-        score=float("nan"),
-        trial_failed=globals_.trial_failed and len(factors) == k,
-        score_mean=None if globals_.score_mean is None else globals_.score_mean[factors],
-        iterates=(),
-        transform=pick if before is None else pick @ before,
-        numbers=None if globals_.numbers is None else globals_.numbers[factors],
-        sets=None if globals_.sets is None else globals_.sets[factors],
+        scores=Scores(
+            **scores,
+            second=globals_.scores.second[np.ix_(factors, factors)],
+            mean=None if mean is None else mean[factors],
+        ),
+        factors=replace(
+            of_factors,
+            strength=of_factors.strength[:, factors],
+            worth=of_factors.worth[factors] if of_factors.worth is not None and same else None,
+            numbers=None if of_factors.numbers is None else of_factors.numbers[factors],
+            sets=None if of_factors.sets is None else of_factors.sets[factors],
+        ),
         courses=select_courses(globals_.courses, factors),
-        **scores,
+        change=replace(globals_.change, transform=pick if before is None else pick @ before),
+        progress=replace(
+            globals_.progress,
+            score=float("nan"),
+            trial_failed=globals_.progress.trial_failed and same,
+            iterates=(),
+        ),
     )
 
 
@@ -368,7 +394,7 @@ def variance_shares(settings: Settings, globals_: Globals) -> Float64[Array, "M 
     Of other views than Gaussian ones the information: a few counts far above all others would be the whole
     sum of squares.
     """
-    scale = np.diag(globals_.second)
+    scale = np.diag(globals_.scores.second)
     rows = []
     for view in settings.views:
         weights, fixed = globals_.weights[view.name], globals_.fixed[view.name]

@@ -68,7 +68,7 @@ def optimize_hyperparameters(
         view = _coefficients(settings, fixed_view, weights, fixed, view, old)
         if sparse:
             prior, constants = fixed_view.prior(sparse=True), settings.prior_constants(fixed_view)
-            scale = np.ones(new.n_factors) if new.transform is None else np.diag(new.transform)
+            scale = np.ones(new.n_factors) if new.change.transform is None else np.diag(new.change.transform)
             view = prior.optimize(constants, weights, view, old.alpha * scale**prior.power)
         if weights.noise_rate is not None:
             view = _noise(weights, fixed, view, old)

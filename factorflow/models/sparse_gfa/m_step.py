@@ -58,7 +58,7 @@ def update_features(
     settings: Settings, name: str, index: range, globals_: Globals, stats: Stats, step: Step, *, sparse: bool
 ) -> tuple[Weights, FeatureSums]:
     """Maximise the bound over w, then b, then tau, of a run of features; the body of `Sweep.features`."""
-    rate = globals_.step_length if settings.view(name).tangent else 1.0
+    rate = globals_.progress.step_length if settings.view(name).tangent else 1.0
     rows = slice(index.start, index.stop)
     before, fixed = select_features(globals_.weights[name], rows), select_features(globals_.fixed[name], rows)
     view = globals_.views[name]

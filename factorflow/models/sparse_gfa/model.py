@@ -269,7 +269,7 @@ class SparseGFAModel(Model[Globals, Local]):
 
     def coords(self, globals_: Globals) -> Mapping[str, Sequence[str]]:
         """Return the labels of factors, views and starts."""
-        numbered = self.factor_names(globals_.n_factors, globals_.numbers)
+        numbered = self.factor_names(globals_.n_factors, globals_.factors.numbers)
         names = {
             "factor": guided_labels(
                 self.settings, globals_, factor_labels(self.settings, globals_, numbered)

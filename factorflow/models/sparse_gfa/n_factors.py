@@ -107,7 +107,7 @@ def worth(
     sums, stats : mapping of view to FeatureSums, Stats
         Of the pass.
     """
-    scale = np.ones(new.n_factors) if new.transform is None else np.diag(new.transform)
+    scale = np.ones(new.n_factors) if new.change.transform is None else np.diag(new.change.transform)
     n_rows = stats.rows.sum()
     covariance = diagonal(stats.covariance, new.n_factors) / n_rows
     total = scores_terms(settings, new, moves, stats)

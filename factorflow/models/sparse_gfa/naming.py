@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float64, Int64
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.informed import INSIDE, OUTSIDE
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals
+from factorflow.models.sparse_gfa.state import Globals, replace_part
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
@@ -96,7 +96,7 @@ def assign_names(settings: Settings, globals_: Globals) -> tuple[Globals, bool]:
     sets = np.full(k, -1, np.int64)
     in_sets = columns < n_sets
     sets[rows[in_sets]] = columns[in_sets]
-    if globals_.sets is not None and np.array_equal(sets, globals_.sets):
+    if globals_.factors.sets is not None and np.array_equal(sets, globals_.factors.sets):
         return globals_, False
     weights, views = dict(globals_.weights), dict(globals_.views)
     for view in settings.views:
@@ -109,7 +109,8 @@ def assign_names(settings: Settings, globals_: Globals) -> tuple[Globals, bool]:
             learned, alpha_shape=views[view.name].alpha_shape, alpha_rate=views[view.name].alpha_rate
         )
         views[view.name] = learned
-    return replace(globals_, weights=weights, views=views, sets=sets, iterates=()), True
+    named = replace_part(replace_part(globals_, "factors", sets=sets), "progress", iterates=())
+    return replace(named, weights=weights, views=views), True
 
 
 def _with_classes(settings: Settings, name: str, weights: Weights, sets: Int64[Array, " K"]) -> Weights:
@@ -123,27 +124,31 @@ def _with_classes(settings: Settings, name: str, weights: Weights, sets: Int64[A
 
 def factor_labels(settings: Settings, globals_: Globals, numbered: list[str]) -> list[str]:
     """Return the names of the sets of factors whose names hold, of others their numbers."""
-    if settings.sets is None or globals_.sets is None:
+    if settings.sets is None or globals_.factors.sets is None:
         return numbered
-    pairs = zip(numbered, globals_.sets, holds(settings, globals_), strict=True)
+    pairs = zip(numbered, globals_.factors.sets, holds(settings, globals_), strict=True)
     return [settings.sets.names[number] if has_set else own for own, number, has_set in pairs]
 
 
 def own_evidence(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
     """Return E of the set that each factor has, by view; 0 where it has none."""
-    by_view = evidence(settings, globals_) if settings.sets is not None and globals_.sets is not None else {}
+    by_view = (
+        evidence(settings, globals_)
+        if settings.sets is not None and globals_.factors.sets is not None
+        else {}
+    )
     total = np.zeros((len(settings.views), globals_.n_factors))
     for m, view in enumerate(settings.views):
-        if view.name in by_view and globals_.sets is not None:
-            own = by_view[view.name][np.arange(globals_.n_factors), globals_.sets]
-            total[m] = np.where(globals_.sets >= 0, own, 0.0)
+        if view.name in by_view and globals_.factors.sets is not None:
+            own = by_view[view.name][np.arange(globals_.n_factors), globals_.factors.sets]
+            total[m] = np.where(globals_.factors.sets >= 0, own, 0.0)
     return total
 
 
 def holds(settings: Settings, globals_: Globals) -> Bool[Array, " K"]:
     """Return whether the name of each factor holds."""
-    if settings.sets is None or globals_.sets is None:
+    if settings.sets is None or globals_.factors.sets is None:
         return np.zeros(globals_.n_factors, bool)
     own = own_evidence(settings, globals_).sum(axis=0)
-    strong = globals_.strength.max(axis=0) >= max(settings.drop, LEAST_SHARE)
-    return np.asarray((globals_.sets >= 0) & strong & (own > EVIDENCE + np.log(len(settings.sets))))
+    strong = globals_.factors.strength.max(axis=0) >= max(settings.drop, LEAST_SHARE)
+    return np.asarray((globals_.factors.sets >= 0) & strong & (own > EVIDENCE + np.log(len(settings.sets))))

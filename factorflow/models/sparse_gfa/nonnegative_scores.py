@@ -49,10 +49,10 @@ def update_nonnegative(
     components = Component("zero"), SLABS[settings.score_slab]
     mean, n_factors = expected_scores(before)[0].copy(), linear.shape[1]
     second, included, terms = (np.empty(mean.shape) for _ in range(3))
-    group = codes if len(globals_.beta_rate) > 1 else np.zeros(1, np.intp)
-    beta = globals_.beta_shape / globals_.beta_rate
-    log_beta = digamma(globals_.beta_shape) - np.log(globals_.beta_rate)
-    on, off = expected_log_beta(globals_.psi_on, globals_.psi_off)
+    group = codes if len(globals_.scores.beta_rate) > 1 else np.zeros(1, np.intp)
+    beta = globals_.scores.beta_shape / globals_.scores.beta_rate
+    log_beta = digamma(globals_.scores.beta_shape) - np.log(globals_.scores.beta_rate)
+    on, off = expected_log_beta(globals_.scores.psi_on, globals_.scores.psi_off)
     for k in SWEEPS * list(range(n_factors)):
         packed = [max(k, j) * (max(k, j) + 1) // 2 + min(k, j) for j in range(n_factors)]
         row = pairs[:, packed]

@@ -21,7 +21,7 @@ from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.rows import for_blocks, with_tables
-from factorflow.models.sparse_gfa.state import Globals, Local
+from factorflow.models.sparse_gfa.state import Globals, Local, replace_part
 from factorflow.models.sparse_gfa.weights import Weights, expected_slab, expected_weights
 from factorflow.trees import replace
 
@@ -98,10 +98,11 @@ def strip_for_workers(settings: Settings, globals_: Globals) -> Globals:
     courses = globals_.courses
     if courses is not None and settings.smooth is not None:
         courses = for_blocks(settings.smooth, courses)
-    slim = replace(globals_, weights=weights, iterates=(), starts=(), courses=courses)
+    snapshot = globals_.progress.snapshot
     # Whether there is one says which scores are kept: those of before a longer step.
-    snapshot = slim.snapshot
-    return slim if snapshot is None else replace(slim, snapshot=replace(snapshot, globals_=None))
+    snapshot = None if snapshot is None else replace(snapshot, globals_=None)
+    slim = replace(globals_, weights=weights, starts=(), courses=courses)
+    return replace_part(slim, "progress", iterates=(), snapshot=snapshot)
 
 
 class PreparedGlobals:

@@ -244,12 +244,15 @@ def _shared_table(settings: Settings) -> list[Variable]:
     if settings.sets is not None:
         table += _sets_table(settings)
     if settings.scores_prior != "normal":
-        doc, beta = "Prior precision of scores, beta.", by_group(lambda g: g.beta_shape / g.beta_rate)
+        doc, beta = (
+            "Prior precision of scores, beta.",
+            by_group(lambda g: g.scores.beta_shape / g.scores.beta_rate),
+        )
         table.append(Variable("score_precision", (*group, "factor"), doc, beta))
     if settings.scores_spike:
         doc, psi = (
             "Share of scores that are not 0, psi.",
-            by_group(lambda g: g.psi_on / (g.psi_on + g.psi_off)),
+            by_group(lambda g: g.scores.psi_on / (g.scores.psi_on + g.scores.psi_off)),
         )
         table.append(Variable("score_theta", (*group, "factor"), doc, psi))
     return table
@@ -259,7 +262,7 @@ def _sets_table(settings: Settings) -> list[Variable]:
     """Return the variables of feature sets."""
 
     def own(g: Globals) -> Array:
-        return np.full(g.n_factors, -1) if g.sets is None else g.sets
+        return np.full(g.n_factors, -1) if g.factors.sets is None else g.factors.sets
 
     def inside(g: Globals) -> Float64[Array, "M K"]:
         counts = [g.views[view.name].counts for view in settings.views]
@@ -292,7 +295,7 @@ def _sets_table(settings: Settings) -> list[Variable]:
 
 
 def _worth(globals_: Globals) -> Array:
-    return np.full(globals_.n_factors, np.nan) if globals_.worth is None else globals_.worth
+    return np.full(globals_.n_factors, np.nan) if globals_.factors.worth is None else globals_.factors.worth
 
 
 def _regression(globals_: Globals) -> Array:
@@ -302,7 +305,7 @@ def _regression(globals_: Globals) -> Array:
 
 
 def _n_counted(globals_: Globals) -> Array:
-    return np.array(-1 if globals_.n_counted is None else globals_.n_counted)
+    return np.array(-1 if globals_.factors.n_counted is None else globals_.factors.n_counted)
 
 
 def _start_loadings(settings: Settings, name: str, globals_: Globals) -> Float64[Array, "starts L D"]:

@@ -36,7 +36,7 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.n_factors import EVIDENCE, falls_behind
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, Iterate, Snapshot
+from factorflow.models.sparse_gfa.state import Globals, Iterate, Snapshot, replace_part
 from factorflow.trees import replace
 
 __all__ = [
@@ -79,11 +79,12 @@ def squarem_step(settings: Settings, globals_: Globals, objective: float, count:
     if not globals_.n_factors:
         return globals_
     now = Iterate({name: (w.mean, w.coefficients) for name, w in globals_.weights.items()}, globals_.views)
-    iterates = globals_.iterates if count % 3 != 2 else ()
-    if len(iterates) < 2 or count < FIRST or globals_.snapshot is not None:
-        return replace(globals_, iterates=(*iterates, now)[-2:])
+    iterates = globals_.progress.iterates if count % 3 != 2 else ()
+    if len(iterates) < 2 or count < FIRST or globals_.progress.snapshot is not None:
+        return replace_part(globals_, "progress", iterates=(*iterates, now)[-2:])
     new = _further(settings, globals_, (iterates[0], iterates[1], now))
-    return replace(new, iterates=(), snapshot=Snapshot(replace(globals_, iterates=()), objective))
+    back = Snapshot(replace_part(globals_, "progress", iterates=()), objective)
+    return replace_part(new, "progress", iterates=(), snapshot=back)
 
 
 def needs_longer_step(before: Globals, count: int) -> bool:
@@ -100,7 +101,7 @@ def needs_longer_step(before: Globals, count: int) -> bool:
         Passes of the stage before it.
     """
     slow = count >= SLOW and before.courses is None
-    return slow and before.n_factors > 0 and before.snapshot is None
+    return slow and before.n_factors > 0 and before.progress.snapshot is None
 
 
 def judge_snapshot(
@@ -118,24 +119,29 @@ def judge_snapshot(
     objective : float
         What the pass found.
     """
-    snapshot = before.snapshot
+    snapshot = before.progress.snapshot
     if snapshot is None:
         return new, objective
     old = snapshot.back()
     is_known = snapshot.is_lower or not settings.tangent
     waiting = None if is_known else replace(snapshot, is_lower=True)
+    back, followed = (
+        replace_part(old, "change", restored=True),
+        replace_part(new, "progress", snapshot=waiting),
+    )
     if snapshot.trial:
-        if new.score > old.score + EVIDENCE:
-            return replace(new, snapshot=waiting), objective if is_known else snapshot.objective
-        if snapshot.is_lower or falls_behind(new.score, before.score, old.score):
-            return replace(old, restored=True, trial_failed=True), snapshot.objective
-        return replace(new, snapshot=snapshot), snapshot.objective
+        if new.progress.score > old.progress.score + EVIDENCE:
+            return followed, objective if is_known else snapshot.objective
+        if snapshot.is_lower or falls_behind(new.progress.score, before.progress.score, old.progress.score):
+            return replace_part(back, "progress", trial_failed=True), snapshot.objective
+        return replace_part(new, "progress", snapshot=snapshot), snapshot.objective
     if objective >= snapshot.objective:
-        step_limit = before.step_limit if snapshot.is_lower else min(LONGER * before.step_limit, MOST)
-        return replace(
-            new, step_limit=step_limit, snapshot=waiting
-        ), objective if is_known else snapshot.objective
-    return replace(old, step_limit=max(old.step_limit / SHORTER, LEAST), restored=True), snapshot.objective
+        limit = before.progress.step_limit
+        limit = limit if snapshot.is_lower else min(LONGER * limit, MOST)
+        new = replace_part(followed, "progress", step_limit=limit)
+        return new, objective if is_known else snapshot.objective
+    limit = max(old.progress.step_limit / SHORTER, LEAST)
+    return replace_part(back, "progress", step_limit=limit), snapshot.objective
 
 
 def next_step_length(before: Globals, new: Globals, objective: float, rounding: float) -> float:
@@ -151,10 +157,10 @@ def next_step_length(before: Globals, new: Globals, objective: float, rounding: 
     objective, rounding : float
         What the pass found; by how much that may be wrong.
     """
-    comparable = new.n_factors == before.n_factors and before.snapshot is None
-    if comparable and objective < before.objective - rounding:
-        return max(0.5 * before.step_length, SLOWEST)
-    return min(1.0, FASTER * before.step_length)
+    comparable = new.n_factors == before.n_factors and before.progress.snapshot is None
+    if comparable and objective < before.progress.objective - rounding:
+        return max(0.5 * before.progress.step_length, SLOWEST)
+    return min(1.0, FASTER * before.progress.step_length)
 
 
 def discard_unverified_step(globals_: Globals) -> Globals:
@@ -162,13 +168,13 @@ def discard_unverified_step(globals_: Globals) -> Globals:
 
     What the last passes left is of no use from here on.
     """
-    if globals_.snapshot is None:
-        return replace(globals_, iterates=())
-    return replace(globals_.snapshot.back(), restored=True)
+    if globals_.progress.snapshot is None:
+        return replace_part(globals_, "progress", iterates=())
+    return replace_part(globals_.progress.snapshot.back(), "change", restored=True)
 
 
 def _further(settings: Settings, globals_: Globals, path: tuple[Iterate, Iterate, Iterate]) -> Globals:
-    most = globals_.step_limit
+    most = globals_.progress.step_limit
     weights, moves, lengths = dict(globals_.weights), {}, np.zeros(2)
     for name, mine in weights.items():
         size = np.sqrt(settings.precision(name, mine).mean(axis=1))[:, None]
@@ -232,7 +238,7 @@ def _reach(
     for name in names:
         r, v = moves[name]
         w = path[0].weights[name][0] + 2.0 * step * r + step**2 * v - path[-1].weights[name][0]
-        squares = np.einsum("dj,jk,dk->d", w, globals_.second, w)
+        squares = np.einsum("dj,jk,dk->d", w, globals_.scores.second, w)
         largest = max(largest, float(squares.max(initial=0.0)))
     return float(np.sqrt(largest))
 

@@ -20,14 +20,20 @@ from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.summaries import Closing
 from factorflow.models.sparse_gfa.weights import Weights
+from factorflow.trees import replace
 
 __all__ = [
+    "Change",
+    "Factors",
     "Fixed",
     "Globals",
     "Local",
+    "Progress",
+    "Scores",
     "Snapshot",
     "Start",
     "View",
+    "replace_part",
 ]
 
 
@@ -180,6 +186,108 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class Scores:
+    """What all samples share of their scores.
+
+    Parameters
+    ----------
+    beta_shape, beta_rate, psi_on, psi_off : array
+        q(beta), q(psi): precision and inclusion of the scores of each group.
+    second : array
+        Average of E[z z'] over the samples, at the last iteration.
+    mean : array or None
+        Average of E z over the samples, at the last iteration, of scores that may not be negative.
+    """
+
+    beta_shape: Float64[np.ndarray, "G K"]
+    beta_rate: Float64[np.ndarray, "G K"]
+    psi_on: Float64[np.ndarray, "G K"]
+    psi_off: Float64[np.ndarray, "G K"]
+    second: Float64[np.ndarray, "K K"]
+    mean: Float64[np.ndarray, " K"] | None = None
+
+
+@dataclass(frozen=True)
+class Factors:
+    """What is known of each factor.
+
+    Parameters
+    ----------
+    strength : array
+        Share of each view's sum of squares (counts: information) that a factor carries: what decides on
+        dropping it.
+    worth : array or None
+        By how much the bound is higher with each factor (`n_factors`); None where it is not known.
+    numbers : array or None
+        Number of each factor, from 0, in the fit that the first of a row of warm starts began with; None:
+        they are numbered by their order.
+    sets : array or None
+        Number of the feature set that each factor is named by, -1: none; None: they have no names yet.
+    n_counted : int or None
+        Components that random signs did not show; None: they were not counted.
+    """
+
+    strength: Float64[np.ndarray, "M K"]
+    worth: Float64[np.ndarray, " K"] | None = None
+    numbers: Int64[np.ndarray, " K"] | None = None
+    sets: Int64[np.ndarray, " K"] | None = None
+    n_counted: int | None = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """What the next map does to stored scores before it uses them; see `stored_scores`.
+
+    Parameters
+    ----------
+    transform : array or None
+        A rotation, a selection; None: nothing.
+    shift : array or None
+        What is added to them behind that; None: nothing.
+    restored : bool
+        Whether those of before a longer step, or a trial, are taken.
+    regained : bool
+        Whether they are still those of another start: nothing of them holds.
+    """
+
+    transform: Float64[np.ndarray, "K before"] | None = None
+    shift: Float64[np.ndarray, " K"] | None = None
+    restored: bool = False
+    regained: bool = False
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the passes of a stage have come, and how they go on.
+
+    Parameters
+    ----------
+    objective : float
+        The last that was reported; NaN before the first.
+    score : float
+        What the last pass found, by which numbers of factors are compared (`n_factors`); NaN: not known.
+    trial_failed : bool
+        Whether the model without the factor of least worth was tried, and is worse.
+    snapshot : Snapshot or None
+        The globals before a longer step, or a trial, until it is known whether the bound is higher behind it.
+    iterates : tuple of Iterate
+        What the last passes left, if they can be taken further.
+    step_limit : float
+        How long such a step may be at most.
+    step_length : float
+        Share of the way that scores and weights move in a pass: less after every fall.
+    """
+
+    objective: float = float("nan")
+    score: float = float("nan")
+    trial_failed: bool = False
+    snapshot: Snapshot | None = None
+    iterates: tuple[Iterate, ...] = ()
+    step_limit: float = 4.0
+    step_length: float = 1.0
+
+
+@dataclass(frozen=True)
 class Globals:
     """All that travels to the blocks.
 
@@ -187,93 +295,39 @@ class Globals:
     ----------
     fixed, weights, views : mapping of view to Fixed, Weights, View
         See there.
+    scores, factors : Scores, Factors
+        See there.
+    courses : Courses or None
+        What factors are as functions of time or place; None: they are no such functions, or not yet.
+    change, progress : Change, Progress
+        See there.
     basis : mapping of view to array
         The projection that starts z, until the first pass.
     counting : Counting or None
         Set while components are counted; see `start.count`.
-    n_counted : int or None
-        Components that random signs did not show; None: they were not counted.
-    beta_shape, beta_rate, psi_on, psi_off : array
-        q(beta), q(psi): precision and inclusion of the scores of each group.
-    second : array
-        Average of E[z z'] over the samples, at the last iteration.
-    strength : array
-        Share of each view's sum of squares (counts: information) that a factor carries: what decides on
-        dropping it.
-    transform : array or None
-        What the next map applies to stored scores first: a rotation, a selection.
-    shift : array or None
-        What it adds to them behind that; None: nothing.
-    score_mean : array or None
-        Average of E z over the samples, at the last iteration, of scores that may not be negative.
-    step_length : float
-        Share of the way that scores and weights move then: less after every fall.
-    closing : Closing or None
-        Set by the closing pass.
-    numbers : array or None
-        Number of each factor, from 0, in the fit that the first of a row of warm starts began with; None:
-        they are numbered by their order.
-    worth : array or None
-        By how much the bound is higher with each factor (`n_factors`); None where it is not known.
-    score : float
-        What the last pass found, by which numbers of factors are compared (`n_factors`); NaN: not known.
-    trial_failed : bool
-        Whether the model without the factor of least worth was tried, and is worse.
-    snapshot : Snapshot or None
-        The globals before a longer step, or a trial, until it is known whether the bound is higher behind it.
-    restored : bool
-        Whether these are the globals before that again.
-    objective : float
-        The last that was reported; NaN before the first.
     starts : tuple of Start
         Those that are over, of several; in the end all of them.
-    regained : bool
-        Whether scores are still those of another start: nothing of them holds.
-    iterates : tuple of Iterate
-        What the last passes left, if they can be taken further.
-    step_limit : float
-        How long such a step may be at most.
-    sets : array or None
-        Number of the feature set that each factor is named by, -1: none; None: they have no names yet.
-    courses : Courses or None
-        What factors are as functions of time or place; None: they are no such functions, or not yet.
+    closing : Closing or None
+        Set by the closing pass.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
     weights: Mapping[str, Weights] = field(metadata=wide())
     views: Mapping[str, View]
-    basis: Mapping[str, Float64[np.ndarray, "D L"]] = field(metadata=wide())
-    beta_shape: Float64[np.ndarray, "G K"]
-    beta_rate: Float64[np.ndarray, "G K"]
-    psi_on: Float64[np.ndarray, "G K"]
-    psi_off: Float64[np.ndarray, "G K"]
-    second: Float64[np.ndarray, "K K"]
-    strength: Float64[np.ndarray, "M K"]
-    transform: Float64[np.ndarray, "K before"] | None = None
-    shift: Float64[np.ndarray, " K"] | None = None
-    score_mean: Float64[np.ndarray, " K"] | None = None
-    step_length: float = 1.0
-    closing: Closing | None = None
-    numbers: Int64[np.ndarray, " K"] | None = None
-    worth: Float64[np.ndarray, " K"] | None = None
-    score: float = float("nan")
-    trial_failed: bool = False
-    snapshot: Snapshot | None = None
-    restored: bool = False
-    objective: float = float("nan")
-    starts: tuple[Start, ...] = ()
-    regained: bool = False
-    counting: Any = None
-    n_counted: int | None = None
-    iterates: tuple[Iterate, ...] = ()
-    step_limit: float = 4.0
-    sets: Int64[np.ndarray, " K"] | None = None
+    scores: Scores
+    factors: Factors
     courses: Courses | None = None
+    change: Change = Change()
+    progress: Progress = Progress()
+    basis: Mapping[str, Float64[np.ndarray, "D L"]] = field(metadata=wide(), default_factory=dict)
+    counting: Any = None
+    starts: tuple[Start, ...] = ()
+    closing: Closing | None = None
 
     @property
     def n_factors(self) -> int:
         """Number of factors (K)."""
-        return int(self.beta_rate.shape[1])
+        return int(self.scores.beta_rate.shape[1])
 
     @property
     def n_given(self) -> int:
@@ -284,6 +338,11 @@ class Globals:
     def observed(self) -> float:
         """Entries that are not missing."""
         return sum(float(fixed.count.sum()) for fixed in self.fixed.values())
+
+
+def replace_part(globals_: Globals, part: str, **changes: Any) -> Globals:
+    """Return the globals with some fields of a part, such as their progress, changed."""
+    return replace(globals_, **{part: replace(getattr(globals_, part), **changes)})
 
 
 @dataclass(frozen=True)
@@ -301,7 +360,7 @@ class Local:
     noise_shape, noise_rate : array or None
         q(rho): precision of each sample in each view.
     before : Local or None
-        As it was before a longer step (`Globals.snapshot`).
+        As it was before a longer step (`Progress.snapshot`).
     covariates : array or None
         What is expected of the covariates of new samples, where they are not known.
     log_sizes, log_sizes_variance : array or None

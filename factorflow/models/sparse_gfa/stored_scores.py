@@ -36,7 +36,7 @@ def scores_or_blank(settings: Settings, block: Block, local: Local | None, globa
 
 def scores_before(local: Local | None, globals_: Globals) -> Local | None:
     """Return the scores to go back to, of before a longer step; None where there is none."""
-    if local is None or globals_.snapshot is None:
+    if local is None or globals_.progress.snapshot is None:
         return None
     return local if local.before is None else local.before
 
@@ -51,21 +51,21 @@ def scores_of(local: Local | None, globals_: Globals) -> Local | None:
 
     After a longer step was given up, those of before it; None where they are of another start.
     """
-    if local is None or globals_.regained:
+    if local is None or globals_.change.regained:
         return None
-    if globals_.restored and local.before is not None:
+    if globals_.change.restored and local.before is not None:
         return local.before
     return replace(local, before=None)
 
 
 def apply_transform(local: Local | None, globals_: Globals) -> Local | None:
     """Apply the last change of basis to scores that were stored before it."""
-    t = globals_.transform
+    t = globals_.change.transform
     if local is None or t is None or local.mean.shape[1] != t.shape[1]:
         return local
     mean = local.mean @ t.T
-    if globals_.shift is not None:
-        mean = mean + globals_.shift
+    if globals_.change.shift is not None:
+        mean = mean + globals_.change.shift
     if local.variance.shape[1] != local.mean.shape[1]:
         return replace(local, mean=mean, variance=congruence(local.variance, t))
     inclusion = None if local.inclusion is None else local.inclusion @ (t != 0).T.astype(np.float64)

@@ -132,9 +132,9 @@ def _residuals(
     loadings = expected_weights(weights)[0] * fixed.scale[:, None]
     coefficients = weights.coefficients * fixed.scale[:, None]
     coefficients[:, 0] += view.level(fixed.reference)
-    if globals_.score_mean is not None:  # what a factor explains is what it varies by
-        scores = scores - globals_.score_mean
-        coefficients[:, 0] += loadings @ globals_.score_mean
+    if globals_.scores.mean is not None:  # what a factor explains is what it varies by
+        scores = scores - globals_.scores.mean
+        coefficients[:, 0] += loadings @ globals_.scores.mean
     phi, rows_at_once = weights.phi.T, max(1, TILE // view.n_features)
     if isinstance(values, SparseRows):
         rows_at_once = max(1, len(values))

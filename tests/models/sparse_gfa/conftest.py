@@ -340,12 +340,12 @@ def _scores(settings, codes, local, globals_, priors):
     total, k = 0.0, local.mean.shape[1]
     precision, log_precision = np.ones((1, k)), np.zeros((1, k))
     if settings.scores_prior != "normal":
-        a, b = globals_.beta_shape, globals_.beta_rate
+        a, b = globals_.scores.beta_shape, globals_.scores.beta_rate
         precision, log_precision = a / b, digamma(a) - np.log(b)
         total += gamma_term(a, b, *priors.beta)
     group = codes if precision.shape[0] > 1 else np.zeros(len(local.mean), int)
     if settings.scores_spike:
-        log_on, log_off, term = beta_terms(globals_.psi_on, globals_.psi_off, priors.psi)
+        log_on, log_off, term = beta_terms(globals_.scores.psi_on, globals_.scores.psi_off, priors.psi)
         return (
             total
             + term

@@ -9,6 +9,7 @@ import pytest
 
 import factorflow
 from factorflow.models.sparse_gfa import SparseGFA
+from factorflow.models.sparse_gfa.state import Change, replace_part
 from factorflow.models.sparse_gfa.stored_scores import apply_transform
 
 VIEWS = {
@@ -52,11 +53,11 @@ CASES = [
 def single_updates(problem, after_local, after):
     """Yield the states that one iteration passes through, one changed variable at a time."""
     start = problem.globals_
-    yield "scores", after_local, replace(start, transform=None)
+    yield "scores", after_local, replace_part(start, "change", transform=None)
     weights, views = dict(start.weights), dict(start.views)
 
     def state():
-        return replace(start, weights=dict(weights), views=dict(views), transform=None)
+        return replace(start, weights=dict(weights), views=dict(views), change=Change())
 
     for view in problem.settings.views:
         old, new = start.weights[view.name], after.weights[view.name]
@@ -89,7 +90,7 @@ def single_updates(problem, after_local, after):
             values = {n: getattr(after.views[view.name], n) for n in names}
             views[view.name] = replace(views[view.name], **values)
             yield f"{names[0]} of {view.name}", after_local, state()
-    yield "prior of scores", after_local, replace(after, transform=None)
+    yield "prior of scores", after_local, replace_part(after, "change", transform=None)
 
 
 def with_phi_of(globals_, other):
@@ -114,8 +115,11 @@ def test_no_single_update_lowers_the_bound(tools, views, missing, groups, option
         phase = problem.phase
         before, local, stats = problem.map()
         new, info = problem.update(stats)
-        after, moved = with_phi_of(new, problem.globals_), new.transform is not None
-        source = (before if before is not None else local, replace(problem.globals_, transform=None))
+        after, moved = with_phi_of(new, problem.globals_), new.change.transform is not None
+        source = (
+            before if before is not None else local,
+            replace_part(problem.globals_, "change", transform=None),
+        )
         end = apply_transform(local, after) if moved else local
         gaussian = all(view.is_gaussian for view in problem.settings.views)
         if not moved:
@@ -123,12 +127,12 @@ def test_no_single_update_lowers_the_bound(tools, views, missing, groups, option
             assert info["objective"] == pytest.approx(expected, rel=1e-9), phase
         fixed = source
         if moved:
-            fixed = apply_transform(source[0], after), replace(after, transform=None)
+            fixed = apply_transform(source[0], after), replace_part(after, "change", transform=None)
         if phase == "update":
             last = problem.bound(*source)  # xi of the state itself
             steps = single_updates(problem, local, after)
             if moved:
-                steps = [("all", end, replace(after, transform=None))]
+                steps = [("all", end, replace_part(after, "change", transform=None))]
             for name, changed_local, changed in steps:
                 value = problem.bound(changed_local, changed, None if gaussian else fixed)
                 assert value >= last - 1e-10 * abs(last), (iteration, name)
@@ -160,10 +164,13 @@ def test_the_objective_is_that_of_the_state_behind_the_pass(tools, case, missing
             problem.initialize_sparse()
             last = np.nan
         before, local, stats = problem.map()
-        source = before if before is not None else local, replace(problem.globals_, transform=None)
+        source = (
+            before if before is not None else local,
+            replace_part(problem.globals_, "change", transform=None),
+        )
         new, info = problem.update(stats)
         after, objective = with_phi_of(new, problem.globals_), info["objective"]
-        if after.transform is None:
+        if after.change.transform is None:
             assert objective == pytest.approx(problem.bound(local, after, source), rel=1e-9), iteration
             gain = objective - last
             if problem.count > 1 and np.isfinite(gain):
@@ -197,8 +204,8 @@ def test_no_update_of_a_shorter_pass_lowers_the_value_of_the_tangents(tools, cas
         before, local, stats = problem.map()
         new, _ = problem.update(stats)
         after = with_phi_of(new, problem.globals_)
-        if phase == "update" and new.transform is None:
-            source = before, replace(problem.globals_, transform=None)
+        if phase == "update" and new.change.transform is None:
+            source = before, replace_part(problem.globals_, "change", transform=None)
             last = problem.bound(*source, source)
             for name, changed_local, changed in single_updates(problem, local, after):
                 value = problem.bound(changed_local, changed, source)

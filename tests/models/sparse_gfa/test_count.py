@@ -72,14 +72,14 @@ def test_factors_are_counted(k):
     rng = np.random.default_rng(k + 20)
     views, scores = factors(rng, 400, (80,), k)
     settings, found = counted(views)
-    assert (found.n_counted, found.n_factors) == (k, k + SPARE)
+    assert (found.factors.n_counted, found.n_factors) == (k, k + SPARE)
     y = views["v0"] * np.exp(0.7 * rng.standard_normal(80))
     y[rng.random(y.shape) < 0.2] = np.nan
-    assert counted({"v0": y})[1].n_counted == k
+    assert counted({"v0": y})[1].factors.n_counted == k
     binary = (rng.random((400, 80)) < 1.0 / (1.0 + np.exp(-2.0 * (views["v0"] if k else 0.0)))).astype(
         np.int8
     )
-    assert counted({"v0": binary})[1].n_counted == k
+    assert counted({"v0": binary})[1].factors.n_counted == k
     basis = found.basis["v0"]
     start = (views["v0"] - views["v0"].mean(axis=0)) / found.fixed["v0"].scale @ basis[:, :k]
     np.testing.assert_allclose(start.T @ start / 400, np.eye(k), atol=1e-9)  # scores white
@@ -93,7 +93,7 @@ def test_a_feature_without_noise_is_no_factor():
     rng = np.random.default_rng(3)
     views, _ = factors(rng, 300, (60,), 2)
     views["v0"][:, 7] = 50.0 * rng.standard_normal(300)
-    assert counted(views)[1].n_counted == 2
+    assert counted(views)[1].factors.n_counted == 2
 
 
 def test_samples_of_much_noise_are_no_factors():
@@ -101,7 +101,7 @@ def test_samples_of_much_noise_are_no_factors():
     rng = np.random.default_rng(4)
     views, _ = factors(rng, 300, (60,), 3)
     views["v0"][:9] += 6.0 * rng.standard_normal((9, 60))
-    assert counted(views, 15)[1].n_counted <= 4
+    assert counted(views, 15)[1].factors.n_counted <= 4
 
 
 def test_the_factor_of_a_small_view_is_counted():
@@ -110,8 +110,8 @@ def test_the_factor_of_a_small_view_is_counted():
     views, scores = factors(rng, 200, (1000, 10), 2, 0.5)
     views["v1"] = rng.standard_normal((200, 1)) + 0.7 * rng.standard_normal((200, 10))
     settings, found = counted(views)
-    assert found.n_counted == 3
-    assert counted({"v0": views["v0"]})[1].n_counted == 2
+    assert found.factors.n_counted == 3
+    assert counted({"v0": views["v0"]})[1].factors.n_counted == 2
 
 
 def test_blocks_add_up(monkeypatch):
@@ -119,7 +119,7 @@ def test_blocks_add_up(monkeypatch):
     views, _ = factors(rng, 150, (40, 20), 3)
     _, whole = counted(views)
     _, parts = counted(views, rows=32)
-    assert parts.n_counted == whole.n_counted == 3
+    assert parts.factors.n_counted == whole.factors.n_counted == 3
     for name in views:
         np.testing.assert_allclose(parts.basis[name][:, :3], whole.basis[name][:, :3], atol=1e-8)
 
@@ -129,7 +129,7 @@ def test_all_are_kept_that_are_asked_for():
     rng = np.random.default_rng(5)
     views, _ = factors(rng, 100, (30,), 2)
     _, found = counted(views, 6, counts=False)
-    assert (found.n_counted, found.n_factors, found.basis["v0"].shape) == (None, 6, (30, 6))
+    assert (found.factors.n_counted, found.n_factors, found.basis["v0"].shape) == (None, 6, (30, 6))
     exact = {"v0": rng.standard_normal((100, 2)) @ rng.standard_normal((2, 30))}
     _, found = counted(exact, 6, counts=False)
     assert found.n_factors == 6
@@ -140,7 +140,7 @@ def test_a_constant_view_beside_another_has_no_components():
     rng = np.random.default_rng(6)
     views, _ = factors(rng, 100, (30, 5), 2)
     views["v1"] = np.full((100, 5), 3.0)
-    assert counted(views)[1].n_counted == 2
+    assert counted(views)[1].factors.n_counted == 2
     with pytest.raises(InputError, match="the same in all samples"):
         counted({"v1": views["v1"]}, 3)
 

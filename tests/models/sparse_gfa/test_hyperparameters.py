@@ -14,7 +14,7 @@ import factorflow
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import hyperparameters
 from factorflow.models.sparse_gfa.settings import Priors
-from factorflow.models.sparse_gfa.state import Fixed, View
+from factorflow.models.sparse_gfa.state import Change, Fixed, Scores, View
 from factorflow.models.sparse_gfa.weights import Weights
 
 D, K = 60, 3
@@ -48,7 +48,8 @@ def at_optimum(tools: Any, mine: Weights, known: Fixed, old: View) -> View:
     settings = replace(settings, views=(replace(settings.views[0], n_features=D, alpha_prior=(0.5, 0.005)),))
     name = settings.views[0].name
     before = replace(problem.globals_, views={name: old}, weights={name: mine}, fixed={name: known})
-    before = replace(before, beta_shape=np.ones((1, K)), beta_rate=np.ones((1, K)), transform=None)
+    ones = np.ones((1, K))
+    before = replace(before, scores=Scores(ones, ones, ones, ones, np.eye(K)), change=Change())
     found: View = hyperparameters.optimize_hyperparameters(settings, before, before, sparse=True)[name]
     return found
 

@@ -187,12 +187,12 @@ def test_steps_are_shorter_after_a_fall_and_grow_again(tools: Any) -> None:
     problem = tools.Problem(("poisson",))
     for _ in range(2):
         problem.iterate()
-    assert problem.globals_.step_length == 1.0
+    assert problem.globals_.progress.step_length == 1.0
     problem.globals_ = replace(problem.globals_, objective=np.inf)  # whatever comes is a fall
     problem.iterate()
-    assert problem.globals_.step_length == 0.5
+    assert problem.globals_.progress.step_length == 0.5
     problem.iterate()
-    assert problem.globals_.step_length == pytest.approx(0.55)
+    assert problem.globals_.progress.step_length == pytest.approx(0.55)
     assert not tools.Problem(("bernoulli",), bound=True).settings.tangent
     problem.globals_ = replace(problem.globals_, step_length=1.0)  # of a pass that ends without a rotation
     before, whole, _ = problem.map()

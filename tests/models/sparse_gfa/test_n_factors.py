@@ -16,6 +16,7 @@ from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import global_step, squarem
 from factorflow.models.sparse_gfa.global_step import extend_transform
 from factorflow.models.sparse_gfa.n_factors import HORIZON, least_worth
+from factorflow.models.sparse_gfa.state import Change, Progress, replace_part
 from factorflow.models.sparse_gfa.stored_scores import apply_transform
 from factorflow.models.sparse_gfa.weights import expected_weights
 
@@ -61,13 +62,15 @@ def test_worth_is_what_the_bound_loses_without_a_factor(
         _, local, stats = problem.map()
         after, _ = problem.update(stats)
         problem.globals_, problem.local, problem.count = after, local, problem.count + 1
-    assert after.worth is not None
-    assert (after.transform is not None) == (passes == 7)  # every third pass ends with a change of scale
+    assert after.factors.worth is not None
+    assert (after.change.transform is not None) == (
+        passes == 7
+    )  # every third pass ends with a change of scale
     local, scale = apply_transform(local, after), np.ones(3)
-    if after.transform is not None:
-        scale = np.diag(after.transform)
+    if after.change.transform is not None:
+        scale = np.diag(after.change.transform)
     basis = extend_transform(np.diag(scale), 1)
-    whole = problem.bound(local, replace(after, transform=None))
+    whole = problem.bound(local, replace_part(after, "change", transform=None))
     covariance = scale**2 * np.diag(unpack(stats.covariance, 3)) / stats.rows.sum()
     for k in range(3):
         kept, gap = np.delete(np.arange(3), k), 0.0
@@ -107,10 +110,14 @@ def test_worth_is_what_the_bound_loses_without_a_factor(
             assert m < 2
         cov = unpack(np.broadcast_to(local.variance, (len(local.mean), 6)), 3)
         rest = replace(local, mean=local.mean[:, kept], variance=pack(cov[:, kept][:, :, kept]))
-        scores = {n: getattr(after, n)[:, kept] for n in ("beta_shape", "beta_rate", "psi_on", "psi_off")}
-        fewer_factors = replace(after, weights=weights, views=views, transform=None, **scores)
+        scores = {
+            n: getattr(after.scores, n)[:, kept] for n in ("beta_shape", "beta_rate", "psi_on", "psi_off")
+        }
+        fewer_factors = replace(
+            after, weights=weights, views=views, change=Change(), scores=replace(after.scores, **scores)
+        )
         without = problem.bound(rest, fewer_factors)
-        assert after.worth[k] - gap == pytest.approx(whole - without, rel=1e-8, abs=1e-6)
+        assert after.factors.worth[k] - gap == pytest.approx(whole - without, rel=1e-8, abs=1e-6)
         assert gap > 0.0
 
 
@@ -285,10 +292,10 @@ def test_counts_keep_a_factor_that_has_still_to_grow(tmp_path: Path, seed: int) 
 
 
 def test_a_slow_stage_ends_only_where_passes_were_taken_further() -> None:
-    globals_ = SimpleNamespace(n_factors=3, snapshot=None, courses=None)
+    globals_ = SimpleNamespace(n_factors=3, progress=Progress(), courses=None)
     assert not squarem.needs_longer_step(globals_, squarem.SLOW - 1)  # type: ignore[arg-type]
     assert squarem.needs_longer_step(globals_, squarem.SLOW)  # type: ignore[arg-type]
-    for change in ({"snapshot": object()}, {"n_factors": 0}):
+    for change in ({"progress": SimpleNamespace(snapshot=object())}, {"n_factors": 0}):
         other = SimpleNamespace(**{**vars(globals_), **change})
         assert not squarem.needs_longer_step(other, squarem.SLOW)  # type: ignore[arg-type]
 

@@ -18,7 +18,7 @@ from factorflow.models.sparse_gfa.elbo import scores_terms
 from factorflow.models.sparse_gfa.nonnegative_scores import update_nonnegative
 from factorflow.models.sparse_gfa.pseudo_data import expected_scores
 from factorflow.models.sparse_gfa.start.nonnegative import _lowest
-from factorflow.models.sparse_gfa.state import Local
+from factorflow.models.sparse_gfa.state import Local, Scores
 
 BETA, PSI, CERTAIN = 1.4, 0.3, 1e9
 PARTS: dict[str, Any] = {"scores": "nonnegative", "loadings": "nonnegative", "n_factors": 7}
@@ -32,13 +32,8 @@ def test_one_score_is_exact(slab: str, message: tuple[float, float]) -> None:
     linear, p = message
     power = 1.0 if slab == "exponential" else 2.0
     both, certain = np.ones((2, 1)), CERTAIN * np.ones((2, 1))
-    globals_: Any = SimpleNamespace(
-        courses=None,
-        beta_shape=certain,
-        beta_rate=certain / BETA,
-        psi_on=PSI * certain,
-        psi_off=(1 - PSI) * certain,
-    )
+    scores = Scores(certain, certain / BETA, PSI * certain, (1 - PSI) * certain, np.eye(1))
+    globals_: Any = SimpleNamespace(courses=None, scores=scores)
     priors = SimpleNamespace(beta=(CERTAIN, CERTAIN / BETA), psi=(PSI * CERTAIN, (1 - PSI) * CERTAIN))
     settings: Any = SimpleNamespace(
         score_slab=slab, score_power=power, scores_prior="nonnegative", scores_spike=True, priors=priors

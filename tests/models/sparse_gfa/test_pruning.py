@@ -14,6 +14,7 @@ from factorflow.kernels.linalg import diagonal
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.pseudo_data import expected_scores
 from factorflow.models.sparse_gfa.start.sparse_stage import _best, initialize_sparse
+from factorflow.models.sparse_gfa.state import replace_part
 from factorflow.models.sparse_gfa.weights import expected_weights
 
 SETTLED = 10  # sparse passes during which nothing is dropped
@@ -56,13 +57,13 @@ def test_strength_is_the_share_of_a_views_sum_of_squares(tools: Any, sparse_pass
             known = expit(b) * expit(-b) if view.kind == "bernoulli" else np.exp(b)
             signal = sum(np.log1p(known[d] * w[d] ** 2 * z2) for _, d in np.argwhere(seen))
             total = signal.sum() + seen.sum()
-        np.testing.assert_allclose(problem.globals_.strength[m], signal / total, rtol=1e-6)
+        np.testing.assert_allclose(problem.globals_.factors.strength[m], signal / total, rtol=1e-6)
 
 
 def test_a_factor_is_dropped_where_no_view_needs_it(tools: Any) -> None:
     """The rule looks at the best view of each factor, and a factor at the threshold stays."""
     whole = problem_at(tools, SETTLED + 1, 0.0)
-    best = whole.globals_.strength.max(axis=0)
+    best = whole.globals_.factors.strength.max(axis=0)
     weakest = int(best.argmin())
     assert whole.globals_.n_factors == 3
     same = problem_at(tools, SETTLED + 1, float(best.min()))
@@ -78,18 +79,18 @@ def test_a_factor_is_dropped_where_no_view_needs_it(tools: Any) -> None:
             one, two = (getattr(p.globals_.views[name], field) for p in (whole, fewer))
             np.testing.assert_array_equal(two, one[kept])
     np.testing.assert_array_equal(fewer.globals_.second, whole.globals_.second[np.ix_(kept, kept)])
-    np.testing.assert_array_equal(fewer.globals_.strength, whole.globals_.strength[:, kept])
+    np.testing.assert_array_equal(fewer.globals_.factors.strength, whole.globals_.factors.strength[:, kept])
 
 
 def test_the_bound_goes_on_from_what_is_left(tools: Any) -> None:
-    best = problem_at(tools, SETTLED + 1, 0.0).globals_.strength.max(axis=0)
+    best = problem_at(tools, SETTLED + 1, 0.0).globals_.factors.strength.max(axis=0)
     problem = problem_at(tools, SETTLED + 1, float(np.nextafter(best.min(), 1.0)))
     before, local, stats = problem.map()
     assert local.mean.shape[1] == 2
     after, info = problem.update(stats)
     assert info["n_factors"] == 2
-    fixed = (before, replace(problem.globals_, transform=None))
-    if after.transform is None:
+    fixed = (before, replace_part(problem.globals_, "change", transform=None))
+    if after.change.transform is None:
         assert info["objective"] == pytest.approx(problem.bound(local, after, fixed), rel=1e-9)
 
 
@@ -100,7 +101,7 @@ def test_nothing_is_dropped_before_the_sparse_stage_has_settled(tools: Any) -> N
     problem.iterate()
     assert problem.globals_.n_factors == 1  # the strongest stays, however weak
     whole = problem_at(tools, SETTLED + 1, 0.0).globals_
-    kept = whole.strength.max(axis=0).argmax()
+    kept = whole.factors.strength.max(axis=0).argmax()
     left = problem.globals_.weights["v0"]
     np.testing.assert_array_equal(left.mean[:, 0], whole.weights["v0"].mean[:, kept])
 
@@ -109,7 +110,7 @@ def test_the_sparse_stage_begins_with_the_factors_of_the_warm_up_that_count(tool
     problem = tools.Problem(("gaussian", "bernoulli"), "scattered")
     for _ in range(5):
         problem.iterate()
-    best = np.sort(problem.globals_.strength.max(axis=0))
+    best = np.sort(problem.globals_.factors.strength.max(axis=0))
     for drop, left in ((best[0], 3), (np.nextafter(best[0], 1), 2), (np.nextafter(best[1], 1), 1), (0.99, 1)):
         entered = initialize_sparse(replace(problem.settings, drop=float(drop)), problem.globals_)
         assert entered.n_factors == left
@@ -135,7 +136,7 @@ def test_of_more_factors_than_were_asked_for_those_that_explain_most_go_on(tools
         of = replace(problem.globals_, weights=weights, fixed={**fixed, **other})
         kept = _best(replace(problem.settings, n_factors=number), of)
         assert kept.n_factors == number
-        assert kept.strength.shape == (2, number)
+        assert kept.factors.strength.shape == (2, number)
         w = np.concatenate([expected_weights(kept.weights[name])[0] for name in sizes])
         every = np.concatenate([expected_weights(weights[name])[0] for name in sizes])
         return [int(np.flatnonzero((every == column[:, None]).all(axis=0))[0]) for column in w.T]

@@ -14,7 +14,7 @@ from factorflow.models.sparse_gfa.squarem import (
     discard_unverified_step,
     judge_snapshot,
 )
-from factorflow.models.sparse_gfa.state import Snapshot
+from factorflow.models.sparse_gfa.state import Snapshot, replace_part
 
 LIKELIHOODS = ("gaussian", "gaussian")
 
@@ -36,9 +36,9 @@ def test_the_recorded_bound_is_that_of_the_state_before_a_step_and_never_falls(t
         after, info = problem.update(stats)
         kept = discard_unverified_step(after)
         assert info["objective"] >= last - 1e-10 * abs(last)
-        if kept.transform is None and not after.restored:
+        if kept.change.transform is None and not after.change.restored:
             assert info["objective"] == pytest.approx(problem.bound(local, kept), rel=1e-9)
-        longer += after.snapshot is not None
+        longer += after.progress.snapshot is not None
         last, problem.globals_ = info["objective"], after
         problem.local, problem.count = local, problem.count + 1
     assert longer >= 5
@@ -46,17 +46,17 @@ def test_the_recorded_bound_is_that_of_the_state_before_a_step_and_never_falls(t
 
 def test_what_lowers_the_bound_is_taken_back(tools):
     problem = sparse_problem(tools, hasty=True)
-    while problem.globals_.snapshot is None:
+    while problem.globals_.progress.snapshot is None:
         problem.iterate()
     before = problem.globals_
     wrong = {name: replace(w, mean=w.mean + 3.0) for name, w in before.weights.items()}
     problem.globals_ = replace(before, weights=wrong)
     objective = problem.iterate()
     after, kept = problem.globals_, discard_unverified_step(before)
-    assert objective == before.snapshot.objective
-    assert after.restored
-    assert after.snapshot is None
-    assert after.step_limit < before.step_limit
+    assert objective == before.progress.snapshot.objective
+    assert after.change.restored
+    assert after.progress.snapshot is None
+    assert after.progress.step_limit < before.progress.step_limit
     for name, weights in kept.weights.items():
         np.testing.assert_array_equal(after.weights[name].mean, weights.mean)
 
@@ -86,23 +86,32 @@ def test_lengths_of_steps():
 
 def test_behind_a_long_step_a_tangent_has_to_keep_its_promise(tools):
     """A bound decides with one pass; with tangents the second has to be higher, too. Of trials as well."""
-    old = replace(tools.Problem(("bernoulli",), bound=False).globals_, objective=-10.0, score=-9.0)
+    old = replace_part(
+        tools.Problem(("bernoulli",), bound=False).globals_, "progress", objective=-10.0, score=-9.0
+    )
     for trial in (False, True):
-        before = replace(old, snapshot=Snapshot(old, -10.0, trial))
-        higher = replace(old, score=-4.0)
-        assert judge_snapshot(SimpleNamespace(tangent=False), before, higher, -5.0)[0].snapshot is None
+        before = replace_part(old, "progress", snapshot=Snapshot(old, -10.0, trial))
+        higher = replace_part(old, "progress", score=-4.0)
+        assert (
+            judge_snapshot(SimpleNamespace(tangent=False), before, higher, -5.0)[0].progress.snapshot is None
+        )
         tangent = SimpleNamespace(tangent=True)
         waiting, recorded = judge_snapshot(tangent, before, higher, -5.0)
-        assert (waiting.snapshot.is_lower, recorded) == (True, -10.0)
+        assert (waiting.progress.snapshot.is_lower, recorded) == (True, -10.0)
         kept, recorded = judge_snapshot(tangent, waiting, higher, -6.0)
-        assert (kept.snapshot, kept.restored, recorded) == (None, False, -6.0)
-        back, recorded = judge_snapshot(tangent, waiting, replace(old, score=-11.0), -11.0)
-        assert (back.snapshot, back.restored, back.trial_failed, recorded) == (None, True, trial, -10.0)
+        assert (kept.progress.snapshot, kept.change.restored, recorded) == (None, False, -6.0)
+        back, recorded = judge_snapshot(tangent, waiting, replace_part(old, "progress", score=-11.0), -11.0)
+        assert (back.progress.snapshot, back.change.restored, back.progress.trial_failed, recorded) == (
+            None,
+            True,
+            trial,
+            -10.0,
+        )
 
 
 def test_a_step_that_no_pass_has_shown_is_given_up_with_its_scores(tools):
     old = tools.Problem(("gaussian",)).globals_
     for trial in (False, True):
-        ended = discard_unverified_step(replace(old, snapshot=Snapshot(old, -1.0, trial)))
-        assert (ended.snapshot, ended.restored) == (None, True)
-    assert not discard_unverified_step(old).restored
+        ended = discard_unverified_step(replace_part(old, "progress", snapshot=Snapshot(old, -1.0, trial)))
+        assert (ended.progress.snapshot, ended.change.restored) == (None, True)
+    assert not discard_unverified_step(old).change.restored

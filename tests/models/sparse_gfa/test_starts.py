@@ -151,7 +151,7 @@ def test_the_choice_is_made_once(small_globals, settings_of_one):
     starts = (Start(float("nan"), first), Start(-5.0, first))
     chosen = best_start(settings_of_one, replace(first, starts=starts, objective=-6.0), over=True)
     assert [s.kept for s in chosen.starts] == [False, True, False]
-    assert chosen.regained
+    assert chosen.change.regained
     assert best_start(settings_of_one, chosen, over=False) is chosen
 
 

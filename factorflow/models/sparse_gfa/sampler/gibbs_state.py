@@ -19,7 +19,7 @@ from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.pooled import NoisePrior, SlabPrior
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.smooth.courses import Courses
-from factorflow.models.sparse_gfa.state import Fixed, Globals, View
+from factorflow.models.sparse_gfa.state import Factors, Fixed, Globals, Scores, View
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 from factorflow.trees import replace
 
@@ -343,9 +343,9 @@ def first_draw(settings: Settings, globals_: Globals) -> ChainGlobals:
             of_intercepts = 0.0, view.density.n_phi / view.density.phi_sd**2
         views[view.name] = DrawnView(mine.alpha, theta, *of_intercepts, noise, terms)
     n_factors = globals_.n_factors
-    turn = np.eye(n_factors) if globals_.transform is None else globals_.transform
+    turn = np.eye(n_factors) if globals_.change.transform is None else globals_.change.transform
     sizes = [globals_.views[name] for name in settings.learned_sizes]
-    beta, courses = globals_.beta_shape / globals_.beta_rate, globals_.courses
+    beta, courses = globals_.scores.beta_shape / globals_.scores.beta_rate, globals_.courses
     if courses is not None:
         courses = replace(courses, covariance=np.zeros((n_factors, 0, 0)), values=None, spread=None)
         beta = np.stack([np.ones(n_factors), 1.0 / courses.noise])
@@ -353,7 +353,7 @@ def first_draw(settings: Settings, globals_: Globals) -> ChainGlobals:
     shared = Shared(views, beta, slab, np.array([view.size_shape / view.size_rate for view in sizes]))
     still = np.zeros((settings.n_given, n_factors + len(sizes)))
     record, names = Record(weights, shared, courses), Names.of(weights.values())
-    own = variances, turn, still, record, names, globals_.numbers, reference
+    own = variances, turn, still, record, names, globals_.factors.numbers, reference
     return ChainGlobals(globals_.fixed, weights, shared, *own, courses=courses)
 
 
@@ -393,6 +393,5 @@ def as_globals(settings: Settings, sample: ChainGlobals) -> Globals:
     beta = sample.shared.beta
     beta = np.concatenate([beta, np.tile(sample.shared.sizes, (len(beta), 1))], axis=1)
     group_ones = np.ones(beta.shape)
-    return Globals(
-        sample.fixed, weights, views, {}, beta, group_ones, group_ones, group_ones, np.eye(k), nothing
-    )
+    scores = Scores(beta, group_ones, group_ones, group_ones, np.eye(k))
+    return Globals(sample.fixed, weights, views, scores, Factors(nothing))

@@ -99,7 +99,8 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
     def coords(self, globals_: Globals | ChainGlobals) -> Mapping[str, Sequence[str]]:
         """Return the labels of factors and views."""
         names = [view.name for view in self.settings.views]
-        labels = {"factor": self.factor_names(globals_.n_factors, globals_.numbers), "view": names}
+        numbers = globals_.factors.numbers if isinstance(globals_, Globals) else globals_.numbers
+        labels = {"factor": self.factor_names(globals_.n_factors, numbers), "view": names}
         covariates = self.settings.covariates
         smooth = self.settings.smooth
         labels |= {} if covariates is None else covariates.coords

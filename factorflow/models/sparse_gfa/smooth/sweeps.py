@@ -35,7 +35,7 @@ from factorflow.models.sparse_gfa.smooth.site_sums import SiteSums, forms_of, me
 from factorflow.models.sparse_gfa.smooth.warping import KNOTS, WARP_ROUNDS, learn_warp, moved_basis
 from factorflow.models.sparse_gfa.smooth.weak import WeakSums, add_weak_factors, weak_sums
 from factorflow.models.sparse_gfa.start.added_factor import with_fresh_pairs
-from factorflow.models.sparse_gfa.state import Globals, Local
+from factorflow.models.sparse_gfa.state import Globals, Local, replace_part
 from factorflow.models.sparse_gfa.stored_scores import rotated_scores, scores_before, scores_or_blank
 from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
@@ -138,7 +138,7 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
             opened = replace(opened, warp=np.zeros((basis.n_groups, KNOTS)))
         if not has_courses:
             opened = without_courses(opened, np.arange(new.n_factors) < k)
-        return replace(new, courses=opened, objective=float("nan")), {}
+        return replace_part(replace(new, courses=opened), "progress", objective=float("nan")), {}
 
 
 def _with_mean_in_intercepts(settings: Settings, globals_: Globals, mean: Float64[Array, " k"]) -> Globals:
@@ -158,7 +158,7 @@ def _with_mean_in_intercepts(settings: Settings, globals_: Globals, mean: Float6
 
 def _in_new_basis(globals_: Globals) -> Globals:
     """Return the globals when all blocks have changed their scores to their basis."""
-    return replace(globals_, transform=None, restored=False, regained=False)
+    return replace_part(globals_, "change", transform=None, restored=False, regained=False)
 
 
 def shows_courses(
@@ -268,4 +268,5 @@ def close_courses(settings: Settings, globals_: Globals) -> Globals:
     courses: Courses | None = close_rough(settings.smooth.basis, globals_.courses)
     assert courses is not None
     courses = courses if courses.is_smooth.any() else None
-    return replace(globals_, courses=courses, objective=float("nan"))  # it falls here
+    closed = replace(globals_, courses=courses)
+    return replace_part(closed, "progress", objective=float("nan"))  # it falls here

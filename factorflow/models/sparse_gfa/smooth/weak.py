@@ -126,7 +126,7 @@ def add_weak_factors(settings: Settings, globals_: Globals, sums: WeakSums, n_kn
     """Return the globals with a factor more for each component that no signs have, as far as there may be."""
     room = settings.n_factors - globals_.n_factors
     names = _views(settings)
-    if room <= 0 or not names or globals_.numbers is not None or not settings.deletes:
+    if room <= 0 or not names or globals_.factors.numbers is not None or not settings.deletes:
         return globals_
     products = _components(settings, globals_, sums, n_known)
     values, vectors = np.linalg.eigh(np.einsum("smd,snd->smn", products, products))

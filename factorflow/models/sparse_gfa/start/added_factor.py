@@ -11,7 +11,7 @@ from jaxtyping import Float64, Int8
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, View
+from factorflow.models.sparse_gfa.state import Globals, View, replace_part
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
@@ -52,24 +52,27 @@ def with_added_factor(
         prior = view.prior(sparse=True)
         constants, sums = settings.prior_constants(view), prior.sums(weights[view.name])
         views[view.name] = prior.learn(constants, _with_entry(shared), sums)
-    k = globals_.n_factors
-    before = np.eye(k) if globals_.transform is None else globals_.transform
+    k, of_factors = globals_.n_factors, globals_.factors
+    before = np.eye(k) if globals_.change.transform is None else globals_.change.transform
     padded: dict[str, Any] = {
-        f: np.pad(getattr(globals_, f), ((0, 0), (0, 1)), constant_values=1.0)
-        for f in ("beta_shape", "beta_rate", "psi_on", "psi_off", "strength")
+        f: np.pad(getattr(globals_.scores, f), ((0, 0), (0, 1)), constant_values=1.0)
+        for f in ("beta_shape", "beta_rate", "psi_on", "psi_off")
     }
-    second = np.pad(globals_.second, (0, 1))
+    second = np.pad(globals_.scores.second, (0, 1))
     second[k, k] = 1.0
     return replace(
         globals_,
         weights=weights,
         views=views,
-        second=second,
-        worth=None,
-        score=float("nan"),
-        transform=np.pad(before, ((0, 1), (0, 0))),
-        sets=None if number is None or globals_.sets is None else np.append(globals_.sets, number),
-        **padded,
+        scores=replace(globals_.scores, second=second, **padded),
+        factors=replace(
+            of_factors,
+            strength=np.pad(of_factors.strength, ((0, 0), (0, 1)), constant_values=1.0),
+            worth=None,
+            sets=None if number is None or of_factors.sets is None else np.append(of_factors.sets, number),
+        ),
+        change=replace(globals_.change, transform=np.pad(before, ((0, 1), (0, 0)))),
+        progress=replace(globals_.progress, score=float("nan")),
     )
 
 
@@ -79,9 +82,10 @@ def with_fresh_pairs(settings: Settings, globals_: Globals) -> Globals:
         name: replace(view, pairs=precision_pairs(settings, name, globals_.weights[name]))
         for name, view in globals_.views.items()
     }
-    return replace(
-        globals_, views=views, objective=float("nan"), snapshot=None, iterates=(), trial_failed=False
-    )
+    return replace_part(
+        replace(globals_, views=views),
+        "progress", objective=float("nan"), snapshot=None, iterates=(), trial_failed=False,
+    )  # fmt: skip
 
 
 def _with_column(

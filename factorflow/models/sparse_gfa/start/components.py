@@ -26,7 +26,7 @@ from factorflow.models.sparse_gfa.kernels.gaps import lowest
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import entry_level
-from factorflow.models.sparse_gfa.state import Fixed, Globals, View
+from factorflow.models.sparse_gfa.state import Factors, Fixed, Globals, Scores, View
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
@@ -55,13 +55,8 @@ def empty_globals(settings: Settings) -> Globals:
         fixed={},
         weights={},
         views={},
-        basis={},
-        beta_shape=ones,
-        beta_rate=ones,
-        psi_on=ones,
-        psi_off=ones,
-        second=np.eye(k),
-        strength=np.ones((len(settings.views), k)),
+        scores=Scores(ones, ones, ones, ones, np.eye(k)),
+        factors=Factors(np.ones((len(settings.views), k))),
     )
 
 

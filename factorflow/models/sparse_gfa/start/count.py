@@ -48,7 +48,7 @@ from factorflow.models.sparse_gfa.start.sketches import (
     Spectrum,
     inverse_root,
 )
-from factorflow.models.sparse_gfa.state import Globals
+from factorflow.models.sparse_gfa.state import Globals, replace_part
 from factorflow.trees import replace
 
 __all__ = ["CountSweep", "first_number", "most_passes"]
@@ -315,8 +315,8 @@ class CountSweep(Sweep[Globals, None, CountStats]):
                 at += width
             basis[view.name] = np.sqrt(settings.n_rows) * (parts @ chosen)
         new = initial_globals(replace(settings, n_factors=number), globals_.fixed)
-        n_known = n_counted if self.counts else globals_.n_counted
-        return replace(new, basis=basis, n_counted=n_known, starts=globals_.starts)
+        n_known = n_counted if self.counts else globals_.factors.n_counted
+        return replace_part(replace(new, basis=basis, starts=globals_.starts), "factors", n_counted=n_known)
 
 
 def _outside(

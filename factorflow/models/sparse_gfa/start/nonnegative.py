@@ -98,9 +98,8 @@ class ShiftSweep(Sweep[Globals, Local, ScoreSums]):
             globals_,
             weights=weights,
             views=views,
-            transform=np.diag(sign),
-            shift=shift,
-            score_mean=sign * mean + shift,
+            scores=replace(globals_.scores, mean=sign * mean + shift),
+            change=replace(globals_.change, transform=np.diag(sign), shift=shift),
         )
         observed = sum(float(fixed.count.sum()) for fixed in globals_.fixed.values())
         return new, {"objective": 0.0, "observed": observed}

@@ -21,7 +21,7 @@ from factorflow.models.sparse_gfa.pseudo_data import strip_for_workers
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import initial_globals
 from factorflow.models.sparse_gfa.start.count import MARGIN, first_number
-from factorflow.models.sparse_gfa.state import Globals, Start
+from factorflow.models.sparse_gfa.state import Globals, Start, replace_part
 from factorflow.trees import replace
 
 __all__ = ["SPARE", "best_start", "start_similarity", "next_start", "other_starts"]
@@ -44,10 +44,10 @@ def next_start(settings: Settings, globals_: Globals, *, spare: int) -> Globals:
     if first is not None and first.n_factors == number:
         size = min(settings.n_rows, sum(view.n_features for view in settings.views))
         number = min(number + min(spare, MARGIN), size)
-    elif globals_.n_counted is not None:
-        number = first_number(settings, globals_.n_counted)
+    elif globals_.factors.n_counted is not None:
+        number = first_number(settings, globals_.factors.n_counted)
     new = initial_globals(replace(settings, n_factors=number), globals_.fixed)
-    return replace(new, starts=slim, n_counted=globals_.n_counted)
+    return replace_part(replace(new, starts=slim), "factors", n_counted=globals_.factors.n_counted)
 
 
 def best_start(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
@@ -70,18 +70,19 @@ def best_start(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
     others = tuple(
         Start(s.objective, None, kept=True) if i == best else _slim(settings, s) for i, s in enumerate(done)
     )
-    regained = not last or best < len(done) - 1 or globals_.snapshot is not None
+    regained = not last or best < len(done) - 1 or globals_.progress.snapshot is not None
     if regained:
-        mine = replace(mine, transform=None, step_length=1.0)
-    return replace(mine, fixed=fixed, starts=others, regained=regained)
+        mine = replace_part(replace_part(mine, "change", transform=None), "progress", step_length=1.0)
+    return replace_part(replace(mine, fixed=fixed, starts=others), "change", regained=regained)
 
 
 def _over(globals_: Globals) -> Start:
     """Return a start that ends with these globals, or those before a longer step."""
-    best, objective = globals_, globals_.objective
-    if globals_.snapshot is not None:
-        best, objective = globals_.snapshot.back(), globals_.snapshot.objective
-    return Start(objective, replace(best, fixed={}, snapshot=None, iterates=(), starts=()))
+    best, objective = globals_, globals_.progress.objective
+    if globals_.progress.snapshot is not None:
+        best, objective = globals_.progress.snapshot.back(), globals_.progress.snapshot.objective
+    best = replace_part(best, "progress", snapshot=None, iterates=())
+    return Start(objective, replace(best, fixed={}, starts=()))
 
 
 def _best(done: tuple[Start, ...]) -> int:
@@ -102,7 +103,7 @@ def _slim(settings: Settings, start: Start) -> Start:
 def other_starts(globals_: Globals) -> tuple[Globals, ...]:
     """Return what the starts that were not kept learned, as far as their scores follow from it."""
     return tuple(
-        replace(s.globals_, fixed=globals_.fixed, transform=None, regained=True)
+        replace_part(replace(s.globals_, fixed=globals_.fixed), "change", transform=None, regained=True)
         for s in globals_.starts
         if s.globals_ is not None
     )

@@ -33,10 +33,9 @@ from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.added_factor import with_added_factor, with_fresh_pairs
-from factorflow.models.sparse_gfa.state import Globals, Local
+from factorflow.models.sparse_gfa.state import Globals, Local, replace_part
 from factorflow.models.sparse_gfa.stored_scores import rotated_scores
 from factorflow.models.sparse_gfa.weights import expected_weights
-from factorflow.trees import replace
 
 __all__ = ["SetComponentsSweep", "looks_at_sets"]
 
@@ -94,7 +93,7 @@ class SetComponentsSweep(Sweep[Globals, Local, SetStats]):
 
     def update(self, globals_: Globals, stats: SetStats, step: Step) -> tuple[Globals, Info]:
         """Give sets a factor whose first component no noise has."""
-        return add_set_factors(self.settings, replace(globals_, transform=None), stats), {}
+        return add_set_factors(self.settings, replace_part(globals_, "change", transform=None), stats), {}
 
 
 def looks_at_sets(settings: Settings) -> bool:
@@ -142,9 +141,9 @@ def _candidates(settings: Settings, stats: SetStats) -> list[tuple[float, int, s
 
 def add_set_factors(settings: Settings, globals_: Globals, stats: SetStats) -> Globals:
     """Return the globals with a factor more for each set that wants one, as far as there may be more."""
-    if globals_.sets is None or globals_.numbers is not None:
+    if globals_.factors.sets is None or globals_.factors.numbers is not None:
         return globals_
-    used, chosen = set(globals_.sets.tolist()), list[tuple[int, str, Array, Array]]()
+    used, chosen = set(globals_.factors.sets.tolist()), list[tuple[int, str, Array, Array]]()
     accepted: list[tuple[str, Array]] = []
     for _, t, name, members, component in _candidates(settings, stats):
         full = np.zeros(settings.view(name).n_features)
@@ -165,9 +164,9 @@ def add_set_factors(settings: Settings, globals_: Globals, stats: SetStats) -> G
 def _with_room(settings: Settings, globals_: Globals, n_new: int) -> tuple[Globals, int]:
     """Return the globals without factors worth nothing that have no set, as many as stand in the way."""
     room = settings.n_factors - globals_.n_factors
-    if globals_.worth is None or globals_.sets is None or room >= n_new:
+    if globals_.factors.worth is None or globals_.factors.sets is None or room >= n_new:
         return globals_, max(room, 0)
-    free = np.flatnonzero((globals_.sets < 0) & (globals_.worth < 0.0))
-    deleted = free[np.argsort(globals_.worth[free], kind="stable")][: n_new - room]
+    free = np.flatnonzero((globals_.factors.sets < 0) & (globals_.factors.worth < 0.0))
+    deleted = free[np.argsort(globals_.factors.worth[free], kind="stable")][: n_new - room]
     remaining = np.setdiff1d(np.arange(globals_.n_factors), deleted)
     return select_factors(globals_, remaining), room + len(deleted)

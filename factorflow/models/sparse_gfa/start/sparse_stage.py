@@ -16,7 +16,7 @@ from factorflow.models.sparse_gfa.start.guided import (
     rotation_with_guides,
     with_guided_classes,
 )
-from factorflow.models.sparse_gfa.state import Globals
+from factorflow.models.sparse_gfa.state import Globals, Progress
 from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
@@ -69,17 +69,15 @@ def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
     return replace(
         turned,
         views=views,
-        beta_shape=ones,
-        beta_rate=ones,
-        psi_on=on * ones,
-        psi_off=off * ones,
-        second=np.eye(turned.n_factors),
-        objective=float("nan"),
-        step_length=1.0,
-        snapshot=None,
-        trial_failed=False,
-        iterates=(),
-        step_limit=4.0,
+        scores=replace(
+            turned.scores,
+            beta_shape=ones,
+            beta_rate=ones,
+            psi_on=on * ones,
+            psi_off=off * ones,
+            second=np.eye(turned.n_factors),
+        ),
+        progress=Progress(),
     )
 
 
@@ -105,7 +103,7 @@ def _best(settings: Settings, globals_: Globals) -> Globals:
 
 
 def _to_simple_structure(settings: Settings, globals_: Globals) -> Float64[Array, "K K"]:
-    white = whitening(globals_.second)
+    white = whitening(globals_.scores.second)
     inverse = np.linalg.inv(white)
     guides = guided_views(settings)[: globals_.n_factors]
     if guides:

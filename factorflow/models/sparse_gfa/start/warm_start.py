@@ -9,7 +9,7 @@ from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.state import Globals, View
+from factorflow.models.sparse_gfa.state import Change, Globals, Progress, View
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
@@ -41,26 +41,19 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         old = old if view.prior(sparse=True).guides else replace(old, classes=None)
         weights[name] = _in_units(view.density, old, before.scale, now.scale, moved)
         views[name] = _view(settings, name, fitted.views[name], weights[name], before.scale / now.scale)
+    numbers = fitted.factors.numbers
+    numbers = np.arange(fitted.n_factors) if numbers is None else numbers
     return replace(
         fitted,
         fixed=globals_.fixed,
         weights=weights,
         views=views,
+        factors=replace(fitted.factors, worth=None, sets=None, numbers=numbers),
+        change=Change(),
+        progress=Progress(objective=fitted.progress.objective),
         basis={},
-        transform=None,
-        shift=None,
-        step_length=1.0,
-        closing=None,
-        worth=None,
-        score=float("nan"),
-        trial_failed=False,
-        snapshot=None,
-        iterates=(),
-        step_limit=4.0,
-        restored=False,
         starts=(),
-        sets=None,
-        numbers=np.arange(fitted.n_factors) if fitted.numbers is None else fitted.numbers,
+        closing=None,
     )
 
 
