@@ -13,6 +13,7 @@ import factorflow
 from factorflow.engine.events import IterationDone
 from factorflow.errors import InputError
 from factorflow.models import ProbitFactors, SparseGFA
+from factorflow.models.sparse_gfa.state import replace_part
 
 D = {"a": 12, "b": 8}
 
@@ -126,7 +127,7 @@ def test_a_dropped_factor_takes_its_name_along(datasets: Any) -> None:
     begun = warm_globals(cold.model.settings, globals_, globals_)
     left = select_factors(begun, np.array([0, 2, 3]))
     assert cold.model.coords(left)["factor"] == ["Factor1", "Factor3", "Factor4"]
-    again = warm_globals(cold.model.settings, globals_, replace(left, trial_failed=True))
+    again = warm_globals(cold.model.settings, globals_, replace_part(left, "progress", trial_failed=True))
     assert cold.model.coords(again)["factor"] == ["Factor1", "Factor3", "Factor4"]
     assert not again.progress.trial_failed  # of other data it is not known
 

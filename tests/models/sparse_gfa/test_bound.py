@@ -200,7 +200,9 @@ def test_no_update_of_a_shorter_pass_lowers_the_value_of_the_tangents(tools, cas
         if iteration == 5:
             problem.initialize_sparse()
         phase = problem.phase
-        problem.globals_ = replace(problem.globals_, step_length=0.5 if iteration % 2 else 1.0)
+        problem.globals_ = replace_part(
+            problem.globals_, "progress", step_length=0.5 if iteration % 2 else 1.0
+        )
         before, local, stats = problem.map()
         new, _ = problem.update(stats)
         after = with_phi_of(new, problem.globals_)
@@ -223,7 +225,9 @@ def test_shorter_passes_go_with_hyperparameters_that_moved(tools, case):
     for iteration in range(12):
         if iteration == 6:
             problem.initialize_sparse()
-        problem.globals_ = replace(problem.globals_, step_length=0.5 if iteration % 2 else 1.0)
+        problem.globals_ = replace_part(
+            problem.globals_, "progress", step_length=0.5 if iteration % 2 else 1.0
+        )
         recorded.append(problem.iterate())
     for stage in (recorded[1:6], recorded[7:]):
         assert np.diff(stage).min() > -0.01 * abs(stage[-1])

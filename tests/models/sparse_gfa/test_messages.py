@@ -23,6 +23,7 @@ from factorflow.models.sparse_gfa.pseudo_data import (
     pseudo_data,
     variance_of_predictor,
 )
+from factorflow.models.sparse_gfa.state import replace_part
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 
 ALL = ("gaussian", "bernoulli", "poisson")
@@ -188,19 +189,23 @@ def test_steps_are_shorter_after_a_fall_and_grow_again(tools: Any) -> None:
     for _ in range(2):
         problem.iterate()
     assert problem.globals_.progress.step_length == 1.0
-    problem.globals_ = replace(problem.globals_, objective=np.inf)  # whatever comes is a fall
+    problem.globals_ = replace_part(
+        problem.globals_, "progress", objective=np.inf
+    )  # whatever comes is a fall
     problem.iterate()
     assert problem.globals_.progress.step_length == 0.5
     problem.iterate()
     assert problem.globals_.progress.step_length == pytest.approx(0.55)
     assert not tools.Problem(("bernoulli",), bound=True).settings.tangent
-    problem.globals_ = replace(problem.globals_, step_length=1.0)  # of a pass that ends without a rotation
+    problem.globals_ = replace_part(
+        problem.globals_, "progress", step_length=1.0
+    )  # of a pass that ends without a rotation
     before, whole, _ = problem.map()
-    problem.globals_ = replace(problem.globals_, step_length=0.5)
+    problem.globals_ = replace_part(problem.globals_, "progress", step_length=0.5)
     _, half, stats = problem.map()
     np.testing.assert_allclose(half.mean, 0.5 * (before.mean + whole.mean), rtol=1e-9, atol=1e-12)
     half = problem.update(stats)[0].weights["v0"].mean
-    problem.globals_ = replace(problem.globals_, step_length=1.0)
+    problem.globals_ = replace_part(problem.globals_, "progress", step_length=1.0)
     whole, start = problem.update(stats)[0].weights["v0"].mean, problem.globals_.weights["v0"].mean
     np.testing.assert_allclose(half, 0.5 * (start + whole), rtol=1e-9, atol=1e-12)
 
@@ -242,7 +247,8 @@ def test_shared_parameters_after_a_step_of_a_share_of_the_way(tools: Any) -> Non
     for _ in range(3):
         problem.iterate()
     views = {name: replace(view, intercept_rate=1e-6) for name, view in problem.globals_.views.items()}
-    problem.globals_, problem.at_optimum = replace(problem.globals_, views=views, step_length=0.5), True
+    problem.globals_, problem.at_optimum = replace(problem.globals_, views=views), True
+    problem.globals_ = replace_part(problem.globals_, "progress", step_length=0.5)
     problem.iterate()
     for view in problem.globals_.views.values():
         assert np.isfinite([view.intercept_mean, view.intercept_rate]).all()

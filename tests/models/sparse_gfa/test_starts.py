@@ -18,7 +18,7 @@ from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.start import restarts
 from factorflow.models.sparse_gfa.start.components import empty_globals
 from factorflow.models.sparse_gfa.start.restarts import best_start, start_similarity
-from factorflow.models.sparse_gfa.state import Start
+from factorflow.models.sparse_gfa.state import Start, replace_part
 from factorflow.shape import Meta, ViewMeta
 
 SHORT = {"n_factors": 6, "warmup_iter": 20, "max_iter": 40}
@@ -147,9 +147,11 @@ def test_likeness_is_the_correlation(small_globals):
 
 def test_the_choice_is_made_once(small_globals, settings_of_one):
     """And a bound that is no number never wins."""
-    first = replace(small_globals(2), objective=-5.0)
+    first = replace_part(small_globals(2), "progress", objective=-5.0)
     starts = (Start(float("nan"), first), Start(-5.0, first))
-    chosen = best_start(settings_of_one, replace(first, starts=starts, objective=-6.0), over=True)
+    chosen = best_start(
+        settings_of_one, replace_part(replace(first, starts=starts), "progress", objective=-6.0), over=True
+    )
     assert [s.kept for s in chosen.starts] == [False, True, False]
     assert chosen.change.regained
     assert best_start(settings_of_one, chosen, over=False) is chosen
