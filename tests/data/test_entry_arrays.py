@@ -297,3 +297,35 @@ def test_trials_that_are_no_file(tmp_path: Path) -> None:
     """The values of the view would be taken for numbers of trials."""
     with pytest.raises(InputError, match="trials of view 'y' = coverage.csv"):
         factorflow.write_dataset(tmp_path / "d", {"y": np.ones((5, 2))}, trials={"y": "coverage.csv"})
+
+
+def test_limits_and_trials_of_a_view_of_several_likelihoods(tmp_path: Path) -> None:
+    """They belong to the features of that likelihood; marks to the features that have them."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(30, 3)), columns=["a", "b", "c"])
+    frame["b"], frame["n"] = np.exp(frame["b"]), rng.integers(0, 4, 30)
+
+    def defaults(likelihoods: dict[str, str], values: pd.DataFrame = frame, **options: Any) -> dict[str, str]:
+        data = factorflow.write_dataset(
+            tmp_path / "d", {"lab": values}, likelihoods={"lab": likelihoods}, overwrite=True, **options
+        )
+        return {view.name: f"{view.default_likelihood} {view.aux}".strip() for view in data.meta().views}
+
+    each = {"b": "gamma", "c": "censored", "n": "binomial"}
+    of_parts = defaults(each, limits={"lab": (-0.5, None)}, trials={"lab": 3})
+    assert of_parts == {
+        "lab": "",
+        "lab_binomial": "binomial trials",
+        "lab_censored": "censored censored",
+        "lab_gamma": "gamma",
+    }
+    assert factorflow.open_dataset(tmp_path / "d").values("lab_censored").min() == np.float32(-0.5)
+    assert defaults({"b": "gamma"}, limits={"lab": (-0.5, None)})["lab"] == "censored censored"
+    marked = frame.astype(object)
+    marked.loc[:5, "c"] = "<-0.5"
+    assert defaults({"b": "gamma", "n": "poisson"}, marked)["lab_gamma"] == "gamma"
+    marked.loc[:2, "b"] = "<0.1"
+    with pytest.raises(InputError, match=r"'lab_gamma' = gamma, with .* such as <0.5: expected censored"):
+        defaults({"b": "gamma"}, marked)
+    with pytest.raises(InputError, match="trials of view 'lab_binomial' = 4 columns: expected 1, one a feat"):
+        defaults({"n": "binomial"}, trials={"lab": np.full((30, 4), 3)})

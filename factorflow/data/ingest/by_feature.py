@@ -83,6 +83,25 @@ def of_parts(values: Any, parts: Mapping[str, str]) -> Any:
     return unsplit | {part: values[view] for part, view in parts.items() if view in values}
 
 
+def of_likelihood(values: Mapping[str, Any], parts: Mapping[str, str], likelihood: str) -> dict[str, Any]:
+    """Return an option that belongs to a likelihood, such as limits, with that part's name for its view's.
+
+    Parameters
+    ----------
+    values : mapping of str to object
+        By view, or by part of one.
+    parts : mapping of str to str
+        The view that each part is of.
+    likelihood : str
+        Name of the likelihood. Where no part has it, the value is that of the features without one.
+    """
+    renamed = {}
+    for view, value in values.items():
+        part = f"{view}_{likelihood}"
+        renamed[part if parts.get(part) == view and part not in values else view] = value
+    return renamed
+
+
 @dataclass(frozen=True)
 class _Rows:
     """The rows of a source, sliced."""

@@ -44,6 +44,7 @@ class Limits:
     sides: Rows = lambda start, stop: 0
     aux = "censored"
     likelihood = "censored"
+    what = "limits, or entries such as <0.5"
 
     def __post_init__(self) -> None:
         self.measured: NDArray[np.int64] | int = 0
@@ -100,6 +101,7 @@ class Trials:
     trials: Rows
     aux = "trials"
     likelihood = "binomial"
+    what = "trials"
 
     def __call__(
         self, values: NDArray[Any], start: int, names: RowNames, features: Any, view: str
@@ -221,6 +223,9 @@ def _rows(what: str, values: Any, view: str, names: RowNames, features: Any, rea
         if missing := [str(name) for name in features if str(name) not in where]:
             raise InputError(what, "none", f"columns for {checks.join_names(missing)}", "Add them.")
         columns = np.array([where[str(name)] for name in features])
+    elif source.shape[1] != len(features):
+        actual = f"{source.shape[1]} columns"
+        raise InputError(what, actual, f"{len(features)}, one a feature", "Name them, or check their number.")
     if source.samples is None or names.stored is None:
         if source.shape[0] != names.n_rows:
             actual = f"{source.shape[0]} rows"

@@ -31,6 +31,7 @@ class Events:
     events: Callable[[int, int], NDArray[Any]]
     aux = "censored"
     likelihood = Survival.name
+    what = "times to an event"
     seen: list[tuple[NDArray[Any], NDArray[Any]]] = field(default_factory=list)
 
     def __call__(

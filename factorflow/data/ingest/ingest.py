@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import Names, align, check_by_view
-from factorflow.data.ingest.by_feature import of_parts, split_by_likelihood
+from factorflow.data.ingest.by_feature import of_likelihood, of_parts, split_by_likelihood
 from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.columns import describe_rows
 from factorflow.data.ingest.conversions import is_of
 from factorflow.data.ingest.dialect import TableFormat
+from factorflow.data.ingest.entry_arrays import Limits, Trials
 from factorflow.data.ingest.events import as_times
 from factorflow.data.ingest.marked import read_marked
 from factorflow.data.ingest.missing import MissingCodes, warn_of_codes
@@ -188,10 +189,12 @@ def write_dataset(
         )
         described = [as_sticks(v) if chosen.get(v.name) == "categorical" else v for v in described]
         described = [as_times(v) if chosen.get(v.name) == "survival" else v for v in described]
-        for what, by_view in (("limits", limits or {}), ("trials", trials or {})):
+        limits = of_likelihood(limits or {}, parts, Limits.likelihood)
+        trials = of_likelihood(trials or {}, parts, Trials.likelihood)
+        for what, by_view in (("limits", limits), ("trials", trials)):
             check_by_view(what, by_view, sources)
-        sides = of_parts(sides, parts)
-        of_views = entry_arrays(described, limits or {}, trials or {}, sides, views, names, reading)
+        views = of_parts(views, parts)
+        of_views = entry_arrays(described, limits, trials, of_parts(sides, parts), views, names, reading)
         described = with_defaults(described, chosen, of_views)
         row_bytes = sum(view.work_bytes for view in described)
         check_space(partial, names.n_rows * row_bytes)

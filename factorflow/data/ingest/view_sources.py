@@ -130,6 +130,12 @@ def entry_arrays(
 ) -> dict[str, Limits | Trials]:
     """Return the limits or numbers of trials of the views that have some."""
     arrays: dict[str, Limits | Trials] = {}
+    features = {view.name: set(map(str, view.features)) for view in described}
+    sides = {
+        name: side
+        for name, side in sides.items()
+        if side.loc[:, [str(column) in features.get(name, ()) for column in side.columns]].to_numpy().any()
+    }
     for view in described:
         if view.split is not None and view.name in {*limits, *trials, *sides}:
             expected = "columns time and event, and neither limits nor trials"
@@ -164,6 +170,11 @@ def with_defaults(
                     name or view.kind.name,
                     f"{split.likelihood}, for a view with {split.aux}",
                     "Leave it out.",
+                )
+            if default.partition("(")[0] != split.likelihood:
+                actual = f"{default}, with features that have {split.what}"
+                raise InputError(
+                    f"likelihood of view {view.name!r}", actual, split.likelihood, "Leave it out, or those."
                 )
             view = replace(view, kind=kind, split=split)
         completed.append(replace(view, default_likelihood=default))

@@ -78,7 +78,9 @@ def test_a_factor_is_dropped_where_no_view_needs_it(tools: Any) -> None:
         for field in ("alpha_shape", "alpha_rate", "theta_on", "theta_off"):
             one, two = (getattr(p.globals_.views[name], field) for p in (whole, fewer))
             np.testing.assert_array_equal(two, one[kept])
-    np.testing.assert_array_equal(fewer.globals_.scores.second, whole.globals_.scores.second[np.ix_(kept, kept)])
+    np.testing.assert_array_equal(
+        fewer.globals_.scores.second, whole.globals_.scores.second[np.ix_(kept, kept)]
+    )
     np.testing.assert_array_equal(fewer.globals_.factors.strength, whole.globals_.factors.strength[:, kept])
 
 
