@@ -101,6 +101,8 @@ class Wording:
             value_text = plain("..." if value is ... else value)
             in_file = self.file is not None and name not in self.written
             return f"`{name}: {value_text}`" if in_file else shlex.join(["--set", f"{name}={value_text}"])
+        if owner:  # of a model that the command does not name
+            return shlex.join(["--set", f"{name}={plain(value)}"])
         flag = self.flags.get(name) or self.others.get(name)
         return python_option(name, value) if flag is None else flag.with_value(value)
 

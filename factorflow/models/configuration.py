@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from factorflow.models.contract import Meta, Model
 from factorflow.settings import Options, describe
@@ -17,6 +17,8 @@ class ModelConfig(Options):
 
     ``views`` selects and orders nothing: it names the views to model, all when None.
     """
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
     views: tuple[str, ...] | None = Field(default=None, description="Views to model; all when left out.")
 

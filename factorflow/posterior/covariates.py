@@ -25,9 +25,13 @@ def check_covariates(posterior: StoredPosterior) -> Covariates:
     covariates = posterior.meta.covariates
     if covariates is None:
         family = posterior.run["config"].get("model")
-        remedy = "Fit with {covariates}: columns of the sample metadata."
+        remedy = "Fit with {model.covariates}: columns of the sample metadata."
         raise InputError(
-            "model", f"{family} without covariates", "one with covariates", remedy, covariates=["age"]
+            "model",
+            f"{family} without covariates",
+            "one with covariates",
+            remedy,
+            **{"model.covariates": ["age"]},
         )
     return covariates
 

@@ -84,7 +84,8 @@ def _check_columns(posterior: StoredPosterior, frame: pd.DataFrame) -> None:
     available = list(dict.fromkeys([*of_features, *of_scores]))
     if not available:
         expected = "a model with covariates, of features or scores, or with smooth scores"
-        raise InputError("new_obs", "a table", expected, "Fit with {covariates}.", covariates=["age"])
+        option = {"model.covariates": ["age"]}
+        raise InputError("new_obs", "a table", expected, "Fit with {model.covariates}.", **option)
     lacking = [name for name in of_features if name not in frame]
     if lacking or not any(name in frame for name in available):
         expected = f"columns {', '.join(of_features or available)}"

@@ -110,6 +110,11 @@ def test_likelihoods_by_view_are_of_ingest() -> None:
     assert Wording("predict", {}, FLAGS).text(text) == "Write it with --likelihood y=bernoulli."
 
 
+def test_options_of_a_model_are_no_flags_of_other_commands() -> None:
+    text = OptionText("Fit with {model.covariates}.", **{"model.covariates": ["age"]})
+    assert Wording("predict", {}, FLAGS).text(text) == """Fit with --set 'covariates=["age"]'."""
+
+
 def test_a_file_keeps_its_language() -> None:
     typed = Wording("fit", FIT.flags, FLAGS, FIT.model, "model.yaml", {"noise": "--set"})
     text = OptionText("Use {kernel} with {noise}.", kernel="rbf", noise="feature")

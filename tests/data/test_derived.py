@@ -125,6 +125,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"target_sum": 0.0}, OptionError, "target_sum"),
     ({"max_value": -1.0}, OptionError, "max_value"),
     ({"transform": "binarize", "max_value": 2.0}, InputError, "max_value = 2.*for binarize"),
+    ({"batch": "donor"}, InputError, "batch = donor: expected nothing without features='highly_variable'"),
 ]
 
 

@@ -21,7 +21,7 @@ from factorflow.data.store.derived import COLUMNS, COPIES, OF_FEATURES, DerivedV
 from factorflow.data.store.layout import Manifest, ViewEntry
 from factorflow.data.store.moments import Survey
 from factorflow.data.store.views import write_array
-from factorflow.errors import InputError
+from factorflow.errors import InputError, OptionText
 from factorflow.settings import DerivedOptions, document_options, parse_config
 from factorflow.storage.checksums import write_manifest
 from factorflow.storage.local import disk_errors, sync
@@ -89,7 +89,8 @@ def add_view(
     transformation = Transform(options.transform, options.target_sum, _limit(options, opened.n_rows))
     if transformation.name == "binarize":
         transformation = Transform(transformation.name)
-    arrays = {} if options.features is None else _columns(opened, of, options)
+    whole = options.features is None and options.batch is None
+    arrays = {} if whole else _columns(opened, of, options)
     if (of_features := _of_features(opened, base, transformation, arrays)) is not None:
         arrays[OF_FEATURES] = of_features
     survey = _survey(opened, base, transformation, arrays)
@@ -102,10 +103,13 @@ def add_view(
 
 def _columns(dataset: Dataset, of: str, options: DerivedOptions) -> dict[str, NDArray[Any]]:
     """Return the array with the positions of the features; none where they are all."""
-    assert options.features is not None
-    names: str | list[str] = options.features
+    names: str | list[str] = options.features or []
     if names == [HIGHLY_VARIABLE]:
         names = HIGHLY_VARIABLE
+    elif options.batch is not None:
+        expected = "nothing without {features}: features vary within batches"
+        text = OptionText(expected, features=HIGHLY_VARIABLE)
+        raise InputError("batch", options.batch, text, "Leave it out.")
     chosen = choose_features(dataset, {of: names}, options.batch)
     return {COLUMNS: np.array(chosen[of], np.int32)} if of in chosen else {}
 

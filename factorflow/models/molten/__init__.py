@@ -295,14 +295,16 @@ class MoltenNormal(_Molten):
         description="Prior precision tau of the factors; left out: one for each component, learned.",
     )
     precision_prior: Pair = Field(
-        default=(1e-3, 1e-3), description="Shape and rate of the Gamma prior of tau_l."
+        default=(1e-3, 1e-3),
+        description="Shape and rate of the Gamma prior of tau_l, of a response with variance 1.",
     )
     noise_prior: Pair = Field(
-        default=(1e-3, 1e-3), description="Shape and rate of the Gamma prior of lambda."
+        default=(1e-3, 1e-3),
+        description="Shape and rate of the Gamma prior of lambda, of a response with variance 1.",
     )
     intercept: bool = Field(default=True, description="Learn an additive intercept.")
     intercept_precision: PositiveFloat = Field(
-        default=1e-6, description="Prior precision kappa of the intercept."
+        default=1e-6, description="Prior precision kappa of the intercept, of a response with variance 1."
     )
 
     @classmethod

@@ -180,6 +180,7 @@ class GaussianSweep(VariableSweep[Stats]):
         """Return the globals with what the levels share, and the bound."""
         s, own = self.settings, sums[self.variable_name]
         a, b = s.choices.noise_prior
+        b *= globals_.moments.unit
         strength = own.strength / np.maximum(stats.squares, 1e-300)
         updated = replace(
             globals_,
@@ -210,8 +211,8 @@ class GaussianSweep(VariableSweep[Stats]):
         self, globals_: Globals, stats: Stats, own: FeatureSums, noise: Float64[np.ndarray, " S"]
     ) -> Float64[np.ndarray, "2 S"]:
         """Return q(beta_0), its mean less the mean response."""
-        kappa = self.settings.choices.intercept_precision
-        assert kappa is not None
+        assert self.settings.choices.intercept_precision is not None
+        kappa = self.settings.choices.intercept_precision / globals_.moments.unit
         variance = 1.0 / (kappa + noise * stats.n)
         mean = variance * (noise * (stats.total - own.plain) - kappa * globals_.reference)
         return np.stack([mean, variance])
@@ -272,9 +273,9 @@ def _sum_of_squares(
 
 def _intercept_bound(settings: Settings, after: Globals) -> Float64[np.ndarray, " S"] | float:
     """Return E[log p - log q] of the intercept."""
-    kappa = settings.choices.intercept_precision
-    if kappa is None or after.intercept is None:
+    if settings.choices.intercept_precision is None or after.intercept is None:
         return 0.0
+    kappa = settings.choices.intercept_precision / after.moments.unit
     mean, variance = after.intercept
     square = (mean + after.reference) ** 2 + variance
     return np.asarray(0.5 * (np.log(kappa * variance) - kappa * square + 1.0))

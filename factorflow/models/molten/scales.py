@@ -52,6 +52,14 @@ def prior_shapes(settings: Settings, globals_: Globals) -> Float64[np.ndarray, "
     return out
 
 
+def _scale_prior(settings: Settings, globals_: Globals) -> tuple[float, float]:
+    """Return the Gamma prior of b_l; of tau_l in the unit of the factors of measurements."""
+    shape, rate = settings.choices.rate_prior
+    if settings.likelihood == "poisson":
+        return shape, rate
+    return shape, rate * globals_.moments.unit ** (1.0 / settings.n_variables)
+
+
 def _sum_totals(globals_: Globals) -> tuple[Float64[np.ndarray, " K"], Float64[np.ndarray, "4 S K"]]:
     """Return `Totals.size` and `Totals.sums` of all variables together."""
     totals = list(globals_.totals.values())
@@ -72,7 +80,7 @@ def update_scale(settings: Settings, globals_: Globals) -> Globals:
     counts = globals_.shape is not None
     each = globals_.shape if counts else np.full(globals_.scale.shape[1], 0.5)
     by, times = read_only_view(np.asarray(each)), 1.0 if counts else 0.5
-    priors.write_scale(*_sum_totals(globals_), by, times, *choices.rate_prior, scale)
+    priors.write_scale(*_sum_totals(globals_), by, times, *_scale_prior(settings, globals_), scale)
     return replace(globals_, scale=scale)
 
 
@@ -113,7 +121,7 @@ def prior_bound(settings: Settings, globals_: Globals) -> Float64[np.ndarray, " 
         return out + _shape_term(settings, globals_)
     out = np.asarray(sums[3] + 0.5 * (size * rate[1] - rate[0] * sums[0]))
     if choices.rate is None:
-        out = out + gamma_term(globals_.scale[0], globals_.scale[1], *choices.rate_prior)
+        out = out + gamma_term(globals_.scale[0], globals_.scale[1], *_scale_prior(settings, globals_))
     return np.asarray(out.sum(axis=1))
 
 

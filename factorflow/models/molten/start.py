@@ -103,7 +103,7 @@ class StartSweep(Sweep[Globals, None, Stats]):
             levels = self._divide(levels, free, _typical_divisor(stats.groups[axis], moments.n, index))
         levels = replace(levels, seen=weights)
         unseen = (weights == 0)[:, None, None] & free[:, None, :]
-        one, two = self._prior()
+        one, two = self._prior(moments)
         levels = replace(levels, one=np.where(unseen, one, levels.one), two=np.where(unseen, two, levels.two))
         if s.likelihood == "gaussian":
             return levels, gaussian_totals(levels, free)
@@ -121,8 +121,8 @@ class StartSweep(Sweep[Globals, None, Stats]):
         s, moments = self.settings, stats.moments
         after = replace(globals_, levels=dict(parts), totals=dict(sums), moments=moments)
         if globals_.noise is not None:
-            n_starts, variance = s.choices.n_starts, max(moments.variance, 1e-12)
-            after = replace(after, noise=np.stack([np.ones(n_starts), np.full(n_starts, variance)]))
+            n_starts = s.choices.n_starts
+            after = replace(after, noise=np.stack([np.ones(n_starts), np.full(n_starts, moments.unit)]))
         return update_scale(s, after), {"observed": moments.n}
 
     def _divide(self, levels: Levels, free: np.ndarray, typical: Float64[np.ndarray, "D 1 1"]) -> Levels:
@@ -132,12 +132,12 @@ class StartSweep(Sweep[Globals, None, Stats]):
             return replace(levels, two=levels.two * by)
         return replace(levels, one=levels.one / by, two=levels.two / by**2)
 
-    def _prior(self) -> tuple[float, float]:
+    def _prior(self, moments: Moments) -> tuple[float, float]:
         """Return q of a level that no row has, before the prior is learned."""
         choices = self.settings.choices
         if self.settings.likelihood == "poisson":
             return choices.shape or 1.0, choices.rate or 1.0
-        return 0.0, 1.0 / (choices.rate or 1.0)
+        return 0.0, 1.0 / choices.rate if choices.rate else moments.unit ** (1.0 / self.settings.n_variables)
 
     def _noise(self, axis: str, index: range, step: Step, n_columns: int) -> Float64[np.ndarray, "D S K"]:
         s = self.settings
@@ -171,7 +171,7 @@ class StartSweep(Sweep[Globals, None, Stats]):
     ) -> Levels:
         """Return q(mu) of a run of levels."""
         s, k, g = self.settings, free.shape[1], self.settings.names.index(axis)
-        size = max(moments.variance / k, 1e-12) ** (0.5 / s.n_variables)
+        size = (moments.unit / k) ** (0.5 / s.n_variables)
         noise = self._noise(axis, index, step, k)
         m = size * noise
         if s.choices.start == "margins":

@@ -106,6 +106,11 @@ class Moments:
         n = max(self.n, 1.0)
         return max(self.squares / n - (self.mean - self.shift / n) ** 2, 0.0)
 
+    @property
+    def unit(self) -> float:
+        """Square of the unit in which priors of measurements are: the variance, where there is any."""
+        return self.variance or 1.0
+
 
 @dataclass(frozen=True)
 class Globals:

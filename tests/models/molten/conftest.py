@@ -114,11 +114,13 @@ def bound(model: Any, blocks: Sequence[Block], g: Any) -> float:
         with np.errstate(divide="ignore"):
             fit += 0.5 * (log_tau - tau * (m**2 + v) + np.log(v) + 1)[free_rows(free)].sum()
     a, b = s.choices.noise_prior
+    unit = g.moments.unit
+    b *= unit
     fit -= divergence(noise[0], noise[1], a, np.log(b), b)
     if s.choices.rate is None:
-        fit -= sum(divergence(x, y, *rate_prior(s)) for x, y in g.scale[:, 0].T)
+        fit -= sum(divergence(x, y, *rate_prior(s, g)) for x, y in g.scale[:, 0].T)
     if g.intercept is not None:
-        kappa = s.choices.intercept_precision
+        kappa = s.choices.intercept_precision / unit
         fit += 0.5 * (np.log(kappa) - kappa * (beta**2 + spread) + np.log(spread) + 1)
     return float(fit)
 
@@ -164,7 +166,7 @@ def counts_bound(model: Any, blocks: Sequence[Block], g: Any) -> float:
             pairs = zip(level.one[free, 0, l], level.two[free, 0, l], strict=True)
             fit -= sum(divergence(x, z, a, log_rate, rate) for x, z in pairs)
     if s.choices.rate is None:
-        fit -= sum(divergence(x, y, *rate_prior(s)) for x, y in g.scale[:, 0].T[: k - s.n_additive])
+        fit -= sum(divergence(x, y, *rate_prior(s, g)) for x, y in g.scale[:, 0].T[: k - s.n_additive])
     if s.choices.shape is None:
         fit -= np.log(s.choices.shape_mean) + g.shape[0] / s.choices.shape_mean
     return float(fit)
@@ -174,8 +176,10 @@ def free_rows(free: Any) -> Any:
     return free.all(axis=1)
 
 
-def rate_prior(s: Any) -> tuple[float, float, float]:
+def rate_prior(s: Any, g: Any) -> tuple[float, float, float]:
     a, b = s.choices.rate_prior
+    if s.likelihood == "gaussian":  # in the unit of the factors
+        b *= g.moments.unit ** (1.0 / s.n_variables)
     return a, np.log(b), b
 
 

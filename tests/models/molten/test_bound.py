@@ -141,7 +141,8 @@ def test_one_component_of_one_variable_is_exact_for_measurements(tools: Any) -> 
         covariance = np.eye(at.sum()) / noise + 1 / tau
         evidence += stats.multivariate_normal.logpdf((y - o)[at], cov=covariance)
     meta, blocks = tools.table(x, y, "gaussian", offset=o)
-    config = MoltenNormal(n_components=1, precision=tau, n_starts=1, intercept=False, noise_prior=(2e9, 1e9))
+    known = (2e9, 1e9 / float(np.var(y - o)))
+    config = MoltenNormal(n_components=1, precision=tau, n_starts=1, intercept=False, noise_prior=known)
     bound = list(tools.rounds(config, meta, blocks, 5))[-1][1]["objective"]
     assert bound == pytest.approx(evidence, rel=1e-6)  # what is left of log Gamma(2e9)
 
@@ -160,9 +161,8 @@ def test_bound_is_below_the_evidence_by_the_divergence(likelihood: str, tools: A
     else:
         y = np.float32(rng.normal(size=24))
         meta, blocks = tools.table(x, y, "gaussian")
-        config = MoltenNormal(
-            n_components=1, precision=1.0, n_starts=1, intercept=False, noise_prior=(2e9, 2e9)
-        )
+        known = (2e9, 2e9 / float(np.var(np.float64(y))))
+        config = MoltenNormal(n_components=1, precision=1.0, n_starts=1, intercept=False, noise_prior=known)
     globals_, info = list(tools.rounds(config, meta, blocks, 300))[-1]
     weight, product = np.zeros(n), 1.0
     for name, g in (("a", 0), ("b", 1)):
@@ -179,6 +179,28 @@ def test_bound_is_below_the_evidence_by_the_divergence(likelihood: str, tools: A
     estimate = logsumexp(weight + density.sum(axis=1)) - np.log(n)
     assert info["objective"] < estimate + 0.02
     assert estimate - info["objective"] < 2.0
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_a_response_in_another_unit(linear: bool, tools: Any) -> None:
+    """The fit of y in thousandths is that of y, in thousandths; a level without rows included."""
+    rng = np.random.default_rng(7)
+    x = codes(60, (4, 3), 0.0)
+    x[x[:, 0] == 2, 0] = 1
+    y = np.float32(x[:, 0] * (1.0 + x[:, 1]) + 0.1 * rng.normal(size=60))
+    more: dict[str, Any] = {"x": rng.uniform(size=(60, 2))} if linear else {}
+    config = MoltenNormal(**QUICK, linear=("x",) if linear else None)
+    ends = [
+        list(tools.rounds(config, *tools.table(x, y * unit, "gaussian", **more), 20))[-1][0]
+        for unit in (1.0, 2.0**-12)
+    ]
+    power = -12.0 / (3 if linear else 2)
+    for name in "ab":
+        one, other = (globals_.levels[name] for globals_ in ends)
+        np.testing.assert_allclose(other.one, 2.0**power * one.one, rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(other.two, 4.0**power * one.two, rtol=1e-6)
+    np.testing.assert_allclose(ends[1].noise[1], 4.0**-12 * ends[0].noise[1], rtol=1e-6)
+    np.testing.assert_allclose(ends[1].intercept[0], 2.0**-12 * ends[0].intercept[0], rtol=1e-5)
 
 
 def test_merged_measurements_are_those_of_the_rows(tools: Any) -> None:

@@ -135,7 +135,8 @@ def test_orthogonal_columns_are_exact_for_measurements(tools: Any) -> None:
     evidence = stats.multivariate_normal.logpdf(y, cov=np.eye(30) / noise + x @ x.T / tau)
     meta, blocks = tools.table(np.zeros((30, 1), int), y, "gaussian", 20, x=x)
     config = MoltenNormal(
-        n_components=1, precision=tau, n_starts=1, intercept=False, noise_prior=(2e9, 1e9), variables=(),
+        n_components=1, precision=tau, n_starts=1, intercept=False, variables=(),
+        noise_prior=(2e9, 1e9 / float(np.var(np.float64(y)))),
         linear=("x",),
     )  # fmt: skip
     found, info = list(tools.rounds(config, meta, blocks, 5))[-1]
@@ -151,7 +152,8 @@ def test_correlated_columns_become_a_regression(tools: Any) -> None:
     y = np.float32(x @ rng.normal(size=4) + 0.5 * rng.normal(size=40))
     meta, blocks = tools.table(np.zeros((40, 1), int), y, "gaussian", 20, x=x)
     config = MoltenNormal(
-        n_components=1, precision=tau, n_starts=1, intercept=False, noise_prior=(2e9, 1e9), variables=(),
+        n_components=1, precision=tau, n_starts=1, intercept=False, variables=(),
+        noise_prior=(2e9, 1e9 / float(np.var(np.float64(y)))),
         linear=("x",),
     )  # fmt: skip
     found, _ = list(tools.rounds(config, meta, blocks, 300))[-1]

@@ -39,6 +39,8 @@ def meta(n_features: int = 5, likelihood: Any = "bernoulli", views: int = 1) -> 
         ({"factors": "nonnegative", "sampler": "collapsed"}, {}, "sampler"),
         ({"sampler": "hmc", "travel_time": math.pi}, {}, "travel_time"),
         ({"sampler": "hmc", "travel_time": 4 * math.pi}, {}, "travel_time"),
+        ({"sampler": "hmc", "travel_time": math.inf}, {}, "travel_time"),
+        ({"activity_prior": (math.nan, 1.0)}, {}, "activity_prior"),
         ({"variance_prior": (1.0, 0.0)}, {}, "variance_prior"),
         ({"activity_prior": (-1.0, 1.0), "priors": "improper"}, {}, "activity_prior"),
         ({"density_prior": (math.inf, 1.0)}, {}, "density_prior"),
