@@ -256,6 +256,12 @@ def test_tables_with_signs_are_checked_as_others(text: str, said: str, tmp_path:
         factorflow.write_dataset(tmp_path / "d", {"y": tmp_path / "y.csv"})
 
 
+def test_tables_with_signs_in_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "y.csv").write_text("id,x\na,<1\nb,2\n")
+    with pytest.raises(InputError, match="line 2 = <1: .*given by its name"):
+        factorflow.write_dataset(tmp_path / "d", tmp_path)
+
+
 def test_signs_in_labels(tmp_path: Path) -> None:
     (tmp_path / "age.csv").write_text("id,age\ns0,<50\ns1,>50\ns2,<50\n")
     y = pd.DataFrame(np.eye(3) + 0.5, index=["s0", "s1", "s2"])

@@ -411,3 +411,11 @@ def test_arrays_of_a_group_are_views_by_their_names(tmp_path: Path) -> None:
     dataset = write_dataset(tmp_path / "d", tmp_path / "plain.zarr")
     assert {name: view.n_features for name, view in dataset.views.items()} == {"rna": 4, "atac": 3}
     np.testing.assert_allclose(dataset.values("rna"), np.asarray(group["rna"]), rtol=1e-6)
+
+
+def test_two_tables_of_metadata_in_a_folder(tmp_path: Path) -> None:
+    frame = pd.DataFrame(np.eye(3) + 0.5, index=list("abc"), columns=list("xyz"))
+    for name in ("rna", "obs", "Metadata"):
+        frame.to_csv(tmp_path / f"{name}.csv")
+    with pytest.raises(InputError, match="Metadata.csv and obs.csv: expected one table"):
+        write_dataset(tmp_path / "d", tmp_path)

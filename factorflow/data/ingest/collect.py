@@ -165,7 +165,7 @@ def _ending(path: Path) -> str | None:
 
 def _from_folder(folder: Path, reading: Reading) -> Found:
     sources: dict[str, Source] = {}
-    obs: pd.DataFrame | None = None
+    obs: Any = None
     files: dict[str, pd.DataFrame | None] = {}
     beside = tenx.companion_files(folder)
     if beside:
@@ -176,8 +176,12 @@ def _from_folder(folder: Path, reading: Reading) -> Found:
         if path.name.startswith(".") or path in beside or not is_readable:
             continue
         if is_table(path) and table_stem(path).lower() in METADATA_STEMS:
-            table: Any = path  # read once the names of the samples are known
-            obs = table
+            if obs is not None:
+                remedy = f"Make one table of them, or take one out of {folder}."
+                raise InputError(
+                    "sample metadata", f"{obs.name} and {path.name}", "one table in a folder", remedy
+                )
+            obs = path  # read once the names of the samples are known
             continue
         inside, metadata = _from_path(path, reading)
         repeated = sorted(set(inside) & set(sources))

@@ -205,7 +205,12 @@ class TextTable:
         )
         if place == 0:
             remedy = f"If it names the samples: {{index_col}}. {remedy}"
-        if _COMMA.fullmatch(cell.strip()):
+        if cell.strip()[:1] in ("<", ">"):
+            remedy = (
+                "Values beyond a limit are read of a table that is given by its name, uncompressed: "
+                "not of a folder or of one of several files of a view."
+            )
+        elif _COMMA.fullmatch(cell.strip()):
             remedy = "Say {decimal}, or write decimals with a point; nothing between thousands."
         elif self.dialect.decimal == "," and _NUMBER.fullmatch(cell.strip()):
             remedy = "Write all numbers with the same decimal mark: others have a comma."
