@@ -270,7 +270,7 @@ def _flags_of(parameter: inspect.Parameter) -> dict[str, Flag]:
     return dict.fromkeys(names, flag)
 
 
-def serve(app: typer.Typer) -> None:
+def serve(app: typer.Typer) -> Any:
     """Run an application: warnings are one line each, and SIGTERM ends a run in order, as Ctrl-C does.
 
     What is to be known of a posterior is in what a command shows of it, so `fit` does not log it too.
@@ -278,7 +278,7 @@ def serve(app: typer.Typer) -> None:
     warnings.showwarning = _show_warning
     logging.getLogger("factorflow.findings").disabled = True
     signal.signal(signal.SIGTERM, _interrupt)
-    app()
+    return app(standalone_mode=False)
 
 
 @contextmanager

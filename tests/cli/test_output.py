@@ -134,3 +134,18 @@ def test_errors_as_json_name_their_parts() -> None:
 
 def test_debug_shows_the_traceback() -> None:
     assert "Traceback" in CliRunner().invoke(failing(ZeroDivisionError("x")), ["--debug"]).stderr
+
+
+@pytest.mark.parametrize("words", [["ingest", "x.csv"], ["no-such-command"], ["fit", "--seeds", "1"]])
+def test_wrong_options_are_json_too(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("factorflow.cli.serve", lambda app: app(standalone_mode=False))
+    for asked in (True, False):
+        monkeypatch.setattr("sys.argv", ["factorflow", *words, *["--json"] * asked])
+        with pytest.raises(SystemExit) as ended:
+            factorflow.cli.main()
+        shown = capsys.readouterr()
+        assert ended.value.code == 2
+        assert "Error: " in shown.err
+        assert (json.loads(shown.out)["error"]["message"] in shown.err) if asked else not shown.out
