@@ -61,7 +61,8 @@ class FamilyMethods(SmoothScoresMethods):
         -------
         Dataset
             ``mean`` and ``sd`` (covariate, feature_<view>), for each unit of the column, in units of x (data
-            units of measurements, log odds, logarithms of rates). ``sd`` takes factors for known.
+            units of measurements, log odds, logarithms of rates). ``sd`` takes factors for known; of a
+            sampler it is that over draws.
 
         Raises
         ------

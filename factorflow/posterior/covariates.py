@@ -40,15 +40,21 @@ def coefficients(posterior: StoredPosterior, view: str, *, total: bool) -> xr.Da
     """Return ``mean`` and ``sd`` of the coefficients of a view (`Posterior.coefficients`)."""
     units = check_covariates(posterior).units[:, None]
     name = posterior.check_view(view)
-    mean = posterior.variable(f"coefficients_{name}")
+    is_drawn = posterior.kind == "monte carlo"
+    value = posterior.draws if is_drawn else posterior.variable
+    mean = value(f"coefficients_{name}")
     if total:
-        mean = mean + posterior.variable(f"loadings_{name}") @ posterior.variable("score_regression")
+        mean = mean + value(f"loadings_{name}").dot(value("score_regression"), dim="factor")
+    if is_drawn:
+        mean, sd = mean.mean(("chain", "draw")), mean.std(("chain", "draw"))
+    else:
+        sd = posterior.variable(f"coefficients_variance_{name}") ** 0.5
     dims = ("covariate", f"feature_{name}")
-    sd = _sd(posterior, f"coefficients_{name}", f"coefficients_variance_{name}")
     statistics = {"mean": mean.transpose(*dims) / units, "sd": sd.transpose(*dims) / units}
     dataset: xr.Dataset = statistics["mean"].to_dataset(name="mean").assign(sd=statistics["sd"])
     dataset["mean"].attrs = {"long_name": "Total effect." if total else "Effect beside the factors."}
-    dataset["sd"].attrs = {"long_name": "Its standard deviation, factors taken for known."}
+    taken = "over draws" if is_drawn else "factors taken for known"
+    dataset["sd"].attrs = {"long_name": f"Its standard deviation, {taken}."}
     return dataset
 
 

@@ -108,11 +108,19 @@ def test_draws_have_the_effects_of_covariates(truth: dict[str, Any], fitted: dic
     draws = sampled.draws("coefficients_rna").sel(covariate="age") / truth["obs"]["age"].std(ddof=0)
     np.testing.assert_allclose(found["mean"], draws.mean(("chain", "draw")))
     np.testing.assert_allclose(found["sd"], draws.std(("chain", "draw")))
-    coefficients, scores = sampled.variable("coefficients_rna").values, sampled.scores().values
-    slopes = np.linalg.lstsq(np.column_stack([np.ones(N), truth["age"]]), scores, rcond=None)[0][1]
-    total = coefficients[:, 0] + sampled.loadings("rna").values @ slopes
+    coded = sampled.variable("covariates").values
+    design, scores = np.column_stack([np.ones(N), coded]), sampled.draws("scores_draws").values[0]
+    direct, loadings = (sampled.draws(name).values[0] for name in ("coefficients_rna", "loadings_rna"))
+    slopes = np.stack([np.linalg.lstsq(design, z, rcond=None)[0][1:] for z in scores])
+    total = (direct + loadings @ slopes.transpose(0, 2, 1)) / code_covariates(
+        fitted["dataset"], ["age", "batch"]
+    ).units
+    found = sampled.coefficients("rna", total=True).transpose(..., "covariate")
+    np.testing.assert_allclose(found["mean"], total.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(found["sd"], total.std(axis=0), atol=1e-5)
     expected = truth["slopes"] + 0.6 * truth["w"][:, 0]
-    assert np.corrcoef(total, expected)[0, 1] > 0.98
+    assert np.corrcoef(found["mean"].sel(covariate="age"), expected)[0, 1] > 0.98
+    assert np.abs(coded.T @ sampled.scores(adjusted=True).values).max() < 1e-3 * N
     mean = sampled.predict("rna")["mean"].values
     assert np.sqrt(((mean - truth["x"]) ** 2).mean()) < 0.25
     assert sampled.variable("coefficient_precision").dims == ("view", "term")

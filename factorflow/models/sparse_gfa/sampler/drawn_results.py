@@ -95,6 +95,10 @@ def drawn_variables(settings: Settings) -> tuple[Variable, ...]:
         doc = "Precision of the coefficients of a term, on the model's scale."
         precision = each(lambda v: v.term_precision)
         table.append(Variable("coefficient_precision", ("view", "term"), doc, precision))
+        doc = "Regression of the scores on the covariates, by least squares."
+        table.append(
+            Variable("score_regression", ("covariate", "factor"), doc, lambda g: g.record.regression)
+        )
     if any(view.spikes for view in settings.views):
         doc = "Share of loadings that are not 0."
         table.append(Variable("theta", ("view", "factor"), doc, partial(_theta, settings)))

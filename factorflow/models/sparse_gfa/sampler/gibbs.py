@@ -292,7 +292,7 @@ def _finish(
         shared=moves.shared,
         transform=moves.transform,
         shift=moves.shift,
-        record=Record(parts_drawn, shared, globals_.courses),
+        record=Record(parts_drawn, shared, globals_.courses, _regression(settings, stats)),
         courses=moves.courses,
     )
     if globals_.courses is not None:
@@ -308,6 +308,17 @@ def _finish(
         "turned": float(moves.transform[np.triu_indices(globals_.n_factors, 1)].any()),
     }
     return new, info
+
+
+def _regression(settings: Settings, stats: DrawnStats) -> Float64[Array, "J K"] | None:
+    """Return the regression of the scores on the covariates, by least squares; None: there are none."""
+    if settings.covariates is None:
+        return None
+    n_given = settings.n_given
+    k = stats.second.shape[1] - len(settings.learned_sizes)
+    moments = unpack(stats.moments, k + n_given)
+    slopes = np.linalg.lstsq(moments[k:, k:], moments[k:, :k], rcond=None)[0]
+    return np.asarray(slopes[1:])
 
 
 def _draw_scores(

@@ -203,11 +203,13 @@ class Record:
     """Record of a draw: loadings and shared parameters that belong to the scores of the sweep.
 
     A chain goes on from where turns, places and scales of the factors were changed after that.
+    ``regression``: of the scores on the covariates of the features.
     """
 
     weights: Mapping[str, DrawnWeights] = field(metadata=wide())
     shared: Shared
     courses: Courses | None = None
+    regression: Float64[np.ndarray, "J K"] | None = None
 
 
 @dataclass(frozen=True)
