@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from factorflow.data.ingest.joined_metadata import join_metadata
 from factorflow.data.ingest.metadata import keep_integers
 from factorflow.data.ingest.objects import from_object
-from factorflow.data.ingest.reading import Found, Reading, read_error
+from factorflow.data.ingest.reading import Found, Reading
 from factorflow.data.ingest.sources import Source, labels
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
@@ -29,18 +28,17 @@ READS = "reads files of AnnData and MuData"
 
 def open_h5ad(path: Path, view: str, reading: Reading) -> Found:
     """Open an .h5ad file; its matrices stay on disk."""
-    file = _open_hdf5(path)
+    file = require("h5py", "reads HDF5 files").File(path, "r")
     if is_annotated(file):
         return from_group(file, path, view, reading, file.close)
     file.close()
-    with _unreadable_error(path):  # of the time before 2020
-        data = require("anndata", READS).read_h5ad(path, backed="r")
+    data = require("anndata", READS).read_h5ad(path, backed="r")  # of the time before 2020
     return from_anndata(data, view, reading)
 
 
 def open_h5mu(path: Path, view: str, reading: Reading) -> Found:
     """Return the modalities of an .h5mu file; their matrices stay on disk."""
-    file = _open_hdf5(path)
+    file = require("h5py", "reads HDF5 files").File(path, "r")
     if not is_annotated(file):
         file.close()
         raise InputError(f"file {path}", "another HDF5 file", "a MuData file", "Write it again.")
@@ -293,49 +291,27 @@ class _File:
         encoding = _encoding(node)
         if encoding in ("csr_matrix", "csc_matrix"):
             where = f"array {node.name.strip('/')!r} of {self.path}"
-            with _unreadable_error(self.path):
-                arrays = (node["data"], node["indices"], node["indptr"])
-                return from_parts(*arrays, node.attrs["shape"], encoding[:3], where, self.spool)
+            arrays = (node["data"], node["indices"], node["indptr"])
+            return from_parts(*arrays, node.attrs["shape"], encoding[:3], where, self.spool)
         if encoding in ("array", "") and hasattr(node, "dtype"):
             return node
         return self._read(name)
 
     def _read(self, name: str) -> Any:
-        with _unreadable_error(self.path):
-            return require("anndata.io", READS).read_elem(self.group[name])
+        return require("anndata.io", READS).read_elem(self.group[name])
 
 
 class _Modalities:
     """MuData in a group of HDF5 or Zarr."""
 
     def __init__(self, group: Any, path: Path, spool: Path) -> None:
-        with _unreadable_error(path):
-            self.axis = int(group.attrs.get("axis", 0))
-            self.obs = require("anndata.io", READS).read_elem(group["obs"])
-            parts = group["mod"]
-            order = [str(name) for name in parts.attrs.get("mod-order", [])]
-            names = [name for name in order if name in parts] or list(parts)
+        self.axis = int(group.attrs.get("axis", 0))
+        self.obs = require("anndata.io", READS).read_elem(group["obs"])
+        parts = group["mod"]
+        order = [str(name) for name in parts.attrs.get("mod-order", [])]
+        names = [name for name in order if name in parts] or list(parts)
         self.mod = {name: _File(parts[name], path, spool) for name in names}
 
 
 def _encoding(group: Any) -> str:
     return str(group.attrs.get("encoding-type", "")).lower()
-
-
-def _open_hdf5(path: Path) -> Any:
-    h5py = require("h5py", "reads HDF5 files")
-    try:
-        return h5py.File(path, "r")
-    except OSError as error:
-        raise read_error(path, error, "an AnnData or MuData file", "Write it again.") from error
-
-
-@contextmanager
-def _unreadable_error(path: Path) -> Iterator[None]:
-    """Return the error for a file that could not be read."""
-    try:
-        yield
-    except InputError:
-        raise
-    except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
-        raise read_error(path, error, "an AnnData or MuData file", "Write it again.") from error

@@ -98,7 +98,7 @@ DAMAGED = "The file may be damaged: copy it again, or write it again."
 
 
 @contextmanager
-def readable(what: str, remedy: str = DAMAGED) -> Iterator[None]:
+def readable(what: str, remedy: str = DAMAGED, expected: str = "values that can be read") -> Iterator[None]:
     """Refuse what cannot be read: of damaged files libraries raise whatever they come upon.
 
     Errors of the disk pass, as does what is refused already.
@@ -108,12 +108,12 @@ def readable(what: str, remedy: str = DAMAGED) -> Iterator[None]:
     except (FactorflowError, Warning, MemoryError):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno is not None:
+        if isinstance(error, OSError) and (error.errno or 0) > 0:  # netCDF numbers its own below 0
             raise
         text = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, LookupError):  # its text is what was looked for, without a word
             text = f"{type(error).__name__}: {text}"
-        raise InputError(what, text, "values that can be read", remedy) from error
+        raise InputError(what, text, expected, remedy) from error
 
 
 def usable_name(name: str) -> str:

@@ -27,17 +27,27 @@ if TYPE_CHECKING:
 METADATA_STEMS = frozenset({"obs", "samples", "metadata"})
 """Names (without ending) of the table with sample metadata in a folder of views."""
 
-READERS: dict[str, Reader] = {
-    ".npy": npz.open_npy,
-    ".npz": npz.open_npz,
-    ".h5ad": annotated.open_h5ad,
-    ".h5mu": annotated.open_h5mu,
-    ".h5": tenx.open_10x_h5,
-    ".mat": matlab.open_mat,
-    ".nc": xarrays.open_netcdf,
-    ".zarr.zip": zarrs.open_zarr_zip,
+_ANNDATA = "an AnnData or MuData file", "Write it again."
+READERS: dict[str, tuple[Reader, str, str]] = {
+    ".npy": (
+        npz.open_npy,
+        "an .npy of numbers",
+        "Save numbers with numpy.save, not objects: convert them with astype(float).",
+    ),
+    ".npz": (npz.open_npz, "an .npz of plain arrays", "Save it with numpy.savez."),
+    ".h5ad": (annotated.open_h5ad, *_ANNDATA),
+    ".h5mu": (annotated.open_h5mu, *_ANNDATA),
+    ".h5": (tenx.open_10x_h5, "an HDF5 file of Cell Ranger", "Copy it again."),
+    ".mat": (matlab.open_mat, "a .mat file", "Save it again."),
+    ".nc": (
+        xarrays.open_netcdf,
+        "a netCDF file",
+        "Write it again; files of netCDF 4 need an engine: pip install h5netcdf.",
+    ),
+    ".zarr.zip": (zarrs.open_zarr_zip, "a zipped Zarr store", "Zip the contents of the store."),
 }
-"""Readers of files by their ending; text tables and Parquet have one of their own."""
+"""Readers of files by their ending, with what is expected of a file, and what to do where it cannot be read;
+text tables and Parquet have readers of their own."""
 
 _ENDINGS = f".csv, .tsv, .txt, .parquet, .feather, .zarr, {', '.join(READERS)}, or a folder of 10x"
 
@@ -155,7 +165,9 @@ def _open_path(path: Path, reading: Reading) -> Found:
         raise InputError(
             "views", str(path), f"a file of a known kind: {_ENDINGS}", "Convert it, for example to CSV."
         )
-    return READERS[ending](path, path.name[: -len(ending)], reading)
+    read, expected, remedy = READERS[ending]
+    with checks.readable(f"file {path}", remedy, expected):
+        return read(path, path.name[: -len(ending)], reading)
 
 
 def _ending(path: Path) -> str | None:

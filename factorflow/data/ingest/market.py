@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from factorflow.data.ingest.reading import read_error
+from factorflow.data.ingest.checks import readable
 from factorflow.data.ingest.sparse import Part, part_size, sort_rows
+from factorflow.data.ingest.text_files import open_text
 from factorflow.errors import InputError
 
 _COLUMNS = {"row": np.int64, "column": np.int64, "value": np.float64}
@@ -29,23 +29,13 @@ def transposed_market(path: Path, spool: Path) -> Any:
     InputError
         When it is no sparse matrix of real numbers, or damaged.
     """
-    try:
-        with _open(path) as stream:
-            fields = _header(stream, path)
-            n_rows, n_columns, n_entries = _sizes(stream)
-            parts = _parts(stream, fields, (n_rows, n_columns), n_entries)
-            where = f"matrix of {path}"
-            return sort_rows(parts, n_entries, (n_columns, n_rows), np.float64, where, spool)
-    except (OSError, ValueError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise read_error(path, error, "a matrix in Matrix Market format", "Copy it again.") from error
-
-
-def _open(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="latin-1")
-    return path.open(encoding="latin-1")
+    expected = "a matrix in Matrix Market format"
+    with readable(f"file {path}", "Copy it again.", expected), open_text(path, "latin-1") as stream:
+        fields = _header(stream, path)
+        n_rows, n_columns, n_entries = _sizes(stream)
+        parts = _parts(stream, fields, (n_rows, n_columns), n_entries)
+        where = f"matrix of {path}"
+        return sort_rows(parts, n_entries, (n_columns, n_rows), np.float64, where, spool)
 
 
 def _header(stream: IO[str], path: Path) -> str:

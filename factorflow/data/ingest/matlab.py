@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import join_names, warn
 from factorflow.data.ingest.npz import sort_arrays
-from factorflow.data.ingest.reading import Found, Reading, read_error
+from factorflow.data.ingest.reading import Found, Reading
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
 from factorflow.extras import require
@@ -55,15 +55,10 @@ def _read(path: Path) -> tuple[dict[str, Any], Callable[[], Any]]:
     """Return the contents of a file, and a function that closes it."""
     from scipy.io import loadmat
 
-    try:
-        if _is_hdf5(path):
-            file = require("h5py", "reads files of MATLAB 7.3").File(path, "r")
-            return _from_hdf5(file, path), file.close
-        variables = {key: value for key, value in loadmat(path).items() if not key.startswith("__")}
-    except (InputError, MemoryError):
-        raise
-    except Exception as error:  # of a damaged file SciPy raises whatever it comes upon
-        raise read_error(path, error, "a .mat file", "Save it again.") from error
+    if _is_hdf5(path):
+        file = require("h5py", "reads files of MATLAB 7.3").File(path, "r")
+        return _from_hdf5(file, path), file.close
+    variables = {key: value for key, value in loadmat(path).items() if not key.startswith("__")}
     return variables, lambda: None
 
 

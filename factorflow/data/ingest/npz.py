@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.objects import from_object
-from factorflow.data.ingest.reading import Found, Reading, read_error
+from factorflow.data.ingest.reading import Found, Reading
 from factorflow.data.ingest.sources import KindOf
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
@@ -47,10 +47,8 @@ def open_npz(path: Path, view: str, reading: Reading) -> Found:
                 large = sizes[key] > UNPACKED_BYTES
                 with _objects_refused(path, key):
                     arrays[key] = _unpack(path, key, spool) if large else file[key]
-    except InputError:
-        raise
-    except (OSError, ValueError, KeyError, MemoryError, zipfile.BadZipFile) as error:
-        raise read_error(path, error, "an .npz of plain arrays", "Save it with numpy.savez.") from error
+    except MemoryError as error:  # a damaged header may ask for any size
+        raise ValueError(str(error)) from error
     return sort_arrays(path, arrays, reading.kinds)
 
 
@@ -86,12 +84,7 @@ def _load_sparse(path: Path, file: Any) -> Any:
 
 def open_npy(path: Path, view: str, reading: Reading) -> Found:
     """Return the array of an .npy file, left on disk."""
-    try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        what = "no such array" if isinstance(error, ValueError) else str(error)
-        remedy = "Save numbers with numpy.save, not objects: convert them with astype(float)."
-        raise InputError(f"file {path}", what, "an .npy of numbers", remedy) from error
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
     return {view: from_object(view, array, reading.kinds(view))}, None
 
 

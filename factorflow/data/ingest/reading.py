@@ -143,9 +143,3 @@ class Reading:
             )
         if unmarked:
             warn(f"all features are taken of {join_names(unmarked)}: there is no var['highly_variable']")
-
-
-def read_error(path: Path, error: BaseException, expected: str, remedy: str) -> InputError:
-    """Return an error of a file that could not be read."""
-    what: Any = " ".join(str(error).split()) or type(error).__name__
-    return InputError(f"file {path}", what, expected, remedy)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import annotated
-from factorflow.data.ingest.checks import usable_name
+from factorflow.data.ingest.checks import readable, usable_name
 from factorflow.data.ingest.market import transposed_market
-from factorflow.data.ingest.reading import Found, Reading, read_error
+from factorflow.data.ingest.reading import Found, Reading
 from factorflow.data.ingest.sources import Source, labels, read_type
 from factorflow.data.ingest.sparse import from_parts
+from factorflow.data.ingest.text_files import open_text
 from factorflow.errors import InputError
 from factorflow.extras import require
 
@@ -45,17 +45,10 @@ def open_10x_folder(folder: Path, view: str, reading: Reading) -> Found:
 
 def open_10x_h5(path: Path, view: str, reading: Reading) -> Found:
     """Return the counts of an .h5 file of Cell Ranger; they stay on disk. AnnData may end so, too."""
-    h5py = require("h5py", "reads HDF5 files")
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise read_error(path, error, "an HDF5 file of Cell Ranger", "Copy it again.") from error
+    file = require("h5py", "reads HDF5 files").File(path, "r")
     if annotated.is_annotated(file):
         return annotated.from_group(file, path, view, reading, file.close)
-    try:
-        sources = _from_file(file, path, view, reading)
-    except KeyError as error:
-        raise read_error(path, error, "an HDF5 file of Cell Ranger", "Copy it again.") from error
+    sources = _from_file(file, path, view, reading)
     for source in sources.values():
         source.close = file.close
     return sources, None
@@ -151,15 +144,9 @@ def _lines(folder: Path, paths: list[Path], size: int) -> list[list[str]]:
     if path is None:
         expected = f"{' or '.join(path.name for path in paths)} beside the matrix"
         raise InputError(f"folder {folder}", "no such file", expected, "Copy it there.")
-    try:
-        with (
-            gzip.open(path, "rt", encoding="utf-8")
-            if path.suffix == ".gz"
-            else path.open(encoding="utf-8") as stream
-        ):
-            lines = [line.rstrip("\r\n").split("\t") for line in stream]
-    except (OSError, ValueError, EOFError) as error:
-        raise read_error(path, error, "a text table encoded as UTF-8", "Copy it again.") from error
+    expected = "a text table encoded as UTF-8"
+    with readable(f"file {path}", "Copy it again.", expected), open_text(path, "utf-8") as stream:
+        lines = [line.rstrip("\r\n").split("\t") for line in stream]
     if len(lines) != size:
         raise InputError(
             f"file {path}", f"{len(lines)} lines", f"{size}, as the matrix has", "Copy both again."

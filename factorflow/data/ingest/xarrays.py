@@ -7,7 +7,7 @@ from typing import Any
 
 from factorflow.data.ingest.checks import join_names, warn
 from factorflow.data.ingest.objects import from_dataarray
-from factorflow.data.ingest.reading import Found, Reading, read_error
+from factorflow.data.ingest.reading import Found, Reading
 from factorflow.data.ingest.sources import KindOf, labels
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS
@@ -52,11 +52,7 @@ def open_netcdf(path: Path, view: str, reading: Reading) -> Found:
     """Return the variables of a netCDF file, left on disk."""
     import xarray as xr
 
-    try:
-        dataset = xr.open_dataset(path)
-    except (OSError, ValueError, TypeError) as error:
-        remedy = "Write it again; files of netCDF 4 need an engine: pip install h5netcdf."
-        raise read_error(path, error, "a netCDF file", remedy) from error
+    dataset = xr.open_dataset(path)
     sources, obs = from_xarray(dataset, reading.kinds)
     for source in sources.values():
         source.close = dataset.close

@@ -10,7 +10,7 @@ import numpy as np
 
 from factorflow.data.ingest import annotated, npz, xarrays
 from factorflow.data.ingest.objects import from_object
-from factorflow.data.ingest.reading import Found, Reading, read_error
+from factorflow.data.ingest.reading import Found, Reading
 from factorflow.data.ingest.xarray_zarr import is_written_by_xarray, open_stored
 from factorflow.errors import InputError
 
@@ -37,15 +37,12 @@ def open_zarr_zip(path: Path, view: str, reading: Reading) -> Found:
     import zarr
     from zarr.storage import ZipStore
 
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-        top = {name.partition("/")[0] for name in names}
-        inside = "" if not top.isdisjoint(_ROOTS) else top.pop() if len(top) == 1 else ""
-        store = ZipStore(path, mode="r")
-        node = zarr.open(store, path=inside, mode="r")
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise read_error(path, error, "a zipped Zarr store", "Zip the contents of the store.") from error
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+    top = {name.partition("/")[0] for name in names}
+    inside = "" if not top.isdisjoint(_ROOTS) else top.pop() if len(top) == 1 else ""
+    store = ZipStore(path, mode="r")
+    node = zarr.open(store, path=inside, mode="r")
     sources, obs = _from_node(node, path, view, reading)
     for source in sources.values():
         source.close = store.close
