@@ -246,15 +246,19 @@ def _of_formula(formula: str, option: str) -> tuple[list[tuple[str, ...]], set[s
     return list(dict.fromkeys(terms)), forced
 
 
-def _coded_column(dataset: Dataset, name: str, option: str, *, categories: bool) -> Column:
+def check_columns(dataset: Dataset, columns: Sequence[str], option: str) -> None:
+    """Refuse columns that the sample metadata do not have."""
     available = list(dataset.column_names)
-    if name not in available:
-        near = get_close_matches(name, available, n=1)
-        expected = f"columns of the sample metadata: {', '.join(available) or 'there are none'}"
-        remedy = (
-            f"Did you mean {near[0]}?" if near else "Write the dataset with {obs}, which has the columns."
-        )
-        raise InputError(option, name, expected, remedy, **({} if near else {"obs": ...}))
+    for name in columns:
+        if name not in available:
+            near = get_close_matches(name, available, n=1)
+            expected = f"columns of the sample metadata: {', '.join(available) or 'there are none'}"
+            remedy = f"Did you mean {near[0]}?" if near else "Write the dataset with {obs}, which has them."
+            raise InputError(option, name, expected, remedy, **({} if near else {"obs": ...}))
+
+
+def _coded_column(dataset: Dataset, name: str, option: str, *, categories: bool) -> Column:
+    check_columns(dataset, [name], option)
     values = dataset.obs_columns([name])[name]
     numbers = None if categories else _numbers(values)
     if numbers is not None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.covariates import labels_of, numbers_of
+from factorflow.data.covariates import check_columns, labels_of, numbers_of, rows_by_sample
 from factorflow.data.store.fingerprint import digest_column, digest_names
 from factorflow.errors import InputError
 from factorflow.places import MOST_CELLS, Places
@@ -81,7 +80,7 @@ def code_levels(dataset: Dataset, column: str) -> Places:
     InputError
         When there is no such column, or it has too many levels, or one for each sample.
     """
-    _check_columns(dataset, [column], "random_intercepts")
+    check_columns(dataset, [column], "random_intercepts")
     labels = labels_of(dataset.obs_columns([column])[column])
     levels = sorted(set(labels.tolist()) - {""})
     if not 2 <= len(levels) <= MOST_CELLS or len(levels) == int((labels != "").sum()):
@@ -131,7 +130,7 @@ def code_places(
         When there is no such column, one is no number, is the same everywhere, or is known of few samples.
     """
     columns, owner = _columns_of(specification)
-    _check_columns(dataset, columns, OPTION)
+    check_columns(dataset, columns, OPTION)
     places = read_places(dataset, columns)
     complete = np.isfinite(places).all(axis=1)
     for name, values in zip(columns, places.T, strict=True):
@@ -182,21 +181,9 @@ def projected_places(places: Places | None, dataset: Dataset, source: Any = None
     if source is None:
         has_all = set(places.columns) <= set(dataset.column_names)
         return PlaceTable(places_with_digests(places, dataset) if has_all else places, known=has_all)
-    from factorflow.data.covariates import rows_by_sample
-
     rows = rows_by_sample(dataset, source, list(places.columns))
     table = {name: _coded(name, rows[name].array, places.levels) for name in places.columns}
     return PlaceTable(places, table)
-
-
-def _check_columns(dataset: Dataset, columns: Sequence[str], option: str) -> None:
-    available = list(dataset.column_names)
-    for name in columns:
-        if name not in available:
-            near = get_close_matches(name, available, n=1)
-            expected = f"columns of the sample metadata: {', '.join(available) or 'there are none'}"
-            remedy = f"Did you mean {near[0]}?" if near else "Write the dataset with {obs}, which has them."
-            raise InputError(option, name, expected, remedy, **({} if near else {"obs": ...}))
 
 
 def _columns_of(specification: str | Sequence[str | Sequence[str]]) -> tuple[list[str], list[int]]:

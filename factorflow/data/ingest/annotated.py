@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,9 +28,9 @@ READS = "reads files of AnnData and MuData"
 
 def open_h5ad(path: Path, view: str, reading: Reading) -> Found:
     """Open an .h5ad file; its matrices stay on disk."""
-    file = require("h5py", "reads HDF5 files").File(path, "r")
+    file = _open_hdf5(path, reading)
     if is_annotated(file):
-        return from_group(file, path, view, reading, file.close)
+        return from_group(file, path, view, reading)
     file.close()
     data = require("anndata", READS).read_h5ad(path, backed="r")  # of the time before 2020
     return from_anndata(data, view, reading)
@@ -38,11 +38,14 @@ def open_h5ad(path: Path, view: str, reading: Reading) -> Found:
 
 def open_h5mu(path: Path, view: str, reading: Reading) -> Found:
     """Return the modalities of an .h5mu file; their matrices stay on disk."""
-    file = require("h5py", "reads HDF5 files").File(path, "r")
+    file = _open_hdf5(path, reading)
     if not is_annotated(file):
-        file.close()
         raise InputError(f"file {path}", "another HDF5 file", "a MuData file", "Write it again.")
-    return from_group(file, path, view, reading, file.close)
+    return from_group(file, path, view, reading)
+
+
+def _open_hdf5(path: Path, reading: Reading) -> Any:
+    return reading.opened.enter_context(require("h5py", "reads HDF5 files").File(path, "r"))
 
 
 def is_annotated(group: Any) -> bool:
@@ -52,25 +55,17 @@ def is_annotated(group: Any) -> bool:
     )
 
 
-def from_group(
-    group: Any, path: Path, view: str, reading: Reading, close: Callable[[], Any] = lambda: None
-) -> Found:
+def from_group(group: Any, path: Path, view: str, reading: Reading) -> Found:
     """Return the views and metadata of an HDF5 or Zarr group with AnnData or MuData.
 
     Parameters
     ----------
     view : str
         Name of its matrix; modalities have their own.
-    close : callable
-        Called when its matrices are no longer needed.
     """
     if _encoding(group) == "mudata":
-        sources, obs = from_mudata(_Modalities(group, path, reading.spool), view, reading)
-    else:
-        sources, obs = from_anndata(_File(group, path, reading.spool), view, reading)
-    for source in sources.values():
-        source.close = close
-    return sources, obs
+        return from_mudata(_Modalities(group, path, reading.spool), view, reading)
+    return from_anndata(_File(group, path, reading.spool), view, reading)
 
 
 def from_anndata(data: Any, view: str, reading: Reading) -> Found:
@@ -85,7 +80,7 @@ def from_anndata(data: Any, view: str, reading: Reading) -> Found:
     source = from_object(view, matrix, reading.kinds(view))
     source.samples, source.features = labels(data.obs.index), labels(var.index)
     if getattr(data, "isbacked", False):
-        source.close = data.file.close
+        reading.opened.callback(data.file.close)
     marked = _find_highly_variable(data, view, reading) if reading.annotated.highly_variable else None
     name = reading.name or view
     reading.seen[name] = reading.seen.get(name, False) or marked is not None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from factorflow.data.ingest.collect import collect
 from factorflow.data.ingest.dialect import TableFormat
 from factorflow.data.ingest.ingest import write_dataset
-from factorflow.data.ingest.reading import AnnDataOptions, Reading
+from factorflow.data.ingest.reading import Reading
 from factorflow.data.ingest.sources import Source
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.errors import InputError
@@ -56,10 +56,9 @@ def append_rows(
     _check(old)
     kinds = {name: view.default_likelihood or view.likelihood for name, view in old.views.items()}
     with temporary_directory(target, "append") as folder, ExitStack() as opened:
-        reading = Reading(folder, TableFormat(index_col), lambda view: _kind(old, view), AnnDataOptions())
-        sources, _ = collect(views, reading)
-        for source in sources.values():
-            opened.callback(source.close)
+        sources, _ = collect(
+            views, Reading(folder, TableFormat(index_col), lambda view: _kind(old, view), opened)
+        )
         grown = {view: _append_view(old, view, sources) for view in old.views}
         if extra := sorted(set(sources) - set(kinds)):
             raise _append_error("views", ", ".join(extra), f"those of the dataset: {', '.join(kinds)}")

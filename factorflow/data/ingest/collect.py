@@ -15,10 +15,9 @@ from factorflow.data.ingest.long import from_long_frame, from_long_table, is_lon
 from factorflow.data.ingest.objects import from_object
 from factorflow.data.ingest.parts import FILE, has_parts, join_parts, names_of_parts
 from factorflow.data.ingest.reading import Found, Reader, Reading
-from factorflow.data.ingest.sources import KindOf, Source
+from factorflow.data.ingest.sources import Source
 from factorflow.data.ingest.tables import is_table, open_table, read_table, table_stem
 from factorflow.errors import InputError
-from factorflow.kinds import Kind
 from factorflow.storage.location import source_not_found
 
 if TYPE_CHECKING:
@@ -100,7 +99,7 @@ def _one_view(view: str, value: Any, reading: Reading) -> tuple[Source, pd.DataF
         parts = [_one_view(view, part, reading) for part in value]
         return join_parts(view, names_of_parts(value), parts, reading)
     if isinstance(value, str | os.PathLike):
-        inside, metadata = _from_path(_place(value), replace(reading, kinds=_always(kind), name=view))
+        inside, metadata = _from_path(_place(value), replace(reading, kinds=lambda _: kind, name=view))
     elif is_of("anndata", value) and hasattr(value, "obs_names"):
         inside, metadata = annotated.from_anndata(value, view, reading)
     else:
@@ -124,11 +123,6 @@ def _transpose_sources(sources: dict[str, Source], reading: Reading) -> dict[str
     return {
         view: source.transposed() if reading.transpose(view) else source for view, source in sources.items()
     }
-
-
-def _always(kind: Kind | None) -> KindOf:
-    """Return a mapping with one value for any view: the file of a view may have another name."""
-    return lambda _: kind
 
 
 def _place(path: str | os.PathLike[str]) -> Path:

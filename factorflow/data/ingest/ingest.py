@@ -154,6 +154,7 @@ def write_dataset(
             partial / "spool",
             table,
             lookup(requested_kinds),
+            opened,
             annotated,
             matrix_options.join,
             transpose=turned,
@@ -166,8 +167,6 @@ def write_dataset(
         of_samples = obs if obs is not None else obs_frames
         reading.check_used(has_metadata_table=isinstance(of_samples, str | os.PathLike))
         _check_named_views(transpose, codes, sources)
-        for source in sources.values():
-            opened.callback(source.close)
         sources, chosen, parts = split_by_likelihood(sources, likelihoods or {}, features or {})
         if parts:
             requested_kinds, codes = named_kinds(chosen, inputs), MissingCodes(of_parts(na_values, parts))

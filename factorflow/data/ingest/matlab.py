@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,7 @@ def open_mat(path: Path, view: str, reading: Reading) -> Found:
 
     Vectors and scalars are no views; cell arrays of text are names.
     """
-    raw, close = _read(path)
-    arrays = {key: _as_vector(key, value) for key, value in raw.items()}
+    arrays = {key: _as_vector(key, value) for key, value in _read(path, reading).items()}
     left = [key for key, array in arrays.items() if _is_vector(array) and not _is_named(key)]
     requested = [key for key in left if (kind := reading.kinds(key)) is not None and not kind.is_values]
     left = [key for key in left if key not in requested]
@@ -38,10 +36,7 @@ def open_mat(path: Path, view: str, reading: Reading) -> Found:
         warn(
             f"{path}: {join_names(left)} left out: vectors and scalars are no views; as metadata: obs_<name>"
         )
-    sources, obs = sort_arrays(path, arrays, reading.kinds)
-    for source in sources.values():
-        source.close = close
-    return sources, obs
+    return sort_arrays(path, arrays, reading.kinds)
 
 
 def _is_hdf5(path: Path) -> bool:
@@ -51,15 +46,14 @@ def _is_hdf5(path: Path) -> bool:
     return any(start[at : at + len(HDF5)] == HDF5 for at in (0, 512, 1024, 2048))
 
 
-def _read(path: Path) -> tuple[dict[str, Any], Callable[[], Any]]:
-    """Return the contents of a file, and a function that closes it."""
+def _read(path: Path, reading: Reading) -> dict[str, Any]:
+    """Return the contents of a file."""
     from scipy.io import loadmat
 
     if _is_hdf5(path):
         file = require("h5py", "reads files of MATLAB 7.3").File(path, "r")
-        return _from_hdf5(file, path), file.close
-    variables = {key: value for key, value in loadmat(path).items() if not key.startswith("__")}
-    return variables, lambda: None
+        return _from_hdf5(reading.opened.enter_context(file), path)
+    return {key: value for key, value in loadmat(path).items() if not key.startswith("__")}
 
 
 def _is_named(key: str) -> bool:

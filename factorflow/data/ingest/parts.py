@@ -69,7 +69,7 @@ def join_parts(
     array = StackedRows(sources, where, sources[0].shape[1] if features is None else features.size)
     likelihoods = {source.likelihood for source in sources}
     likelihood = likelihoods.pop() if len(likelihoods) == 1 else None
-    joined = Source(array, samples, features, likelihood, array.close, sources[0].dtype)
+    joined = Source(array, samples, features, likelihood, sources[0].dtype)
     joined.about = _about(features, sources)
     joined.read_as = "; ".join(dict.fromkeys(source.read_as for source in sources if source.read_as))
     return joined, _metadata(view, names, sources, [frame for _, frame in parts], samples)
@@ -131,11 +131,6 @@ class StackedRows:
                 parts.append(rows)
             first += source.shape[0]
         return join_rows(parts) if parts else None
-
-    def close(self) -> None:
-        """Close all parts."""
-        for source in self.sources:
-            source.close()
 
 
 def _select_features(sources: list[Source], join: str) -> list[Source]:

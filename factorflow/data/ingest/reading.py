@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -63,6 +64,8 @@ class Reading:
         How text tables are laid out, as far as it was said.
     kinds : callable
         Name of a view to its kind, where it was said.
+    opened : ExitStack
+        Closes what readers leave open, for rows to be read from it.
     join : str
         Which features of a view of several files: "outer", of any of them, or "inner", of all.
     transpose : callable
@@ -80,6 +83,7 @@ class Reading:
     spool: Path
     format: TableFormat
     kinds: KindOf
+    opened: ExitStack
     annotated: AnnDataOptions = AnnDataOptions()
     join: str = "outer"
     transpose: Callable[[str], bool] = lambda view: False

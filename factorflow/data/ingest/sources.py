@@ -61,7 +61,6 @@ class Source:
     samples: StrArray | None = None
     features: StrArray | None = None
     likelihood: str | None = None
-    close: Callable[[], Any] = field(default=lambda: None, repr=False)
     dtype: str = "float64"
     levels: NDArray[Any] | None = None
     marked: NDArray[np.bool_] | None = None

@@ -45,13 +45,10 @@ def open_10x_folder(folder: Path, view: str, reading: Reading) -> Found:
 
 def open_10x_h5(path: Path, view: str, reading: Reading) -> Found:
     """Return the counts of an .h5 file of Cell Ranger; they stay on disk. AnnData may end so, too."""
-    file = require("h5py", "reads HDF5 files").File(path, "r")
+    file = reading.opened.enter_context(require("h5py", "reads HDF5 files").File(path, "r"))
     if annotated.is_annotated(file):
-        return annotated.from_group(file, path, view, reading, file.close)
-    sources = _from_file(file, path, view, reading)
-    for source in sources.values():
-        source.close = file.close
-    return sources, None
+        return annotated.from_group(file, path, view, reading)
+    return _from_file(file, path, view, reading), None
 
 
 def _from_file(file: Any, path: Path, view: str, reading: Reading) -> dict[str, Source]:

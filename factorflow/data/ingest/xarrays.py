@@ -52,8 +52,4 @@ def open_netcdf(path: Path, view: str, reading: Reading) -> Found:
     """Return the variables of a netCDF file, left on disk."""
     import xarray as xr
 
-    dataset = xr.open_dataset(path)
-    sources, obs = from_xarray(dataset, reading.kinds)
-    for source in sources.values():
-        source.close = dataset.close
-    return sources, obs
+    return from_xarray(reading.opened.enter_context(xr.open_dataset(path)), reading.kinds)

@@ -42,11 +42,8 @@ def open_zarr_zip(path: Path, view: str, reading: Reading) -> Found:
     top = {name.partition("/")[0] for name in names}
     inside = "" if not top.isdisjoint(_ROOTS) else top.pop() if len(top) == 1 else ""
     store = ZipStore(path, mode="r")
-    node = zarr.open(store, path=inside, mode="r")
-    sources, obs = _from_node(node, path, view, reading)
-    for source in sources.values():
-        source.close = store.close
-    return sources, obs
+    reading.opened.callback(store.close)
+    return _from_node(zarr.open(store, path=inside, mode="r"), path, view, reading)
 
 
 def _from_node(node: Any, path: Path, view: str, reading: Reading) -> Found:
