@@ -117,8 +117,8 @@ class InputError(FactorflowError, ValueError):
     def __init__(self, parameter: str, value: object, expected: str, remedy: str, **options: Any) -> None:
         self.parameter, self.value = parameter, value
         self.expected, self.remedy = OptionText(expected, **options), OptionText(remedy, **options)
-        shown = value if isinstance(value, str) else _short_repr(value)
-        super().__init__(f"{parameter} = {shown}: expected {self.expected}. {self.remedy}")
+        text = value if isinstance(value, str) else _short_repr(value)
+        super().__init__(f"{parameter} = {text}: expected {self.expected}. {self.remedy}")
 
     def __reduce__(self) -> Any:
         return type(self), (self.parameter, self.value, self.expected, self.remedy)

@@ -351,5 +351,5 @@ def sample_numbers(names: Sequence[str], n_rows: int) -> Int[np.ndarray, " M"]:
     """Return the numbers of unnamed samples by their names; -1 for a name that none of them has."""
     texts = [str(name).removeprefix(SAMPLE) for name in names]
     numbers = np.array([int(text) if text.isascii() and text.isdigit() else -1 for text in texts], np.int64)
-    known = (0 <= numbers) & (numbers < n_rows) & (sample_names(numbers) == np.asarray(names, dtype=str))
-    return np.where(known, numbers, -1)
+    exists = (0 <= numbers) & (numbers < n_rows) & (sample_names(numbers) == np.asarray(names, dtype=str))
+    return np.where(exists, numbers, -1)

@@ -105,8 +105,8 @@ def likelihoods_for(data: Any, posterior: StoredPosterior) -> dict[str, Any]:
     """Return options of `write_dataset` for new samples of a posterior: its likelihoods of their views."""
     views = getattr(data, "mod", data)
     names = views if isinstance(views, Mapping) else ()
-    known = {view.name: view.likelihood for view in posterior.meta.value_views if view.name in names}
-    return {"likelihoods": known} if known and not is_stored(data) else {}
+    likelihoods = {view.name: view.likelihood for view in posterior.meta.value_views if view.name in names}
+    return {"likelihoods": likelihoods} if likelihoods and not is_stored(data) else {}
 
 
 def as_dataset(data: Any, options: Mapping[str, Any], say: Callable[[str], None]) -> Dataset:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from factorflow.engine.executors.local import Executor, Handle
-from factorflow.engine.plan import Plan, State
+from factorflow.engine.plan import Plan
 from factorflow.engine.spill import delete_spilled, link_into
 from factorflow.engine.tasks import Group
 from factorflow.errors import RUN_ANEW, InputError, RunError
@@ -74,7 +74,7 @@ class Checkpoints:
                 executor.submit("save", save_group, local, name, group=i)
                 for i, (name, local) in enumerate(zip(names, locals_, strict=True))
             ]
-            saved_state = executor.submit("save", save_state, state, str(folder / "state.tree"), group=0)
+            saved_state = executor.submit("save", dump, state, str(folder / "state.tree"), group=0)
             results = executor.result(saved)
             files = [
                 {"file": Path(path).name, "sha256": digest, "blocks": [g.start, g.stop]}
@@ -161,7 +161,7 @@ class Checkpoints:
         """Return handles of the state that a manifest names, for any cut into groups."""
         folder = self.directory / manifest["folder"]
         state_file = (str(folder / manifest["state"]["file"]), manifest["state"]["sha256"])
-        state = executor.submit("load", load_state, plan, *state_file, group=0)
+        state = executor.submit("load", undump, plan, *state_file, group=0)
         locals_ = []
         for i, group in enumerate(groups):
             files = [
@@ -230,30 +230,20 @@ def save_group(group: Group | None, path: str) -> tuple[str, str]:
     """Write the local state of a group; return its path and checksum."""
     group = group or Group()
     local = tuple((n, link_into(values, Path(path).parent, make=True)) for n, values in group.local.items())
-    return _dump(local, path)
-
-
-def save_state(state: State, path: str) -> tuple[str, str]:
-    """Write the state of the root; return its path and checksum."""
-    return _dump(state, path)
+    return dump(local, path)
 
 
 def load_group(plan: Plan, files: Sequence[tuple[str, str]], blocks: range) -> Group:
     """Read the local state of a group from the files that hold parts of it."""
     local: dict[int, Any] = {}
     for path, digest in files:
-        here, folder = _undump(path, digest, plan), Path(path).parent
+        here, folder = undump(plan, path, digest), Path(path).parent
         local.update({n: link_into(value, folder, make=False) for n, value in here if n in blocks})
     return Group(local)
 
 
-def load_state(plan: Plan, path: str, digest: str) -> State:
-    """Read the state of the root."""
-    state: State = _undump(path, digest, plan)
-    return state
-
-
-def _dump(value: Any, path: str) -> tuple[str, str]:
+def dump(value: Any, path: str) -> tuple[str, str]:
+    """Write globals or local state; return path and checksum of the file."""
     try:
         return _write(dumps(value), path)
     except TypeError as error:
@@ -276,7 +266,8 @@ def _write(data: bytes, path: str) -> tuple[str, str]:
     return path, hashlib.sha256(data).hexdigest()
 
 
-def _undump(path: str, digest: str, plan: Plan) -> Any:
+def undump(plan: Plan, path: str, digest: str) -> Any:
+    """Read what `dump` wrote."""
     data = _read_verified(path, digest)
     try:
         return freeze(loads(data, plan.classes))

@@ -262,13 +262,11 @@ def _traces(model: Model[Any, Any], trace: Mapping[str, Sequence[Any]]) -> dict[
     chain_labels = {"chain": np.arange(n_chains)}
     every = shared | {"kept": ("iteration", is_kept)}
     every |= {name: (("chain", "iteration"), value) for name, value in scalars.items()}
-    stats = {_stat_name(name): (("chain", "draw"), value[:, is_kept]) for name, value in scalars.items()}
+    arviz_names = {"objective": "lp"}
+    stats = {
+        arviz_names.get(name, name): (("chain", "draw"), value[:, is_kept]) for name, value in scalars.items()
+    }
     return {
         "iterations": xr.Dataset(every, coords=iteration | chain_labels),
         "sample_stats": xr.Dataset(stats, coords=chain_labels | {"draw": np.arange(int(is_kept.sum()))}),
     }
-
-
-def _stat_name(name: str) -> str:
-    """Return ArviZ's name of a statistic."""
-    return "lp" if name == "objective" else name

@@ -97,7 +97,8 @@ def _sample_entries(posterior: StoredPosterior) -> tuple[list[str], Any]:
         array = posterior.draws(name)
         values = array.values.reshape(*array.shape[:2], -1)
         places = np.unique(np.linspace(0, values.shape[2] - 1, min(most, values.shape[2])).astype(int))
-        labels = [array[dim].values if dim in array.coords else range(n) for dim, n in _entry_dims(array)]
+        dims = zip(array.dims[2:], array.shape[2:], strict=True)
+        labels = [array[dim].values if dim in array.coords else range(n) for dim, n in dims]
         where = np.unravel_index(places, array.shape[2:]) if labels else ()
         marks = [
             ", ".join(str(label[i]) for label, i in zip(labels, place, strict=True))
@@ -106,7 +107,3 @@ def _sample_entries(posterior: StoredPosterior) -> tuple[list[str], Any]:
         names += [f"{name}[{mark}]" for mark in marks] if labels else [name]
         parts.append(values[:, :, places])
     return names, np.concatenate(parts, axis=2).astype(float)
-
-
-def _entry_dims(array: Any) -> list[tuple[str, int]]:
-    return list(zip(map(str, array.dims[2:]), array.shape[2:], strict=True))

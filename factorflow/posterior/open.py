@@ -45,20 +45,13 @@ def open_tree(path: str | os.PathLike[str] | RemotePath) -> xr.DataTree:
     for name in CHECKSUM_ATTRIBUTES:
         del stored.attrs[name]
     groups = {
-        node.path: _variables_by_name(
-            _with_labels(node.to_dataset(inherit=False), str(path), has_names=has_names)
-        )
+        node.path: _with_labels(node.to_dataset(inherit=False), str(path), has_names=has_names)
         for node in stored.subtree
     }
     first = [f"/{name}" for name in GROUPS if f"/{name}" in groups]
     return xr.DataTree.from_dict(
         {path: groups[path] for path in dict.fromkeys(["/", *first, *sorted(groups)])}
     )
-
-
-def _variables_by_name(dataset: Any) -> Any:
-    """Return the variables by name: a Zarr group lists its members in any order."""
-    return dataset[sorted(dataset.data_vars)]
 
 
 def load_variable(array: Any, name: str, path: str | None) -> Any:
@@ -109,4 +102,5 @@ def _with_labels(dataset: Any, path: str, *, has_names: bool) -> Any:
         and dataset.sizes.get("obs", LAZY_LABELS + 1) <= LAZY_LABELS
     ):
         read["obs"] = ("obs",), sample_names(np.arange(dataset.sizes["obs"])).astype(object)
-    return dataset.assign(read)
+    labelled = dataset.assign(read)
+    return labelled[sorted(labelled.data_vars)]  # a Zarr group lists its members in any order

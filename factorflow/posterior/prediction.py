@@ -283,23 +283,15 @@ def lazily(
 
     feature = f"feature_{view}"
     features = posterior.features(view)
-    variables = {
-        name: xr.Variable(
-            ("obs", feature), _lazy_array(compute, rows, len(features), dtype), {"long_name": docs[name]}
-        )
-        for name, (compute, dtype) in parts.items()
-    }
+    variables, shape = {}, (len(rows), len(features))
+    for name, (compute, dtype) in parts.items():
+        values = lazy_array(partial(_compute_pieces, compute, rows, shape[1], dtype), shape, dtype)
+        variables[name] = xr.Variable(("obs", feature), values, {"long_name": docs[name]})
     dataset = xr.Dataset(variables, coords={feature: features})
     if len(rows) <= LAZY_LABELS:
         return dataset.assign_coords(obs=names_of_rows(posterior, rows))
     names = posterior.coordinate("obs")[as_slice(rows)]
     return dataset.assign_coords(xr.Coordinates({"obs": names}, indexes={}))
-
-
-def _lazy_array(compute: Compute, rows: NDArray[np.intp], n_features: int, dtype: Any) -> Any:
-    """Return a lazy array (rows, features), computed piece by piece."""
-    get = partial(_compute_pieces, compute, rows, n_features, dtype)
-    return lazy_array(get, (len(rows), n_features), dtype)
 
 
 def _compute_pieces(

@@ -83,7 +83,12 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
         return values.reshape(*values.shape[:-1], p, q)
 
     out = [
-        Variable("transition", ("state", "next_state"), "T, mean", _transition),
+        Variable(
+            "transition",
+            ("state", "next_state"),
+            "T, mean",
+            lambda g: g.transition / g.transition.sum(axis=1, keepdims=True),
+        ),
         Variable(
             "transition_counts", ("state", "next_state"), "u': its Dirichlet rows", lambda g: g.transition
         ),
@@ -201,10 +206,6 @@ def _view_variables(settings: Settings, view: str, by_column: Callable[[Array], 
             lambda g: g.weights[view].rate / np.maximum(g.weights[view].shape - 1.0, 1e-3) * scale(g) ** 2,
         ),
     ]
-
-
-def _transition(g: Globals) -> Float64[np.ndarray, "2 2"]:
-    return np.asarray(g.transition / g.transition.sum(axis=1, keepdims=True))
 
 
 def _transition_bounds(g: Globals) -> Float64[np.ndarray, "2 2 2"]:

@@ -37,7 +37,7 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
             "weight",
             ("factor",),
             _WEIGHTS[settings.likelihood],
-            lambda g: _component_values(g, "strength", settings),
+            lambda g: best_start(g).strength[0, component_order(settings, g)],
         ),
         Variable(
             "scale",
@@ -45,7 +45,12 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
             "b_l, mean: rate of the prior of lambda" if counts else "tau_l, mean: precision of mu",
             lambda g: precision(settings, best_start(g).scale)[0][0, component_order(settings, g)],
         ),
-        Variable("start_objective", ("start",), "bound that each start reached", _start_objectives),
+        Variable(
+            "start_objective",
+            ("start",),
+            "bound that each start reached",
+            lambda g: g.tried if g.tried.size else g.objective,
+        ),
     ]
     for name in settings.names:
         for word, moment in MOMENTS.items():
@@ -114,14 +119,6 @@ def _intercept(g: Globals) -> tuple[float, float]:
     if globals_.intercept is None:
         return 0.0, 0.0
     return float(globals_.intercept[0, 0] + globals_.reference), float(globals_.intercept[1, 0])
-
-
-def _component_values(g: Globals, name: str, settings: Settings) -> Float64[np.ndarray, " K"]:
-    return np.asarray(getattr(best_start(g), name)[0, component_order(settings, g)])
-
-
-def _start_objectives(g: Globals) -> Float64[np.ndarray, " T"]:
-    return g.tried if g.tried.size else g.objective
 
 
 def _level_moments(

@@ -127,8 +127,8 @@ def read_cells(settings: Settings, block: Block, data: Data) -> dict[str, Cells]
             return rows.totals, size_factors(settings, view, block, data)
 
         key = "totals and size factors", view.name, (view.chosen or (0,))[0]
-        given = average, np.asarray(view.chosen or ()), view.size_factors
-        totals, logs = block.once(key, given, make)
+        settings_of_view = average, np.asarray(view.chosen or ()), view.size_factors
+        totals, logs = block.once(key, settings_of_view, make)
         out[view.name] = Cells(rows, totals, logs)
     return out
 

@@ -207,10 +207,10 @@ def presence_span_kernel(size: int) -> Any:
 
 def presence_message(each: tuple[int, ...], *others: Any) -> None:
     """See `kernels.presence.presence_message`; ``out`` on the host."""
-    (*given, odds, out) = others
-    found = device.move_beside(out, odds)
-    _launch(presence_span_kernel(len(each)), 1, odds, *given, odds, found)
-    out[...] = device.on_host(found)
+    (*inputs, odds, out) = others
+    message = device.move_beside(out, odds)
+    _launch(presence_span_kernel(len(each)), 1, odds, *inputs, odds, message)
+    out[...] = device.on_host(message)
 
 
 @cache
@@ -283,8 +283,8 @@ def attributes_span_kernel(size: int) -> Any:
 
 def attribute_message(each: tuple[int, ...], *others: Any) -> None:
     """See `kernels.attribute_messages.attribute_message`; ``matrix`` and ``vector`` on the host."""
-    (*given, matrix, vector), q, other = others, len(each), others[3]
-    found = device.move_beside(matrix, other), device.move_beside(vector, other)
+    (*inputs, matrix, vector), q, other = others, len(each), others[3]
+    message = device.move_beside(matrix, other), device.move_beside(vector, other)
     work = device.namespace(other).empty((6 * q + 4, q))
-    _launch(attributes_span_kernel(q), 1, other, *given, work, *found)
-    matrix[...], vector[...] = (device.on_host(part) for part in found)
+    _launch(attributes_span_kernel(q), 1, other, *inputs, work, *message)
+    matrix[...], vector[...] = (device.on_host(part) for part in message)
