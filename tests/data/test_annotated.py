@@ -114,3 +114,11 @@ def test_places_are_columns(adata: Any, tmp_path: Path, backed: bool) -> None:
     adata.obsm["spatial"] = np.ones((12, 5))
     with pytest.raises(InputError, match="two or three numbers"):
         write_dataset(tmp_path / "c", adata)
+
+
+def test_a_file_is_closed_after_a_refusal(adata: Any, tmp_path: Path) -> None:
+    h5py, source = pytest.importorskip("h5py"), stored(adata, tmp_path, backed=True)
+    with pytest.raises(InputError, match="layer = counts") as refused:
+        write_dataset(tmp_path / "b", source, layer="counts")
+    h5py.File(source, "r+").close()  # HDF5 refuses it while the file is open for reading
+    assert refused.tb is not None  # whose frames still refer to it
