@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import joint
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,12 +14,16 @@ from scipy.integrate import quad
 
 import factorflow
 from factorflow.errors import InputError
+from factorflow.kernels.random import Step
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.elbo import scores_terms
 from factorflow.models.sparse_gfa.nonnegative_scores import update_nonnegative
 from factorflow.models.sparse_gfa.pseudo_data import expected_scores
-from factorflow.models.sparse_gfa.start.nonnegative import _lowest
+from factorflow.models.sparse_gfa.sampler.gibbs_state import as_globals
+from factorflow.models.sparse_gfa.start.nonnegative import EDGES, ScoreSums, ShiftSweep, _lowest
 from factorflow.models.sparse_gfa.state import Local, Scores
+from factorflow.models.sparse_gfa.weights import expected_weights
+from factorflow.shape import Meta, ViewMeta
 
 BETA, PSI, CERTAIN = 1.4, 0.3, 1e9
 PARTS: dict[str, Any] = {"scores": "nonnegative", "loadings": "nonnegative", "n_factors": 7}
@@ -68,12 +73,33 @@ def test_one_score_is_exact(slab: str, message: tuple[float, float]) -> None:
 
 def test_the_lowest_scores_of_turned_factors() -> None:
     """Classes are those between -6 and 6, 0.05 wide: 2 % of the scores lie below -1, or above 2."""
-    from factorflow.models.sparse_gfa.start.nonnegative import EDGES
-
     values = np.concatenate([np.full(3, -1.01), np.full(94, 0.5), np.full(3, 2.01)])
     classes = np.bincount(np.searchsorted(EDGES, values), minlength=len(EDGES) + 1)[:, None] * 1.0
     found = _lowest(np.hstack([classes, classes]), np.array([1.0, -1.0]))
     np.testing.assert_allclose(found, [-1.0, -2.0], atol=1e-9)
+
+
+def test_shifted_scores_predict_the_same_and_have_the_mean_that_is_kept() -> None:
+    """With intercepts: factors of scores skewed to the left change signs, intercepts follow the shift."""
+    rng, meta = np.random.default_rng(2), Meta(N, 1, 64, (ViewMeta("v0", "gaussian", joint.D, "none"),))
+    settings = SparseGFA(**{**PARTS, "n_factors": 2, "loadings": "spike_slab"}).build(meta).settings
+    drawn = joint.settings_of(("gaussian",), groups=False, dense=True)
+    before = as_globals(drawn, joint.prior(rng, drawn)[1])
+    z = (rng.exponential(size=(N, 2)) - 1.0) * [1.0, -1.0]
+    classes = np.stack(
+        [np.bincount(c, minlength=len(EDGES) + 1) for c in np.searchsorted(EDGES, z.T)], axis=1
+    )
+    sums = ScoreSums(np.stack([(z**n).sum(axis=0) for n in (1, 2, 3)]), classes.astype(float))
+    after, _ = ShiftSweep(settings).update(before, sums, Step(1))
+    moved = z @ after.change.transform.T + after.change.shift
+    np.testing.assert_array_equal(np.diag(after.change.transform), [1.0, -1.0])
+    assert (after.change.shift > 0.5).all()
+    np.testing.assert_allclose(after.scores.mean, moved.mean(axis=0))
+    left, right = (
+        scores @ expected_weights(g.weights["v0"])[0].T + g.weights["v0"].coefficients[:, 0]
+        for scores, g in ((z, before), (moved, after))
+    )
+    np.testing.assert_allclose(right, left)
 
 
 def simulate(seed: int, *, signed: bool = False) -> dict[str, Any]:
