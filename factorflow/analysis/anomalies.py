@@ -60,6 +60,7 @@ def find_anomalies(posterior: StoredPosterior, view: str | None = None, n: int =
     for number in range(dataset.n_blocks):
         start = number * dataset.block_rows
         y, observed = kind.fill_missing(dataset.block(number, [view]).data[view])
+        y = np.where(observed > 0, y, np.nan)  # 0 may be no value of the likelihood
         rows = np.arange(start, start + len(y))
         mean, sd = predictor(rows)
         p = np.where(observed > 0, two_sided(*predictor.tails(rows, y)), np.inf)

@@ -26,6 +26,9 @@ FEW_LEVELS = 12
 MAX_LEVELS = 0.5
 """Text columns with more distinct values than this share of the samples are names, not categories."""
 
+NO_TEST = float("nan"), 1.0
+"""Statistic and p-value of scores that do not vary."""
+
 ROUNDING = 1e-10
 """A column of which the adjustment leaves less than this share of its squares is determined by it."""
 
@@ -40,13 +43,14 @@ def test_of(values: NDArray[Any]) -> Any:
             return None
 
         def by_rank(scores: NDArray[Any]) -> dict[str, Any]:
-            correlation = spearmanr(scores[observed], values[observed])
+            mine = scores[observed]
+            statistic, p_value = spearmanr(mine, values[observed]) if np.ptp(mine) > 0 else NO_TEST
             return {
                 "test": "spearman",
                 "n": int(observed.sum()),
-                "statistic": float(correlation.statistic),
-                "effect": float(correlation.statistic),
-                "p_value": float(correlation.pvalue),
+                "statistic": float(statistic),
+                "effect": float(statistic),
+                "p_value": float(p_value),
             }
 
         return by_rank
@@ -59,13 +63,13 @@ def test_of(values: NDArray[Any]) -> Any:
     def by_category(scores: NDArray[Any]) -> dict[str, Any]:
         groups = [scores[text == level] for level in usable]
         n = sum(len(group) for group in groups)
-        kruskal_wallis = kruskal(*groups)
+        statistic, p_value = kruskal(*groups) if np.ptp(np.concatenate(groups)) > 0 else NO_TEST
         return {
             "test": "kruskal-wallis",
             "n": n,
-            "statistic": float(kruskal_wallis.statistic),
-            "effect": float(kruskal_wallis.statistic) / (n - 1),
-            "p_value": float(kruskal_wallis.pvalue),
+            "statistic": float(statistic),
+            "effect": float(statistic) / (n - 1),
+            "p_value": float(p_value),
         }
 
     return by_category

@@ -11,7 +11,7 @@ from factorflow.kernels.special import logistic
 from factorflow.likelihoods.base import Message
 from factorflow.likelihoods.beta import Beta
 from factorflow.likelihoods.gaussian import Gaussian
-from factorflow.likelihoods.poisson import rate_of
+from factorflow.likelihoods.poisson import LARGEST_VARIANCE, rate_of
 from factorflow.shape import Array
 
 STEPS = np.arange(-27, 28) * 0.3
@@ -37,10 +37,13 @@ class Lognormal(Gaussian):
     def moments(self, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         return self.predict(x, 0.0 * x, phi)
 
+    def information(self, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        return namespace(x).exp(-2.0 * phi[0, ...]) + 0.0 * x  # E y says nothing of x where noise is large
+
     def predict(self, m: Array, v: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         v = v + namespace(m).exp(2.0 * phi[0, ...])
         mean = rate_of(m + 0.5 * v)
-        return mean, mean**2 * (rate_of(v) - 1.0)
+        return mean, mean**2 * np.expm1(np.minimum(v, LARGEST_VARIANCE))
 
     def tails(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         return super().tails(self.start(y), x, phi)

@@ -11,7 +11,7 @@ import numpy as np
 from factorflow.kernels.device import namespace, on_device
 from factorflow.kernels.special import digamma, gammaln, softplus, trigamma
 from factorflow.likelihoods.base import Message, expected_softplus
-from factorflow.likelihoods.poisson import Poisson, rate_of
+from factorflow.likelihoods.poisson import LARGEST_VARIANCE, MANY, Poisson, rate_of
 from factorflow.shape import Array
 
 FIRST_DISPERSIONS = 1e-4, 1.0
@@ -61,7 +61,7 @@ class NegativeBinomial(Poisson):
 
     def predict(self, m: Array, v: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         mean = rate_of(m + 0.5 * v)
-        square = mean**2 * rate_of(v)
+        square = mean**2 * np.exp(np.minimum(v, LARGEST_VARIANCE))
         return mean, mean + (1.0 + np.exp(-phi[0])) * square - mean**2
 
     def tails(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
@@ -71,9 +71,15 @@ class NegativeBinomial(Poisson):
         return nbinom.cdf(y - 1.0, r, p), nbinom.sf(y, r, p)
 
     def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        from scipy.special import gammaincinv
         from scipy.stats import nbinom
 
-        return nbinom.ppf(uniform, np.exp(phi[0]), 1.0 / (1.0 + rate_of(x - phi[0])))
+        mean, r = rate_of(x), np.exp(phi[0])
+        high = np.maximum(mean, MANY)
+        shape = 1.0 / (1.0 / high + 1.0 / r)  # of a gamma distribution of this mean and variance
+        smooth = np.floor(gammaincinv(shape, uniform) * high / shape)
+        counted = nbinom.ppf(uniform, r, 1.0 / (1.0 + np.minimum(mean, MANY) / r))
+        return np.where(mean < MANY, counted, smooth)
 
     def phi_start(self, n: Array, total: Array, squares: Array) -> Array:
         mean = np.maximum(total / n, 0.05)

@@ -14,6 +14,12 @@ from factorflow.shape import Array
 LEAST_RATE = 0.05
 """Mean of counts that an intercept begins with at least."""
 
+LARGEST_VARIANCE = LARGEST / 4.0
+"""Largest variance of a logarithm of which there are moments: e^v times the square of a rate is finite."""
+
+MANY = 1e9
+"""Mean of counts from which quantiles are those of a distribution without steps: SciPy's end in NaN."""
+
 
 def rate_of(x: Array) -> Array:
     """Return e^x, at most e^`LARGEST`."""
@@ -45,7 +51,7 @@ class Poisson(Likelihood):
 
     def predict(self, m: Array, v: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         mean = rate_of(m + 0.5 * v)
-        return mean, mean + mean**2 * np.expm1(np.minimum(v, LARGEST))
+        return mean, mean + mean**2 * np.expm1(np.minimum(v, LARGEST_VARIANCE))
 
     def tails(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         from scipy.stats import poisson
@@ -53,9 +59,13 @@ class Poisson(Likelihood):
         return poisson.cdf(y - 1.0, rate_of(x)), poisson.sf(y, rate_of(x))
 
     def draw(self, uniform: Array, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        from scipy.special import ndtri
         from scipy.stats import poisson
 
-        return poisson.ppf(uniform, rate_of(x))
+        rate = rate_of(x)
+        high = np.maximum(rate, MANY)
+        normal = np.floor(high + np.sqrt(high) * ndtri(uniform))
+        return np.where(rate < MANY, poisson.ppf(uniform, np.minimum(rate, MANY)), normal)
 
     def start(self, y: Array, aux: Array | None = None) -> Array:
         """Twice the root of y + 3/8 (Anscombe 1948)."""

@@ -44,6 +44,8 @@ class Variable:
         Whether its leading dimension is ``obs``: computed block by block.
     draws : bool
         With ``rows``: stored at every kept iteration instead of once at the end.
+    of_data : bool
+        With ``rows``: known of the samples from their data, the same under every draw.
     dtype : str
         Type on disk.
     positive : bool
@@ -62,6 +64,7 @@ class Variable:
     group: str = ""
     rows: bool = False
     draws: bool = False
+    of_data: bool = False
     dtype: str = "float64"
     positive: bool = False
     sums: Callable[[Block, Mapping[str, Array], Any], Any] | None = None

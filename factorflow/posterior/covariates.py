@@ -120,10 +120,14 @@ def variance_explained(
     import xarray as xr
 
     check_covariates(posterior)
+    if not posterior.has("variance_explained_term"):
+        raise InputError("terms", "with draws", "a variational fit", "Fit with {n_draws}.", n_draws=0)
     alone, together = (posterior.variable(f"variance_explained_{what}") for what in ("term", "covariates"))
     if by not in (None, "group") or (by == "group") != ("group" in alone.dims):
-        recorded = "group" if "group" in alone.dims else "left out"
-        raise InputError("by", by, f"{recorded} for covariates", "Use terms='factor'.")
+        recorded, remedy = "left out", "Leave it out, or use terms='factor'."
+        if "group" in alone.dims:
+            recorded, remedy = "group", "Use by='group', or terms='factor'."
+        raise InputError("by", by, f"{recorded} for covariates", remedy)
     parts = [alone, together.expand_dims(term=["covariates"], axis=-1)]
     if with_factors:
         parts.append(posterior.variable("variance_explained").rename(factor="term"))
@@ -134,8 +138,9 @@ def variance_explained(
 def _effect(
     predictor: Predictor, slopes: NDArray[Any], columns: NDArray[np.bool_], rows: NDArray[np.intp]
 ) -> NDArray[Any]:
-    values = predictor.posterior.array("covariates").isel(obs=as_slice(rows)).values
-    return np.asarray(values[:, columns] @ slopes.T)
+    given = predictor.posterior.array("covariates").isel(obs=as_slice(rows))
+    given = given.isel(chain=0) if "chain" in given.dims else given  # which they do not depend on
+    return np.asarray(given.values[:, columns] @ slopes.T)
 
 
 def _predicted(

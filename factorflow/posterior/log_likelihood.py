@@ -161,8 +161,9 @@ class _DrawnPosterior:
         self.n_chains, self.n_draws = self._drawn.sizes["chain"], self._drawn.sizes["draw"]
         self._spreads = {partner(str(name), "variance") for name in self._drawn.data_vars}
         table = posterior.model.table
-        self._rows = [v.name for v in table if v.rows and (v.draws or not self._sampled)]
-        if not self._rows and any(v.rows for v in table):
+        of_rows = [v for v in table if v.rows]
+        self._rows = [v.name for v in of_rows if v.draws or v.of_data or not self._sampled]
+        if self._sampled and of_rows and not any(v.draws for v in of_rows):
             raise InputError(
                 "log_likelihood",
                 posterior.run["config"].get("model"),

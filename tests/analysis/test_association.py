@@ -15,6 +15,7 @@ from scipy.stats import false_discovery_control, kruskal, mannwhitneyu, spearman
 import factorflow
 from factorflow.analysis import associate, enrich, factor_correlation, match_factors, read_gmt
 from factorflow.analysis.column_tests import is_code
+from factorflow.analysis.column_tests import test_of as suitable_test
 from factorflow.analysis.matching import _correlation
 from factorflow.errors import InputError
 
@@ -82,6 +83,14 @@ def test_dates_and_durations_are_numbers(given: Any) -> None:
             assert row["effect"] == pytest.approx(1.0)
     wrong = text.assign(born=["2020-13-45", "2020-13-46"] * 35)
     assert set(associate(given.posterior, ["born"], wrong)["test"]) == {"kruskal-wallis"}
+
+
+@pytest.mark.parametrize("values", [np.arange(12.0) / 7.0, np.array(list("ab" * 6), dtype=object)])
+def test_scores_that_do_not_vary_go_with_nothing(values: Any) -> None:
+    """Corrections over all tests take no p-value that is missing."""
+    row = suitable_test(values)(np.zeros(12))
+    assert np.isnan(row["statistic"])
+    assert row["p_value"] == 1.0
 
 
 def test_whole_numbers_of_few_samples_are_numbers() -> None:
@@ -372,6 +381,9 @@ def test_a_run_without_factors_is_matched_with_nothing(tmp_path: Path) -> None:
     data = factorflow.write_dataset(tmp_path / "data.zarr", {"x": signal}, samples=names)
     empty, full = (factorflow.fit(d, {"model": "sparse_gfa", "n_factors": 3}) for d in (noise, data))
     assert empty.factors == []
+    shares = empty.variance_explained(by="sample")
+    assert shares.shape == (60, 1, 0)
+    assert np.isfinite(empty.variance_explained_total(by="sample")).all()
     for by in ("scores", "loadings"):
         assert len(match_factors([empty, full], by=by).table) == 0
         found = match_factors([full, empty], by=by)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import logsumexp
+from scipy.special import logsumexp, ndtri
 
 from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.likelihoods.predictive import Predictive
@@ -92,3 +92,28 @@ def test_an_entry_does_not_depend_on_those_beside_it(name: str) -> None:
         one = of.at(np.array([i]))
         alone = [one.log_density(y[i : i + 1]), *one.tails(y[i : i + 1]), *one.interval(0.9)]
         assert [float(part[0]) for part in alone] == [float(part[i]) for part in together]
+
+
+@pytest.mark.parametrize("name", ["poisson", "negative_binomial", "zero_inflated_negative_binomial"])
+def test_intervals_of_rates_that_are_hardly_known(name: str) -> None:
+    """Where x says little, quantiles are those of e^x; SciPy's of large counts are NaN."""
+    likelihood = get_likelihood(name)
+    phi = np.array([[9.0], [-40.0]])[: likelihood.n_phi]
+    found = Predictive(likelihood, np.array([25.0, 2.0]), np.array([4.0, 900.0]), phi).interval(0.8)
+    np.testing.assert_allclose(np.log(np.array(found)[:, 0]), 25.0 + 2.0 * ndtri([0.1, 0.9]), atol=0.02)
+    assert np.log(found[1][1]) == pytest.approx(2.0 + 30.0 * ndtri(0.9), abs=0.1)
+    assert found[0][1] == 0.0
+
+
+def test_a_density_of_0_is_no_reason_to_warn() -> None:
+    """Of a feature that hardly varies quantiles are found by halves, to the step between nodes."""
+    of = Predictive(get_likelihood("lognormal"), np.array([1.0]), np.array([40.0]), np.array([[-9.0]]))
+    found = np.log(of.interval(0.8))
+    np.testing.assert_allclose(found[:, 0], 1.0 + 40**0.5 * ndtri([0.1, 0.9]), atol=40**0.5 / 32)
+
+
+def test_a_lognormal_entry_tells_of_its_logarithm() -> None:
+    """Not of its mean, of which large noise leaves nothing."""
+    phi, x = np.array([[2.0]]), np.array([0.5])
+    found = get_likelihood("lognormal").information(x, phi)
+    np.testing.assert_allclose(found, np.exp(-4.0))

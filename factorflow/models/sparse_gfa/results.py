@@ -90,7 +90,7 @@ def _courses(
 def covariates_variable(value: Callable[[Any], Array]) -> Variable:
     """Return the variable of the covariates of rows."""
     doc = "Covariates as the model has them: centred, numbers by their standard deviation."
-    return Variable("covariates", ("obs", "covariate"), doc, value, rows=True)
+    return Variable("covariates", ("obs", "covariate"), doc, value, rows=True, of_data=True)
 
 
 def _rows_table(settings: Settings) -> list[Variable]:

@@ -124,6 +124,16 @@ def test_draws_have_the_effects_of_covariates(truth: dict[str, Any], fitted: dic
     mean = sampled.predict("rna")["mean"].values
     assert np.sqrt(((mean - truth["x"]) ** 2).mean()) < 0.25
     assert sampled.variable("coefficient_precision").dims == ("view", "term")
+    given = sampled.sample_metadata()["age"].to_numpy()
+    adjusted, effect = sampled.adjusted("rna", remove="age", stop=9), found["mean"].values
+    np.testing.assert_allclose(
+        mean[:9] - adjusted["mean"], np.outer(given - given.mean(), effect)[:9], atol=1e-6
+    )
+    entries = sampled.to_arviz("rna", stop=9)["log_likelihood"]["rna"]
+    expected = stats.norm(mean[:9], sampled.predict("rna", stop=9)["sd"]).logpdf(truth["y"][:9])
+    assert float(entries.mean()) == pytest.approx(np.nanmean(expected), abs=0.1)
+    with pytest.raises(InputError, match="n_draws=0"):
+        sampled.variance_explained(terms="all")
 
 
 def test_what_is_missing_or_unknown_is_the_average(fitted: dict[str, Any]) -> None:

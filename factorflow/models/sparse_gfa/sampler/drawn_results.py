@@ -80,8 +80,16 @@ def drawn_variables(settings: Settings) -> tuple[Variable, ...]:
     ]
     if settings.sized:
         doc = "Size factor of a sample in a view; 1 where the view has none."
-        sizes = Variable("size_factors", ("obs", "view"), doc, lambda f: np.exp(f.means[2]), rows=True)
-        table.append(sizes)
+        table.append(
+            single(
+                "size_factors",
+                ("obs", "view"),
+                doc,
+                lambda f: np.exp(f.means[2]),
+                of_data=True,
+                dtype="float64",
+            )
+        )
     if settings.learns_sizes:
         doc, by_view = "Logarithm of the size factor of a sample in a view", ("obs", "view")
         log_sizes = single(

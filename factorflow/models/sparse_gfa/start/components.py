@@ -18,6 +18,7 @@ from factorflow.kernels import device
 from factorflow.kernels.linalg import block_places, n_pairs, pad_columns, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.kinds import KINDS
+from factorflow.likelihoods.base import LEAST_CURVATURE
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
 from factorflow.models.sparse_gfa.entries import aux_of, centred, starting_values
 from factorflow.models.sparse_gfa.kernels import products as gfa
@@ -141,6 +142,9 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         fixed = {}
         for view in settings.views:
             mine = stats.views[view.name]
+            if not mine.count.any():
+                expected, remedy = "some that are not held out", "Hold out less, or leave the view out."
+                raise InputError(f"values of view {view.name}", "none", expected, remedy)
             fixed_view = _regress(settings, _fix(settings, view.name, mine), view, mine)
             if mine.level is not None:
                 fixed_view = replace(fixed_view, average=mine.level / np.maximum(mine.count.sum(axis=1), 1.0))
@@ -296,7 +300,7 @@ def initial_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) 
     size = 1.0
     # What is not scaled has slabs as wide as the noise of x; log odds are of a size that is known.
     if not settings.view(name).is_scaled and settings.view(name).kind != "bernoulli":
-        size = float((1.0 / settings.information(name, weights)).mean())
+        size = float((1.0 / np.maximum(settings.information(name, weights), LEAST_CURVATURE)).mean())
     return View(
         alpha_shape=ones,
         alpha_rate=size * ones,
