@@ -10,6 +10,8 @@ import pytest
 import factorflow
 from factorflow.errors import InputError
 from factorflow.models import SparseGFA
+from factorflow.models.sparse_gfa.loadings.mixture import Component, collapsed
+from factorflow.models.sparse_gfa.loadings.nonnegative import SLABS
 from factorflow.models.sparse_gfa.start.components import initial_view
 from factorflow.models.sparse_gfa.state import Fixed
 from factorflow.models.sparse_gfa.weights import Weights
@@ -44,3 +46,12 @@ def test_entries_that_say_nothing_do_not_make_loadings_boundless(tmp_path: Path)
     weights = Weights(zero, zero, None, -800.0 * one, zero, None, None, np.empty((3, 0)))
     fixed = Fixed(zero[:, 0], one[:, 0], one[:, 0], 20.0 * one, one, zero)
     assert np.isfinite(initial_view(settings, "v", weights, fixed).alpha_rate).all()
+
+
+def test_slabs_of_what_is_surely_0_are_as_without_a_spike() -> None:
+    """Their mean is E z / P(z > 0), of which rounding may leave neither."""
+    linear, p, beta = np.array([-0.01, 0.4]), np.array([0.16, 2.0]), (1.8, np.log(1.8))
+    parts = Component("zero"), SLABS["exponential"]
+    found = collapsed(parts, linear, p, beta, np.array([0.0, -140.0]), power=1.0, learned=True)
+    alone = collapsed(parts[1:], linear, p, beta, np.zeros(1), power=1.0, learned=True)
+    np.testing.assert_allclose(found[0] / found[4], alone[0])

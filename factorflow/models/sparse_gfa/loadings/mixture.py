@@ -194,7 +194,7 @@ def collapsed(
         (r * second).sum(axis=1),
         (r * amount).sum(axis=1),
         (r * ((0.0 if learned else log_shares) - log_r + entropy)).sum(axis=1),
-        1.0 - r[:, zero].sum(axis=1),
+        r[:, ~zero].sum(axis=1),  # 1 less that of zero would be 0 where means are not
         r,
     )
 
