@@ -133,9 +133,9 @@ def group_correlation(posterior: StoredPosterior) -> xr.DataArray:
 
     places = check_places(posterior)
     if not places.groups:
-        expected = "a dataset with groups, and {smooth_groups}"
-        raise InputError("groups", "none", "groups of samples with courses of their own", expected,
-                         smooth_groups=True)  # fmt: skip
+        remedy = "Write the dataset with {groups}, and fit with {smooth_groups}."
+        raise InputError("groups", "none", "groups of samples with courses of their own", remedy,
+                         groups=..., smooth_groups=True)  # fmt: skip
     sharing = posterior.variable("group_sharing").values
     sharing = np.where(posterior.variable("smooth_share").values[:, None] > 0.0, sharing, np.nan)
     correlation = sharing[:, :, None] * sharing[:, None, :]
