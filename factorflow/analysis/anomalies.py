@@ -60,9 +60,9 @@ def find_anomalies(posterior: StoredPosterior, view: str | None = None, n: int =
     for number in range(dataset.n_blocks):
         start = number * dataset.block_rows
         y, observed = kind.fill_missing(dataset.block(number, [view]).data[view])
-        y = np.where(observed > 0, y, np.nan)  # 0 may be no value of the likelihood
         rows = np.arange(start, start + len(y))
         mean, sd = predictor(rows)
+        y = np.where(observed > 0, y, mean)  # 0 may be no value of the likelihood
         p = np.where(observed > 0, two_sided(*predictor.tails(rows, y)), np.inf)
         row, column = np.unravel_index(np.argsort(p, axis=None, kind="stable")[:n], p.shape)
         has_value = observed[row, column] > 0
