@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import factorflow
 from factorflow.cli import app
 from factorflow.data.ingest.append import append_rows
+from factorflow.data.ingest.checks import DataWarning
 from factorflow.errors import InputError
 
 NAN = np.nan
@@ -335,3 +336,25 @@ def test_limits_and_trials_of_a_view_of_several_likelihoods(tmp_path: Path) -> N
         defaults({"b": "gamma"}, marked)
     with pytest.raises(InputError, match="trials of view 'lab_binomial' = 4 columns: expected 1, one a feat"):
         defaults({"n": "binomial"}, trials={"lab": np.full((30, 4), 3)})
+
+
+@pytest.mark.parametrize("what", ["trials", "limits", "limits by feature"])
+def test_features_without_entries_are_left_out_with_what_lies_beside(tmp_path: Path, what: str) -> None:
+    """Those of no trial at all are such features, too."""
+    rng, names = np.random.default_rng(14400), ["x", "y", "z"]
+    trials = pd.DataFrame(rng.integers(1, 6, (12, 3)), columns=names)
+    counts = pd.DataFrame(rng.binomial(trials, 0.5), columns=names).astype(float)
+    values = pd.DataFrame(rng.normal(size=(12, 3)), columns=names)
+    trials["y"], counts["y"], values["y"] = 0, 0.0, np.nan
+    given: dict[str, Any] = {"trials": {"y": trials}}
+    if what != "trials":
+        by_feature = pd.Series([-0.1, 0.0, -0.2], index=names)
+        lower = by_feature if "feature" in what else pd.DataFrame([by_feature] * 12).reset_index(drop=True)
+        given, counts = {"limits": {"y": (lower, None)}}, values
+    with pytest.warns(DataWarning, match=r"1 feature without any observed value left out"):
+        data = factorflow.write_dataset(tmp_path / "d", {"y": counts}, drop_empty_features=True, **given)
+    assert data.features("y").tolist() == ["x", "z"]
+    if what == "trials":
+        np.testing.assert_array_equal(beside(data, "trials"), trials[["x", "z"]])
+    else:
+        np.testing.assert_allclose(data.values("y").min(axis=0), [-0.1, -0.2], atol=1e-6)

@@ -62,6 +62,10 @@ class Limits:
         clipped = np.where(values <= low, low, np.where(values >= high, high, values)).astype(values.dtype)
         return clipped, above.astype(np.int8) - below.astype(np.int8)
 
+    def select(self, columns: NDArray[np.intp]) -> Limits:
+        """Return the limits of some features."""
+        return Limits(*(_select(rows, columns) for rows in (self.lower, self.upper, self.sides)))
+
     def check(self, view: str, features: Any) -> None:
         """Refuse features of which too little was measured."""
         few = np.flatnonzero(np.asarray(self.measured) < LEAST_MEASURED)
@@ -123,6 +127,10 @@ class Trials:
             raise InputError(f"value of {where}", actual, "no more successes than trials", "Correct either.")
         observed = (n > 0) & ~np.isnan(values)
         return np.where(observed, values, np.nan), np.where(observed, n, 0.0).astype(np.uint32)
+
+    def select(self, columns: NDArray[np.intp]) -> Trials:
+        """Return the numbers of trials of some features."""
+        return Trials(_select(self.trials, columns))
 
     def check(self, view: str, features: Any) -> None:
         """Refuse nothing: every entry was checked."""
@@ -246,6 +254,16 @@ def _numbers(what: str, values: Any) -> NDArray[np.float64]:
 
 def _constant(vector: NDArray[np.float64]) -> Rows:
     return lambda start, stop: vector
+
+
+def _select(rows: Rows, columns: NDArray[np.intp]) -> Rows:
+    """Return a function that reads the numbers of some features."""
+
+    def selected(start: int, stop: int) -> Any:
+        numbers = np.asarray(rows(start, stop))
+        return numbers[..., columns] if numbers.ndim else numbers
+
+    return selected
 
 
 def _of_columns(values: NDArray[Any], columns: NDArray[np.intp] | None) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +49,15 @@ def prepare(
         return view, None
     rounding = view.kind is None or view.kind.rounded
     survey = Survey(view.features.size, rounding=rounding, signed_zeros=view.layout != "dense")
+    split = deepcopy(view.split)  # what is counted beside belongs to the rows that are written
     for start in range(0, names.n_rows, block_rows):
         stop = min(start + block_rows, names.n_rows)
-        if (rows := view.read_valid_entries(start, stop)) is not None:
+        if split is None and (rows := view.read_valid_entries(start, stop)) is not None:
             survey.update_by_entries(rows)
             continue
         values = view.read(start, stop)
+        if split is not None:
+            values, _ = split(values, start, names, view.features, view.name)
         checks.check_values(view.name, view.kind, values, start, names, view.features)
         survey.update(values)
     if view.kind is None:
@@ -70,6 +74,7 @@ def prepare(
             view,
             features=view.features[columns],
             read=lambda start, stop: read(start, stop)[:, columns],
+            split=None if view.split is None else view.split.select(columns),
             about=about,
         )
     return view, survey
