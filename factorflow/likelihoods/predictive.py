@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from factorflow.likelihoods.base import Likelihood
+from factorflow.likelihoods.base import LARGEST, Likelihood
 from factorflow.shape import Array
 
 REACH = 6.0
@@ -114,6 +114,10 @@ class Predictive:
         ends = (self.mean - reach, self.mean + reach)
         at_ends = [self.likelihood.draw(share, x, self.phi, self.aux) for x in ends]
         low, high = np.minimum(*at_ends), np.maximum(*at_ends)
+        if not self.likelihood.discrete:  # where entries end there are none, but for rounding
+            first, last = self.likelihood.smallest, self.likelihood.largest
+            inside = np.nextafter(first, np.inf), np.nextafter(last, -np.inf)
+            low, high = np.clip(low, *inside), np.clip(high, *inside)
         mean, sd = self.mean_and_sd()
         low, high, y = map(np.array, np.broadcast_arrays(low, high, mean + ndtri(share) * sd))
         y, left = y.clip(low, high), np.ones(np.shape(y), bool)
@@ -128,8 +132,8 @@ class Predictive:
                 far = below < above
             else:
                 far = np.abs(excess) >= CLOSE
-                density = np.exp(of_left.log_density(here))
-                nearer = here - excess / np.maximum(density, 1e-300)  # halves are taken where it is 0
+                log_density = np.clip(of_left.log_density(here), -LARGEST, LARGEST)  # halves beyond
+                nearer = here - excess / np.exp(log_density)
                 inside = (nearer > below) & (nearer < above) & (step < NEWTON / 4)
                 y[left] = np.where(far, np.where(inside, nearer, _middle(below, above)), here)
             left[left] = far

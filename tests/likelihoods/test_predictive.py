@@ -117,3 +117,14 @@ def test_a_lognormal_entry_tells_of_its_logarithm() -> None:
     phi, x = np.array([[2.0]]), np.array([0.5])
     found = get_likelihood("lognormal").information(x, phi)
     np.testing.assert_allclose(found, np.exp(-4.0))
+
+
+@pytest.mark.parametrize(
+    ("name", "phi"), [("logit_normal", 0.0), ("lognormal", 0.0), ("beta", 2.0), ("gamma", 0.0)]
+)
+def test_intervals_that_reach_where_entries_end(name: str, phi: float) -> None:
+    """Numbers that are not told from 0 or 1 have no logarithm or log odds."""
+    likelihood = get_likelihood(name)
+    low, high = Predictive(likelihood, np.array([0.0]), np.array([9e4]), np.array([[phi]])).interval(0.8)
+    assert likelihood.smallest < low[0] < 1e-15
+    assert 1.0 - 1e-9 < high[0] < likelihood.largest
