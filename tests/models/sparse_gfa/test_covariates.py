@@ -125,7 +125,8 @@ def test_draws_have_the_effects_of_covariates(truth: dict[str, Any], fitted: dic
     assert np.sqrt(((mean - truth["x"]) ** 2).mean()) < 0.25
     assert sampled.variable("coefficient_precision").dims == ("view", "term")
     given = sampled.sample_metadata()["age"].to_numpy()
-    adjusted, effect = sampled.adjusted("rna", remove="age", stop=9), found["mean"].values
+    adjusted = sampled.adjusted("rna", remove="age", stop=9)
+    effect = sampled.coefficients("rna")["mean"].sel(covariate="age")
     np.testing.assert_allclose(
         mean[:9] - adjusted["mean"], np.outer(given - given.mean(), effect)[:9], atol=1e-6
     )
