@@ -255,6 +255,10 @@ class Likelihood(ABC):
         """Return the mean of `response` given x."""
         return self.moments(x, phi, aux)[0]
 
+    def residual(self, difference: Array, aux: Array | None = None) -> Array:
+        """Return differences of entries from what is predicted; 0 of those that say no more than that."""
+        return difference
+
     # Of all likelihoods
 
     def excludes(self, y: Array) -> Array:

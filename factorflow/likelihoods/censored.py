@@ -46,6 +46,12 @@ class Censored(Gaussian):
         beyond, xp = quadrature(self, y, m, v, phi, aux), namespace(m)
         return Message(*(xp.where(aux == 0, a, b) for a, b in zip(measured, beyond, strict=True)))
 
+    def residual(self, difference: Array, aux: Array | None = None) -> Array:
+        """Return differences; 0 of entries that lie beyond their limits as they are predicted to."""
+        return (
+            difference if aux is None else namespace(difference).where(difference * aux < 0, 0.0, difference)
+        )
+
     def bound(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
         """Jensen's has no form of its own here."""
         return Likelihood.bound(self, y, m, v, phi, aux)

@@ -126,13 +126,13 @@ def _squares(
     from factorflow.data import Holdout
 
     holdout = Holdout.of(posterior.run, dataset.design)
-    whole = Predictor(posterior, view, seen=True)
+    whole, density = Predictor(posterior, view, seen=True), posterior.model.likelihood(view)
     alone: list[list[int]] = [*([k] for k in range(len(posterior.factors))), []]
     predictors = [whole, *(whole.with_factors(factors, others_at_mean=True) for factors in alone)]
     n_features = len(posterior.features(view))
     n_groups = len(posterior.meta.groups) if by == "group" else 1
     n_sums = {"sample": dataset.n_rows, "feature": n_features}.get(by or "", n_groups)
-    if posterior.model.likelihood(view).is_time:  # censored ones have no squares
+    if density.is_time:  # censored ones have no squares
         return np.full(n_sums, np.nan), np.full((n_sums, len(predictors)), np.nan)
     residual = np.zeros((n_sums, len(predictors)))
     moments = np.zeros((3, n_groups, n_features))
@@ -151,7 +151,8 @@ def _squares(
             mine = codes == g
             moments[:, g] += [part[mine].sum(0) for part in (observed, about, about * about)]
         for i, predictor in enumerate(predictors):
-            squares = np.where(observed, y - predictor(rows)[0], 0.0) ** 2
+            difference = density.residual(y - predictor(rows)[0], block.data.get(dataset.views[view].aux_key))
+            squares = np.where(observed, difference, 0.0) ** 2
             if by == "sample":
                 residual[rows, i] = squares.sum(1)
             elif by == "feature":

@@ -171,7 +171,7 @@ def _mean_residuals(
     missing, y = ~(y >= lowest(values)), density.response(y, p, aux)
 
     def squares(x: Float[Array, "B D"]) -> float:
-        residual = y - density.expected_response(x, p, aux)
+        residual = density.residual(y - density.expected_response(x, p, aux), aux)
         clear(residual, missing)
         return float(np.einsum("nd,nd->", residual, residual, dtype=np.float64))
 

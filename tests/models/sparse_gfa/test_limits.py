@@ -56,6 +56,12 @@ def test_limits_bias_nothing(censored: tuple[Any, ...], tmp_path: Path) -> None:
     scores = posterior.holdout_scores().loc["y"]
     assert scores["log_likelihood"] > scores["baseline_log_likelihood"] + 0.2
     assert scores["rmse"] < scores["baseline_rmse"]
+    explained = float(posterior.summary()["variance_explained"]["y"])
+    share = 1 - ((np.maximum(means, limit) - seen) ** 2).sum() / (seen.var(axis=0).sum() * len(seen))
+    assert share == pytest.approx(explained, abs=0.02)
+    by_feature = posterior.variance_explained_total("feature", view="y").to_numpy()
+    weights = seen.var(axis=0)
+    assert (by_feature * weights).sum() / weights.sum() == pytest.approx(explained, abs=0.02)
     ends = posterior.predict("y", interval=0.9)
     inside = (ends["lower"].to_numpy() <= y) & (y <= ends["upper"].to_numpy())
     assert 0.86 < inside.mean() < 0.94  # of what would have been measured
