@@ -67,27 +67,24 @@ def _write_logs(y: Array, r: Array, out: Array) -> None:
             out[n, d] = 0.0 if y[n, d] == 0.0 else _terms(np.float64(y[n, d]), size[d])[0]
 
 
-def _write_derivatives(y: Array, r: Array, m: Array, message: Array, out: Array) -> None:
-    """Write log (r)_y - log y! and two derivatives of E log p in log r into ``out``, (3, n, D).
+def _write_derivatives(y: Array, r: Array, softplus: Array, out: Array) -> None:
+    """Write log (r)_y - log y! and two derivatives in log r into ``out``, (3, n, D).
 
-    ``message``: e = y (m - log r) - (y + r) S of S = E softplus(x - log r), g = y - (y + r) S' and
-    u = (y + r) S'', from which S and its derivatives follow.
+    The latter are those of y x - (y + r) E softplus + log (r)_y. ``softplus``: E softplus and its two
+    derivatives in its mean, which is x - log r.
     """
-    value, slope, curvature = message
+    value, slope, curvature = softplus
     for n in range(y.shape[0]):
-        at = min(n, r.shape[0] - 1)
+        size = r[min(n, r.shape[0] - 1)]
         for d in range(y.shape[1]):
-            count, e, g, u = np.float64(y[n, d]), value[n, d], slope[n, d], curvature[n, d]
-            if count == 0.0:
-                out[0, n, d], out[1, n, d], out[2, n, d] = 0.0, e - g, e - 2.0 * g - u
-                continue
-            size = r[at, d]
-            log, first, second = _terms(count, size)
-            share = size / (count + size)
-            inside = share * (e - count * (m[n, d] - math.log(size)))
+            count, one = np.float64(y[n, d]), size[d]
+            log, first, second = 0.0, 0.0, 0.0
+            if count != 0.0:
+                log, first, second = _terms(count, one)
+            inside = -one * value[n, d]
             out[0, n, d] = log
-            out[1, n, d] = first + inside - g
-            out[2, n, d] = second + inside + 2.0 * share * (count - g) - u
+            out[1, n, d] = first + inside - count + (count + one) * slope[n, d]
+            out[2, n, d] = second + inside + 2.0 * one * slope[n, d] - (count + one) * curvature[n, d]
 
 
 _logs_written = compile_loop(_write_logs, fastmath={"contract"})
@@ -111,24 +108,21 @@ def log_rising(y: Float[np.ndarray, ...], log_r: Float[np.ndarray, ...]) -> Floa
 def derivatives(
     y: Float[np.ndarray, "*shape"],
     log_r: Float[np.ndarray, ...],
-    m: Float[np.ndarray, "*shape"],
-    message: tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]],
+    softplus: tuple[Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"], Float[np.ndarray, "*shape"]],
 ) -> Float[np.ndarray, ...]:
-    """Return what `log_rising` does, and two derivatives in log r of an expected log-likelihood.
+    """Return what `log_rising` does, and two derivatives in log r; see `_write_derivatives`.
 
     Parameters
     ----------
     y, log_r : arrays
         As for `log_rising`.
-    m : array
-        Means of x.
-    message : tuple of arrays
-        E log p but for the first, its slope and its curvature in m.
+    softplus : tuple of arrays
+        E softplus and its two derivatives.
     """
     shape, counts, r = _flat(y, log_r)
-    out = np.empty((3, *counts.shape), message[0].dtype)
-    mean, *parts = (read_only_view(np.ascontiguousarray(a).reshape(counts.shape)) for a in (m, *message))
-    _derivatives_written(read_only_view(counts), read_only_view(r), mean, tuple(parts), out)
+    out = np.empty((3, *counts.shape), softplus[0].dtype)
+    parts = tuple(read_only_view(np.ascontiguousarray(part).reshape(counts.shape)) for part in softplus)
+    _derivatives_written(read_only_view(counts), read_only_view(r), parts, out)
     return out.reshape(3, *shape)
 
 

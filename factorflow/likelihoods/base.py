@@ -301,19 +301,13 @@ class Likelihood(ABC):
         """Return log p(y | x, phi), in the array namespace of x."""
         return self.log_kernel(y, x, phi, aux) + self.log_factor(y, phi, aux)
 
-    def phi_terms(
-        self,
-        message: Message,
-        y: Array,
-        m: Array,
-        v: Array,
-        phi: Array,
-        aux: Array | None = None,
-        *,
-        bounded: bool = False,
-    ) -> tuple[Array, Float[Array, "P2 ..."]]:
-        """Return `log_factor` and `phi_derivatives` of entries whose `terms` or `bound` are ``message``."""
-        return self.log_factor(y, phi, aux), self.phi_derivatives(y, m, v, phi, aux, bounded=bounded)
+    def terms_and_phi(
+        self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None, *, bounded: bool = False
+    ) -> tuple[Message, Array, Float[Array, "P2 ..."]]:
+        """Return `terms` (or `bound`), `log_factor` and `phi_derivatives`, which may have parts in common."""
+        form = self.bound if bounded else self.terms
+        of_phi = self.phi_derivatives(y, m, v, phi, aux, bounded=bounded)
+        return form(y, m, v, phi, aux), self.log_factor(y, phi, aux), of_phi
 
     def message(
         self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None, *, bounded: bool = False

@@ -44,9 +44,7 @@ class NegativeBinomial(Poisson):
         return gammaln(y + r) - gammaln(r) - gammaln(y + 1.0)
 
     def terms(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
-        r, m = namespace(phi).exp(phi[0, ...]), m - phi[0, ...]
-        value, slope, curvature = expected_softplus(m, v)
-        return Message(y * m - (y + r) * value, y - (y + r) * slope, (y + r) * curvature)
+        return _message(y, m, phi, expected_softplus(m - phi[0, ...], v))
 
     def bound(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
         """Jaakkola and Jordan's of y + r trials at x - log r: loose where r is far above mu."""
@@ -92,27 +90,26 @@ class NegativeBinomial(Poisson):
         if bounded:
             return super().phi_derivatives(y, m, v, phi, aux, bounded=True)
         if not on_device(m):
-            return self.phi_terms(self.terms(y, m, v, phi), y, m, v, phi)[1]
+            return self.terms_and_phi(y, m, v, phi)[2]
         value, slope, curvature = expected_softplus(m - phi[0, ...], v)
         r = namespace(phi).exp(phi[0, ...])
         of_gammas = r * (digamma(y + r) - digamma(r)) - r * value
         second = of_gammas + r**2 * (trigamma(y + r) - trigamma(r)) + 2.0 * r * slope - (y + r) * curvature
         return namespace(m).stack([of_gammas - y + (y + r) * slope, second])
 
-    def phi_terms(
-        self,
-        message: Message,
-        y: Array,
-        m: Array,
-        v: Array,
-        phi: Array,
-        aux: Array | None = None,
-        *,
-        bounded: bool = False,
-    ) -> tuple[Array, Array]:
+    def terms_and_phi(
+        self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None, *, bounded: bool = False
+    ) -> tuple[Message, Array, Array]:
         if bounded or on_device(m):
-            return super().phi_terms(message, y, m, v, phi, aux, bounded=bounded)
+            return super().terms_and_phi(y, m, v, phi, aux, bounded=bounded)
         from factorflow.kernels.rising import derivatives
 
-        out = derivatives(y, phi[0, ...], m, message)
-        return out[0], out[1:]
+        looked_up = expected_softplus(m - phi[0, ...], v)
+        out = derivatives(y, phi[0, ...], looked_up)
+        return _message(y, m, phi, looked_up), out[0], out[1:]
+
+
+def _message(y: Array, m: Array, phi: Array, softplus: tuple[Array, Array, Array]) -> Message:
+    """Return the message of counts, given E softplus of x - log r and its derivatives."""
+    r, (value, slope, curvature) = namespace(phi).exp(phi[0, ...]), softplus
+    return Message(y * (m - phi[0, ...]) - (y + r) * value, y - (y + r) * slope, (y + r) * curvature)

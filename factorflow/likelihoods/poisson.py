@@ -24,7 +24,7 @@ MANY = 1e9
 def rate_of(x: Array) -> Array:
     """Return e^x, at most e^`LARGEST`."""
     xp = namespace(x)
-    return xp.exp(xp.where(x < LARGEST, x, LARGEST))
+    return xp.exp(xp.minimum(x, xp.asarray(LARGEST, dtype=x.dtype)))
 
 
 @dataclass(frozen=True)

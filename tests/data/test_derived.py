@@ -100,7 +100,8 @@ def test_largest_values(dataset: Any) -> None:
 def test_a_fit_is_that_of_the_values_themselves(dataset: Any, tmp_path: Path) -> None:
     grown = add_view(dataset, "log", of="rna", transform="log1p")
     values = {"log": np.where(np.isnan(counts()), np.nan, grown.values("log"))}
-    plain = write_dataset(tmp_path / "plain", values, {"log": "gaussian"}, block_rows=32)
+    layout = {"log": dataset.manifest.views[0].layout}
+    plain = write_dataset(tmp_path / "plain", values, {"log": "gaussian"}, block_rows=32, layout=layout)
     model = SparseGFA(n_factors=2, warmup_iter=4, max_iter=4, views=("log",))
     derived, stored = (factorflow.fit(data, model, seed=1) for data in (grown, plain))
     np.testing.assert_array_equal(derived.scores().values, stored.scores().values)

@@ -50,7 +50,5 @@ def test_derivatives_are_those_of_the_expected_log_likelihood(most: int) -> None
 
 
 def test_missing_entries_stay_missing() -> None:
-    y, ones = np.array([[np.nan, 0.0, 2.0]]), np.ones((1, 3))
-    assert (
-        np.isnan(derivatives(y, np.zeros(3), ones, (ones,) * 3)[:, 0]).tolist() == [[True, False, False]] * 3
-    )
+    y, parts = np.array([[np.nan, 0.0, 2.0]]), (np.ones((1, 3)),) * 3
+    assert np.isnan(derivatives(y, np.zeros(3), parts)[:, 0]).tolist() == [[True, False, False]] * 3

@@ -63,13 +63,13 @@ def message_data(
 ) -> Pseudo:
     """Return the pseudo-data of entries: tangents of their expected log-likelihood at x ~ N(mean, variance).
 
+    ``mean`` and ``variance`` are overwritten: what is returned takes their memory.
     ``level`` is added to x in the likelihood alone: logarithms of size factors. With value e, slope g and
     curvature u of the message (`factorflow.likelihoods`) a tangent has precision u and linear term u m + g;
     what is free of x in it is e - g m + u (v - m^2) / 2.
     """
     density, xp = view.density, device.namespace(mean)
     phi = device.move_beside(phi.astype(mean.dtype), mean)
-    weight, response = xp.empty_like(mean), xp.empty_like(mean)
     value, remainder = 0.0, 0.0
     derivatives: Array = 0.0
     rows_at_once = max(1, TILE // view.n_features)
@@ -80,17 +80,20 @@ def message_data(
         at = m
         if level is not None:
             at = m + device.move_beside(level[rows, None].astype(m.dtype), m)
-        message = (density.bound if view.bounded else density.terms)(y, at, v, phi, a)
-        e, r = _write_tangents(view, y, message, (m, v), (weight[rows], response[rows]))
-        value, remainder = value + e, remainder + r
-        if density.n_phi:
+        if not density.n_phi:
+            message = (density.bound if view.bounded else density.terms)(y, at, v, phi, a)
+        else:
+            message, *terms = density.terms_and_phi(y, at, v, phi, a, bounded=view.bounded)
             observed = y == y
-            terms = density.phi_terms(message, y, at, v, phi, a, bounded=view.bounded)
             factor, of_phi = (part if observed.all() else xp.where(observed, part, 0.0) for part in terms)
             value += float(factor.sum(dtype=np.float64))
             derivatives = derivatives + device.on_host(of_phi.sum(axis=1, dtype=np.float64))
+        written = xp.empty_like(m), xp.empty_like(m)
+        e, r = _write_tangents(view, y, message, (m, v), written)
+        variance[rows], mean[rows] = written
+        value, remainder = value + e, remainder + r
     sums = np.ascontiguousarray(derivatives.T) if density.n_phi else None
-    return Pseudo(response, weight, None, low_noise, value + 0.5 * remainder, sums)
+    return Pseudo(mean, variance, None, low_noise, value + 0.5 * remainder, sums)
 
 
 def _write_tangents(
