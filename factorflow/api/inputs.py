@@ -105,7 +105,24 @@ def likelihoods_for(data: Any, posterior: StoredPosterior) -> dict[str, Any]:
     """Return options of `write_dataset` for new samples of a posterior: its likelihoods of their views."""
     views = getattr(data, "mod", data)
     names = views if isinstance(views, Mapping) else ()
-    likelihoods = {view.name: view.likelihood for view in posterior.meta.value_views if view.name in names}
+    likelihoods: dict[str, Any] = {}
+    for view in posterior.meta.value_views:
+        if view.name in names:
+            whole = likelihoods.get(view.name)
+            likelihoods[view.name] = whole | {"": view.likelihood} if whole else view.likelihood
+            continue
+        default = view.default_likelihood  # features of a view that was cut by likelihoods
+        whole = view.name.removesuffix(f"_{default.partition('(')[0]}")
+        if default and whole in names:
+            by_feature = likelihoods.get(whole)
+            by_feature = (
+                by_feature if isinstance(by_feature, dict) else {"": by_feature} if by_feature else {}
+            )
+            columns = getattr(views[whole], "columns", getattr(views[whole], "var_names", None))
+            features = [str(name) for name in posterior.features(view.name)]
+            if columns is not None:  # some may be missing
+                features = [name for name in features if name in set(map(str, columns))]
+            likelihoods[whole] = by_feature | dict.fromkeys(features, default)
     return {"likelihoods": likelihoods} if likelihoods and not is_stored(data) else {}
 
 

@@ -154,3 +154,22 @@ def test_another_dataset_is_refused_in_python(fitted: Any, tmp_path: Path) -> No
         fitted.dataset = str(tmp_path / "o.zarr")
     fitted.dataset = str(fitted.dataset.path)
     assert fitted.impute("a")["observed"].values.all()
+
+
+def test_new_samples_of_a_view_of_several_likelihoods_are_cut_as_it_was(tmp_path: Path) -> None:
+    """Every feature counts, some may be missing, and one sample says enough."""
+    frame = table(1, 60)
+    frame["g0"], frame["g1"] = np.exp(frame["g0"]), np.maximum(frame["g1"], 0.5)
+    likelihoods = {"a": {"g0": "lognormal", "g1": "censored"}}
+    data = ff.write_dataset(tmp_path / "d.zarr", {"a": frame}, likelihoods, limits={"a": (0.5, None)})
+    posterior = ff.fit(data, MODEL, progress=False)
+
+    def scores(**changes: Any) -> Any:
+        one = frame.iloc[:1].astype(object).assign(**changes)
+        one = one[[name for name in one if one[name].notna().all()]]
+        return posterior.project({"a": one}, progress=False).scores().to_numpy()
+
+    for name, value in (("g0", 9.0), ("g1", "<0.5"), ("g1", None), ("g2", 9.0)):
+        assert abs(scores(**{name: value}) - scores(g1=5.0)).max() > 1e-3, name
+    whole = {name: 1.0 + i for i, name in enumerate(FEATURES)}  # counts, for all one sees
+    assert np.isfinite(scores(**whole)).all()

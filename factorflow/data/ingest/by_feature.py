@@ -24,7 +24,7 @@ def split_by_likelihood(
     Parameters
     ----------
     likelihoods : mapping of str to str, or to mapping of str to str
-        By view; or by view and feature.
+        By view; or by view and feature, "" for all others.
     features : mapping of str to names
         Names of the columns of views that bring none.
 
@@ -48,6 +48,8 @@ def split_by_likelihood(
             continue
         names = _names(view, source, features)
         requested = {str(feature): str(name) for feature, name in by_feature.items()}
+        if others := requested.pop("", ""):
+            chosen[view] = others
         if unknown := [feature for feature in requested if feature not in set(names.tolist())]:
             what = f"likelihoods of view {view!r}"
             raise InputError(what, checks.join_names(unknown), "names of its features", "Check the names.")

@@ -48,6 +48,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         self.measured: NDArray[np.int64] | int = 0
+        self.beyond: NDArray[np.int64] | int = 0
 
     def __call__(
         self, values: NDArray[Any], start: int, names: RowNames, features: Any, view: str
@@ -58,7 +59,9 @@ class Limits:
         _check_order(low, high, start, names, features, view)
         side = self.sides(start, stop)
         below, above = (values <= low) | (side < 0), (values >= high) | (side > 0)
-        self.measured = self.measured + (~(below | above | np.isnan(values))).sum(axis=0)
+        beyond = below | above
+        self.beyond = self.beyond + beyond.sum(axis=0)
+        self.measured = self.measured + (~(beyond | np.isnan(values))).sum(axis=0)
         clipped = np.where(values <= low, low, np.where(values >= high, high, values)).astype(values.dtype)
         return clipped, above.astype(np.int8) - below.astype(np.int8)
 
@@ -67,15 +70,15 @@ class Limits:
         return Limits(*(_select(rows, columns) for rows in (self.lower, self.upper, self.sides)))
 
     def check(self, view: str, features: Any) -> None:
-        """Refuse features of which too little was measured."""
-        few = np.flatnonzero(np.asarray(self.measured) < LEAST_MEASURED)
+        """Warn of features of which too little was measured, unless there are too few samples at all."""
+        measured, beyond = np.asarray(self.measured), np.asarray(self.beyond)
+        few = np.flatnonzero((measured < LEAST_MEASURED) & (measured + beyond >= LEAST_MEASURED))
         if few.size:
-            actual = f"feature {str(features[few[0]])!r} with {int(np.asarray(self.measured)[few[0]])} values"
-            raise InputError(
-                f"limits of view {view!r}",
-                f"{actual} within them" + f" (and {few.size - 1} more such features)" * (few.size > 1),
-                f"at least {LEAST_MEASURED} measured values of each feature",
-                "Leave the feature out: nothing tells how much it varies.",
+            name, n_measured = str(features[few[0]]), int(measured[few[0]])
+            others = f" (and {few.size - 1} more such features)" * (few.size > 1)
+            checks.warn(
+                f"view {view!r}: feature {name!r} has {n_measured} values within its limits{others}; fewer "
+                f"than {LEAST_MEASURED} do not tell a fit how much it varies"
             )
 
     def complete(self, likelihood: str) -> str:
