@@ -16,8 +16,6 @@ from factorflow.kernels.sparse import scatter_rows
 if TYPE_CHECKING:
     from factorflow.kinds import Kind
 
-__all__ = ["ABSENT", "SparseRows", "column_type", "join_rows"]
-
 ABSENT = np.iinfo(np.uint32).max
 """Number of entries of a row that the view lacks."""
 
@@ -228,26 +226,14 @@ class SparseRows(HostRows):
         return replace(self, row_nnz=row_nnz, missing_rows=missing[0], missing_columns=missing[1])
 
     def at(self, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> NDArray[np.float32]:
-        """Return the values of entries (H,), 0 where none is listed.
-
-        Parameters
-        ----------
-        rows, columns : (H,) int32 arrays
-            Their rows and features.
-        """
+        """Return the values of entries (H,), 0 where none is listed."""
         place, listed = self._find(rows, columns)
         values = np.zeros(place.size, np.float32)
         values[listed] = self.entries[place[listed]]
         return values
 
     def is_observed(self, rows: NDArray[np.int32], columns: NDArray[np.int32]) -> NDArray[np.bool_]:
-        """Return which of some entries are not missing, (H,).
-
-        Parameters
-        ----------
-        rows, columns : (H,) int32 arrays
-            Their rows and features.
-        """
+        """Return which of some entries are not missing, (H,)."""
         there = ~self.absent[rows]
         if self.row_pattern is not None and self.patterns is not None:
             lacking = np.concatenate([np.zeros((1, self.n_features), bool), self.patterns])

@@ -26,8 +26,6 @@ from factorflow.models.sparse_gfa.variance_explained import Squares, explained_s
 from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
-__all__ = ["ClosingSweep"]
-
 NEW_SAMPLES = 0.5
 """Share of the way that scores of new samples move in each pass, where only the curvature at q(x) guides."""
 

@@ -23,8 +23,6 @@ from factorflow.models.sparse_gfa.resolve import likelihoods_of, loadings_of, se
 from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel
 from factorflow.models.views import refuse_inputs
 
-__all__ = ["REMOVED", "SparseGFA"]
-
 NAME = "a group factor analysis"
 REMOVED: dict[str, tuple[object, str, str]] = {
     "cut": ("auto", "nothing: fits are always cut by samples", "Leave it out."),

@@ -48,13 +48,6 @@ from factorflow.models.sparse_gfa.stored_scores import (
 )
 from factorflow.trees import replace
 
-__all__ = [
-    "map_rows",
-    "update_rows",
-    "round_scores",
-    "update_scores",
-]
-
 UNKNOWN = 1e-6
 """Added to the variances of unknown covariates: those of all levels of a category are singular."""
 

@@ -18,8 +18,6 @@ from factorflow.models.sparse_gfa.state import Globals, View
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
 from factorflow.trees import replace
 
-__all__ = ["Moves", "bound_of", "scores_terms", "shared_by_features", "update_shared", "weights_terms"]
-
 
 @dataclass(frozen=True)
 class Moves:

@@ -14,8 +14,6 @@ from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.state import Fixed
 
-__all__ = ["aux_of", "centred", "entries_of", "starting_values", "values_of"]
-
 
 def centred(
     settings: Settings,

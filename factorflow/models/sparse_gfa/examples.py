@@ -8,8 +8,6 @@ from typing import Any
 from factorflow.models.configuration import Example
 from factorflow.models.sparse_gfa.loadings import get_prior, prior_names
 
-__all__ = ["small_examples"]
-
 
 def small_examples(config: Callable[..., Any]) -> dict[str, Example]:
     """Return cases by name, given the class of the options."""

@@ -35,16 +35,6 @@ from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights, transformed_weights
 from factorflow.trees import replace
 
-__all__ = [
-    "change_basis",
-    "without_weak_factors",
-    "finish_iteration",
-    "follow_loadings",
-    "select_factors",
-    "variance_shares",
-    "extend_transform",
-]
-
 SETTLED = 10
 """Sparse passes before a factor goes for what it explains: at first one can be weak and come back."""
 

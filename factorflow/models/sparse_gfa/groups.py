@@ -15,8 +15,6 @@ from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.statistics import FeatureStats, Stats
 from factorflow.trees import replace
 
-__all__ = ["add_groups", "by_noise_group", "scatter_rows"]
-
 Part = tuple[int, Integer[Array, " P"], Block, Integer[Array, " P"], Local | None]
 
 

@@ -37,8 +37,6 @@ from factorflow.models.sparse_gfa.state import Fixed, Globals, View
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = ["column_precision", "message_precision", "noise_prior_of", "optimize_hyperparameters"]
-
 SHAPES = np.geomspace(0.5, 1e5, 12)[:, None]
 """Shapes a of the prior of noise precisions that are compared: from one entry's worth to all alike."""
 LOGS = -60.0, 60.0

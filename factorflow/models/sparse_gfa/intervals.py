@@ -34,8 +34,6 @@ from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.summaries import Corrected
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 
-__all__ = ["Spread", "corrected", "corrected_table"]
-
 LEAST = 0.1
 """Share of the information of a feature that is left at least, whatever q(z) leaves open."""
 

@@ -34,18 +34,6 @@ from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
 from factorflow.models.sparse_gfa.state import Fixed, Globals, Local, View
 from factorflow.trees import replace
 
-__all__ = [
-    "at_log_sizes",
-    "computed_sizes",
-    "learn_size_prior",
-    "log_sizes_of",
-    "log_sizes_on_the_way",
-    "size_means",
-    "size_terms",
-    "update_log_sizes",
-    "with_log_sizes",
-]
-
 START_VARIANCE = 0.01
 """Variance of a logarithm that a fit begins with: a larger one would be read as a higher rate, E e^o."""
 

@@ -23,16 +23,6 @@ from factorflow.trees import replace
 ROUNDING = 1e-6
 """Bound of the rounding errors of a sum of squares of entries, and products of it, in single precision."""
 
-__all__ = [
-    "System",
-    "loading_sums",
-    "normal_equations",
-    "precision_pairs",
-    "residual_squares",
-    "select_features",
-    "update_features",
-]
-
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 

@@ -16,8 +16,6 @@ from factorflow.models.sparse_gfa.kernels.arrays import contiguous
 from factorflow.models.sparse_gfa.settings import ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed
 
-__all__ = ["TILE", "Pseudo", "message_data"]
-
 TILE = 32768
 """Entries whose messages are taken together: what they need stays in a core's cache."""
 

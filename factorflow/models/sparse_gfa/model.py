@@ -55,8 +55,6 @@ from factorflow.models.sparse_gfa.stored_scores import scores_of
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = ["SparseGFAModel", "UpdateSweep"]
-
 Enter = Callable[[Globals], Globals]
 
 PATIENCE = 2

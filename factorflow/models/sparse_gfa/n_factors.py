@@ -38,8 +38,6 @@ from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
 from factorflow.models.sparse_gfa.weights import Weights
 
-__all__ = ["EVIDENCE", "HORIZON", "falls_behind", "least_worth", "worth", "worth_of_loadings"]
-
 EVIDENCE = 3.0
 """Nats by which the bound has to be higher without a factor: 20 to 1 against it, since the bound is no more
 exact than that."""

@@ -24,18 +24,6 @@ from factorflow.models.sparse_gfa.state import Globals, replace_part
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = [
-    "EVIDENCE",
-    "WARM_UP",
-    "assign_names",
-    "evidence",
-    "factor_labels",
-    "holds",
-    "is_early",
-    "naming_is_due",
-    "own_evidence",
-]
-
 EVIDENCE = 3.0
 """Nats that a name has to be better than none by, besides the logarithm of the number of sets."""
 WARM_UP = 3

@@ -19,8 +19,6 @@ from factorflow.models.sparse_gfa.pseudo_data import expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
 
-__all__ = ["update_nonnegative"]
-
 SWEEPS = 2
 """Of the factors, in each update of a row."""
 

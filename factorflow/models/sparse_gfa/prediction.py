@@ -15,8 +15,6 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import fit_alone
 from factorflow.models.sparse_gfa.state import Fixed
 
-__all__ = ["alone", "aux_of_new", "degrees_of_freedom", "predict", "predictive"]
-
 
 def predict(
     settings: Settings,

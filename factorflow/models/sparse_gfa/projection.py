@@ -11,8 +11,6 @@ from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Local
 
-__all__ = ["project_scores"]
-
 PROJECTION_PASSES = 50
 """Updates of the scores of new samples, at most."""
 

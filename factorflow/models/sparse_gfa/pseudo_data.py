@@ -30,19 +30,6 @@ LOW_NOISE = 5.0
 NO_NOISE = 1e3
 """The same above which its squares are summed of the entries that its products are of."""
 
-__all__ = [
-    "NO_NOISE",
-    "Evidence",
-    "PreparedGlobals",
-    "evidence_of",
-    "expected_scores",
-    "gaussian_data",
-    "low_noise",
-    "pseudo_data",
-    "strip_for_workers",
-    "table_of",
-]
-
 
 @dataclass(frozen=True)
 class Table:

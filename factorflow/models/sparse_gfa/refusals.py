@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa.settings import Settings
 
-__all__ = ["PHRASES", "refuse_options"]
-
 PHRASES = {
     "n_draws": "draws",
     "scores": "smooth_covariates, random_intercepts or score_covariates",

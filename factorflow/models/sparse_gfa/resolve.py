@@ -20,8 +20,6 @@ from factorflow.models.sparse_gfa.smooth.processes import LEVELS
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.places import MOST_CELLS
 
-__all__ = ["likelihoods_of", "loadings_of", "settings_of", "sparse_views_of"]
-
 Options = Any
 """A `SparseGFA`, whose module imports this one."""
 

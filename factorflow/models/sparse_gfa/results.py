@@ -29,11 +29,9 @@ from factorflow.models.sparse_gfa.variance_explained import (
     squares_of_block,
     terms_shares,
 )
+from factorflow.models.sparse_gfa.view_results import view_table
 from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
-
-__all__ = ["covariates_variable", "finish", "variables"]
-from factorflow.models.sparse_gfa.view_results import view_table
 
 SCORE = ("obs", "factor")
 

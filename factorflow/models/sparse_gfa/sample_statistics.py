@@ -18,8 +18,6 @@ from factorflow.models.sparse_gfa.smooth.rows import Conditional, noise_sums
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.statistics import FeatureStats, Stats
 
-__all__ = ["UpdatedRows", "sum_statistics"]
-
 
 @dataclass(frozen=True)
 class UpdatedRows:

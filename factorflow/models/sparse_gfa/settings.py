@@ -18,8 +18,6 @@ from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = ["PARAMETER_TOL", "Priors", "Settings", "ViewSettings"]
-
 PARAMETER_TOL = 1e-3
 """Nats a loading or intercept below which a pass gains little: where samples are many and features few, what
 is left to gain is little beside the number of entries."""

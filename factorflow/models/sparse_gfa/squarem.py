@@ -39,16 +39,6 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Iterate, Snapshot, replace_part
 from factorflow.trees import replace
 
-__all__ = [
-    "FIRST",
-    "SLOW",
-    "discard_unverified_step",
-    "judge_snapshot",
-    "needs_longer_step",
-    "next_step_length",
-    "squarem_step",
-]
-
 FIRST = 4
 """Passes of a stage before the first that is taken further: those change too much."""
 LONGER, SHORTER = 2.0, 4.0

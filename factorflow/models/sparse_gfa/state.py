@@ -22,20 +22,6 @@ from factorflow.models.sparse_gfa.summaries import Closing
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = [
-    "Change",
-    "Factors",
-    "Fixed",
-    "Globals",
-    "Local",
-    "Progress",
-    "Scores",
-    "Snapshot",
-    "Start",
-    "View",
-    "replace_part",
-]
-
 
 @dataclass(frozen=True)
 class Fixed:

@@ -12,8 +12,6 @@ from factorflow.models.sparse_gfa.loadings import LoadingSums
 from factorflow.models.sparse_gfa.smooth.courses import NoiseSums
 from factorflow.trees import wide
 
-__all__ = ["FeatureStats", "FeatureSums", "Stats"]
-
 
 @dataclass(frozen=True)
 class FeatureStats:

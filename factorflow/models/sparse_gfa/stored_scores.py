@@ -11,18 +11,6 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.trees import replace
 
-__all__ = [
-    "apply_transform",
-    "blank_entropy",
-    "blank_precision",
-    "blank_scores",
-    "rotated_scores",
-    "scores_before",
-    "scores_of",
-    "scores_or_blank",
-    "starting_scores_of",
-]
-
 START_VARIANCE = 0.1
 """Variance of the scores that a stage begins with."""
 

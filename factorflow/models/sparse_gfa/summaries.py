@@ -10,8 +10,6 @@ from jaxtyping import Float64
 
 from factorflow.models.contract import wide
 
-__all__ = ["Closing", "Corrected", "Explained"]
-
 
 @dataclass(frozen=True)
 class Explained:

@@ -24,8 +24,6 @@ from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.summaries import Explained
 from factorflow.models.sparse_gfa.weights import expected_weights
 
-__all__ = ["Squares", "explained_shares", "explained_squares", "squares_of_block", "terms_shares"]
-
 
 @dataclass(frozen=True)
 class Squares:

@@ -14,8 +14,6 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 
-__all__ = ["view_table"]
-
 
 def view_table(settings: Settings, name: str) -> list[Variable]:
     """Return the variables of a view, on the data's own scale."""

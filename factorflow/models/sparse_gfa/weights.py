@@ -11,8 +11,6 @@ from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array
 from factorflow.trees import replace
 
-__all__ = ["Weights", "expected_slab", "expected_weights", "transformed_weights"]
-
 
 @dataclass(frozen=True)
 class Weights:

@@ -8,8 +8,6 @@ import numpy as np
 from jaxtyping import Bool, Float, Shaped
 from numpy.typing import DTypeLike
 
-__all__ = ["RUN_ENTRIES", "clear", "contiguous", "runs"]
-
 RUN_ENTRIES = 1 << 15
 """Entries that are worked on together: temporaries of 256 kB in double precision."""
 

@@ -9,8 +9,6 @@ from factorflow.kernels.linalg import diagonal, n_pairs
 from factorflow.models.sparse_gfa.kernels.arrays import contiguous, runs
 from factorflow.shape import Array
 
-__all__ = ["coordinate_updates"]
-
 Rows = Float64[Array, "#N K"]
 
 

@@ -9,16 +9,6 @@ from factorflow.kernels.compile import compile_scalar
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa.kernels import gammas, spikes, turns, uniforms
 
-__all__ = [
-    "draw_gammas",
-    "draw_loadings",
-    "gamma_marginals",
-    "plane_equations",
-    "plane_gains",
-    "plane_pairs",
-    "uniform",
-]
-
 
 def uniform(
     step: Step, site: int, index: Integer[np.ndarray, " B"], words: int = 1

@@ -25,8 +25,6 @@ from factorflow.models.sparse_gfa.kernels.gaps import Gaps, Masks
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["EntryRows", "centred", "column_moments", "gaps", "observed"]
-
 
 @dataclass(frozen=True)
 class EntryRows(HostRows):

@@ -11,8 +11,6 @@ import numpy as np
 from factorflow.kernels.scalar.normal import ndtri
 from factorflow.kernels.scalar.philox import philox_pair
 
-__all__ = ["loop_gammas", "loop_marginals"]
-
 
 def loop_marginals(halves, rates, shapes, scales, units, logs, out):
     """Set out (A, P) to log p of data that say x^halves exp(-rates x) of D precisions, but for log Gammas.

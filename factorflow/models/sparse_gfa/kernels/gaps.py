@@ -13,8 +13,6 @@ from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models.sparse_gfa.kernels.arrays import runs
 from factorflow.shape import Array
 
-__all__ = ["Gaps", "ListedGaps", "Masks", "list_gaps", "lowest"]
-
 
 @dataclass(frozen=True)
 class Masks:

@@ -12,8 +12,6 @@ from typing import Any
 
 from factorflow.kernels.vectors import compile_loop, exp, log
 
-__all__ = ["LANES", "solve", "update_coordinates"]
-
 Array = Any
 LANES = 64
 

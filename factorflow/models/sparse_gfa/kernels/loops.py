@@ -13,8 +13,6 @@ import numpy as np
 
 from factorflow.kernels.vectors import compile_loop
 
-__all__ = ["STRETCH_BYTES", "add_listed", "multiply_pairs", "quadratic_forms", "tangents"]
-
 Array = Any
 
 STRETCH_BYTES = 1 << 20

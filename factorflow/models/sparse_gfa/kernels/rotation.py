@@ -9,8 +9,6 @@ from jaxtyping import Float64
 
 from factorflow.shape import Array
 
-__all__ = ["best_rotation", "best_scale"]
-
 
 def _rotation_objective(
     rotation: Float64[Array, "K K"],

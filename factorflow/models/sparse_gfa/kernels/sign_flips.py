@@ -24,8 +24,6 @@ from factorflow.kernels.compile import compile_scalar, jit, read_only_view
 from factorflow.kernels.scalar.philox import philox_words
 from factorflow.kernels.vector_rows import COMPILED, dot, for_entries, load, pointers
 
-__all__ = ["draw_signs", "list_some_zeros"]
-
 Array = Any
 Words = tuple[int, int, int, int]
 """Seed, iteration, site and chain that random numbers are drawn at."""

@@ -16,8 +16,6 @@ import numpy as np
 from factorflow.kernels.scalar.normal import fast_exp
 from factorflow.kernels.scalar.pivots import cholesky, colour, sweep
 
-__all__ = ["fill", "loop_features"]
-
 
 def fill(matrix, pairs, cross, scale, precision, shift, n_factors):
     """Set matrix to the normal equations, their linear term last; P comes packed by its lower triangle."""

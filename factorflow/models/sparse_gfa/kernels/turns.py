@@ -18,8 +18,6 @@ from factorflow.kernels.scalar.normal import fast_exp
 from factorflow.kernels.scalar.pivots import sweep
 from factorflow.models.sparse_gfa.kernels.spikes import fill
 
-__all__ = ["loop_gains", "loop_pairs", "loop_planes"]
-
 
 @options(forceinline=True)
 def _weighed(c, h, alpha, odds, spikes):

@@ -8,8 +8,6 @@ import numpy as np
 
 from factorflow.kernels.scalar.philox import philox_pair
 
-__all__ = ["loop_uniforms"]
-
 
 def loop_uniforms(seed, index, iteration, place, out):
     """Set out to the words of each index; ``place`` is site | chain << 16."""

@@ -19,8 +19,6 @@ from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = ["AdaptiveShrinkage"]
-
 
 class AdaptiveShrinkage(Mixture):
     """w = 0, or N(0, c^2 / alpha), c = 2^-5 ... 2^3; shares pi ~ Dirichlet(1, ..., 1) of each factor."""

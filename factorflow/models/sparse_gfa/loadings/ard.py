@@ -18,8 +18,6 @@ from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = ["ARD"]
-
 
 class ARD(LoadingsPrior):
     """w ~ N(0, 1 / alpha)."""

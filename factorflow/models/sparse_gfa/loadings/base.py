@@ -20,17 +20,6 @@ from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = [
-    "LoadingSums",
-    "LoadingsPrior",
-    "PriorConstants",
-    "get_prior",
-    "log_alpha",
-    "prior_help",
-    "prior_names",
-    "slab_variances",
-]
-
 LEAST_PRECISION = 1e-10
 """Of exponential slabs, which add none: what tells of a loading may be as good as nothing."""
 

@@ -16,8 +16,6 @@ from factorflow.models.sparse_gfa.loadings.spike_slab import SpikeSlab
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
 
-__all__ = ["Guided"]
-
 CERTAIN = 1e15
 """Log odds of a loading that is known to be there: no message outweighs them."""
 

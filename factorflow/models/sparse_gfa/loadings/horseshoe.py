@@ -14,8 +14,6 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture
 from factorflow.models.sparse_gfa.state import View
 
-__all__ = ["Horseshoe"]
-
 
 class Horseshoe(Mixture):
     """w ~ N(0, c^2 / alpha), c half-Cauchy: of 2^-8 ... 2^8, with shares proportional to c / (1 + c^2)."""

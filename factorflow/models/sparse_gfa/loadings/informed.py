@@ -18,8 +18,6 @@ from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = ["INSIDE", "OUTSIDE", "Informed"]
-
 INSIDE, OUTSIDE = (4.0, 1.0), (1.0, 20.0)
 """Counts (on, off) of the priors of the shares inside and outside of a set: most members, few others."""
 

@@ -34,8 +34,6 @@ from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 from factorflow.trees import replace
 
-__all__ = ["Component", "Mixture", "truncated"]
-
 LOG_2PI = float(np.log(2.0 * np.pi))
 LEAST = 1e-10
 """Least precision of a message that an exponential component gets: it has none of its own."""

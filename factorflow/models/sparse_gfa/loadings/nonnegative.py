@@ -16,8 +16,6 @@ from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = ["SLABS", "Nonnegative"]
-
 SLABS = {"exponential": Component("exponential"), "half_normal": Component("half")}
 
 

@@ -11,8 +11,6 @@ from factorflow.kernels.special import beta_term, digamma, gamma_term, logistic
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.weights import Weights
 
-__all__ = ["Shares", "optimal_slab"]
-
 INNER = 3
 """Steps of alpha and theta at fixed messages, of two iterations each. Always as many: an end that rounding
 decides would show in the fourth digit of a fit."""

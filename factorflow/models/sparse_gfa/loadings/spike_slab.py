@@ -22,8 +22,6 @@ from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = ["SpikeSlab"]
-
 
 class SpikeSlab(LoadingsPrior):
     """w = s u, u ~ N(0, 1 / alpha), s ~ Bernoulli(theta); theta of each factor is learned."""

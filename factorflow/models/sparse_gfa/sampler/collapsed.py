@@ -29,8 +29,6 @@ from factorflow.models.sparse_gfa.sampler.pooled import N_TRIES, NoiseSums, redr
 from factorflow.models.sparse_gfa.settings import Priors, Settings
 from factorflow.trees import replace
 
-__all__ = ["draw_collapsed", "draw_level"]
-
 VIEW_SITE, FEATURE_SITE, NOISE_SITE = MODELS[20], MODELS[21], MODELS[23]
 """Noise: m and lambda, then a, gamma and s, by view; each b; each tau."""
 WORDS = 1 + 2 * N_TRIES

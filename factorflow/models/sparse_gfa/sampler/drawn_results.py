@@ -19,8 +19,6 @@ from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.models.variables import AVERAGES
 from factorflow.trees import replace
 
-__all__ = ["Averages", "drawn_variables"]
-
 DRAWN, NOT_DRAWN = (
     {"course", "score_coefficients"},
     {"course_covariance", "course_centre", "course_second", "score_coefficients_variance"},

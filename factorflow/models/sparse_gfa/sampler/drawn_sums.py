@@ -13,8 +13,6 @@ from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
 from factorflow.models.sparse_gfa.statistics import Stats
 from factorflow.trees import replace
 
-__all__ = ["DrawnStats", "DrawnSums", "TryStats"]
-
 
 @dataclass(frozen=True)
 class DrawnSums:

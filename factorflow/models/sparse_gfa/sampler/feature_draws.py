@@ -30,8 +30,6 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed
 from factorflow.trees import replace
 
-__all__ = ["choose_tries", "draw_features"]
-
 LOADING_SITE, CHOICE_SITE, NOISE_SITE = MODELS[4], MODELS[5], MODELS[22]
 """Noise: each loading; each s; tau."""
 

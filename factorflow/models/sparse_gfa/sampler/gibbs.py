@@ -64,8 +64,6 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.trees import replace
 
-__all__ = ["ChoiceSweep", "GibbsSweep"]
-
 WEIGHT_SITE, SCORE_SITE = MODELS[2], MODELS[3]
 """Noise: words of the tries of each binary entry; of each score."""
 

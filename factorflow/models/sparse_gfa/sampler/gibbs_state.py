@@ -23,21 +23,6 @@ from factorflow.models.sparse_gfa.state import Factors, Fixed, Globals, Scores, 
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 from factorflow.trees import replace
 
-__all__ = [
-    "ChainGlobals",
-    "DrawnScores",
-    "DrawnView",
-    "DrawnWeights",
-    "Halfway",
-    "Names",
-    "Plane",
-    "Record",
-    "Shared",
-    "ResidualSums",
-    "as_globals",
-    "first_draw",
-]
-
 NOISE = (1.0, 0.05, 1.0)
 """a, s and gamma of the first sweep: next to nothing is said about the noise."""
 SLAB = (1.0, 1.0)

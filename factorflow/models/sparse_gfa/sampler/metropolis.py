@@ -40,17 +40,6 @@ from factorflow.models.sparse_gfa.m_step import System
 from factorflow.models.sparse_gfa.messages import TILE
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 
-__all__ = [
-    "Entries",
-    "choose",
-    "corrected_views",
-    "predictor",
-    "propose",
-    "slice_scores",
-    "stand_ins",
-    "try_sums",
-]
-
 SLICE_SITE, KIND_SITE, SPIKE_SITE, STEP_SITE, PICK_SITE = (MODELS[i] for i in range(24, 29))
 """Noise: slices of each row; kernel and width, uniforms of s, normals of steps, and the pick, by feature."""
 

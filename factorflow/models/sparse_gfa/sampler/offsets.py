@@ -21,8 +21,6 @@ from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.trees import replace
 
-__all__ = ["computed_level", "log_sizes_of", "values_before", "without_offset"]
-
 
 def computed_level(
     view: ViewSettings, block: Block, sample: ChainGlobals, beside: Array

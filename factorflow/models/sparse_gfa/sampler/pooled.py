@@ -25,26 +25,6 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.trees import replace
 
-__all__ = [
-    "ALIKE",
-    "CONCENTRATIONS",
-    "N_TRIES",
-    "MEANS",
-    "POWERS",
-    "NoisePrior",
-    "NoiseSums",
-    "SlabPrior",
-    "draw_noise_prior",
-    "draw_share_prior",
-    "draw_slab_prior",
-    "redrawn_noise_prior",
-    "redrawn_slab_prior",
-    "walked",
-    "noise_log_density",
-    "pick",
-    "slab_log_density",
-]
-
 ALIKE = np.geomspace(0.5, 128.0, 25)
 """a and c: from precisions of all orders of magnitude to precisions within a tenth of each other."""
 POWERS = np.array([0.0, 0.5, 1.0])

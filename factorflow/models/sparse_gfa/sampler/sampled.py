@@ -31,8 +31,6 @@ from factorflow.models.sparse_gfa.smooth.results import course_labels
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.trees import replace
 
-__all__ = ["SampledGFAModel"]
-
 
 @dataclass(frozen=True)
 class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):

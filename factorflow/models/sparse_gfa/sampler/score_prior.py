@@ -26,8 +26,6 @@ from factorflow.models.sparse_gfa.smooth.site_sums import member_rows
 from factorflow.models.sparse_gfa.smooth.warping import moved_basis
 from factorflow.trees import replace
 
-__all__ = ["ScorePrior", "draw_courses", "score_prior"]
-
 COURSE_SITE = MODELS[33]
 """Noise: coefficients of the courses."""
 

@@ -32,8 +32,6 @@ from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.statistics import Stats
 from factorflow.trees import replace
 
-__all__ = ["OF_RECORD", "Moves", "draw_moves", "draw_shared"]
-
 SCALE_SITE, SHIFT_SITE = MODELS[6], MODELS[10]
 """Noise: scale, and place, by factor."""
 

@@ -36,8 +36,6 @@ from factorflow.models.sparse_gfa.sampler.pooled import pick
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.trees import replace
 
-__all__ = ["draw_turn", "plane_of", "turned_scores"]
-
 TURN_SITE, PAIR_SITE = MODELS[12], MODELS[17]
 """Noise: plane and lines; s and w of the two factors of each feature."""
 

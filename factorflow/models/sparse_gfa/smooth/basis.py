@@ -20,8 +20,6 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.processes import LEVELS
 from factorflow.places import Places
 
-__all__ = ["At", "Basis", "Codes", "Covariance", "Lengths", "PlacesBasis", "Rows", "Second", "Sharing"]
-
 NEIGHBOURS = 1.01
 """Distances of neighbouring places up to which a length scale is at the shortest there may be."""
 

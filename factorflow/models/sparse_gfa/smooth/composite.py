@@ -31,8 +31,6 @@ from factorflow.models.sparse_gfa.smooth.basis import (
     Sharing,
 )
 
-__all__ = ["Linear", "Sum", "linear_part", "smooth_part"]
-
 LEAST_SD = 0.03
 """Least standard deviation of a term, or of a part, beside the largest: a thousandth of its variance."""
 

@@ -33,8 +33,6 @@ from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.processes import group_correlation, log_spectral_density
 from factorflow.places import Places
 
-__all__ = ["Cosines", "choose_basis"]
-
 MOST_FUNCTIONS = 400
 """Cosines at most, of all columns and groups together."""
 MOST_ASKED = 1600

@@ -23,19 +23,6 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.trees import replace
 
-__all__ = [
-    "Courses",
-    "NoiseSums",
-    "close_rough",
-    "courses_terms",
-    "noise_moves",
-    "open_courses",
-    "select_courses",
-    "turn_courses",
-    "update_noise",
-    "without_courses",
-]
-
 LEAST_NOISE = 1e-4
 """Share of the prior variance of a factor that is noise at least; of its course at least."""
 FIRST_SHARING = 0.9

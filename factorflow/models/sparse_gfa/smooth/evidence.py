@@ -25,18 +25,6 @@ from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.trees import replace
 
-__all__ = [
-    "EVALUATIONS",
-    "STARTS",
-    "Forms",
-    "draw_course",
-    "evidence",
-    "root_of",
-    "slope_by_covariance",
-    "turned_root",
-    "update_courses",
-]
-
 MOST_SHARING = 0.999
 """Largest sharing between groups: their correlations need a root."""
 TURNS = 3

@@ -22,8 +22,6 @@ from factorflow.models.sparse_gfa.smooth.basis import (
 from factorflow.models.sparse_gfa.smooth.processes import correlation, group_correlation
 from factorflow.trees import replace
 
-__all__ = ["Points"]
-
 JITTER = 1e-9
 """Added to the variances of coefficients of places, which may be nearly equal."""
 

@@ -23,8 +23,6 @@ from scipy.special import gammaln
 
 from factorflow.models.contract import Array
 
-__all__ = ["KERNELS", "LEVELS", "correlation", "group_correlation", "log_spectral_density"]
-
 KERNELS = {"matern12": 0.5, "matern32": 1.5, "matern52": 2.5, "rbf": np.inf}
 """Order nu of each kernel: how often its functions can be differentiated."""
 

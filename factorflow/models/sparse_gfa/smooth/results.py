@@ -16,8 +16,6 @@ from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.models.sparse_gfa.smooth.warping import KNOTS
 from factorflow.models.sparse_gfa.state import Globals
 
-__all__ = ["course_labels", "course_variables", "courses_from_record"]
-
 
 def course_labels(smooth: SmoothSettings) -> dict[str, list[str]]:
     """Return the labels of covariates, groups and functions."""

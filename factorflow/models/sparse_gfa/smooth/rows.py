@@ -29,21 +29,6 @@ from factorflow.models.sparse_gfa.smooth.warping import common_clock, moved_basi
 from factorflow.places import PLACES
 from factorflow.trees import replace
 
-__all__ = [
-    "Conditional",
-    "CoursePrior",
-    "SmoothSettings",
-    "course_prior",
-    "courses_at",
-    "courses_of_rows",
-    "for_blocks",
-    "noise_sums",
-    "place_functions",
-    "place_values",
-    "spread_scores",
-    "with_tables",
-]
-
 LEAST_VARIANCE = 1e-8
 """Share of the variance of the coefficients of a course that may be left out, with their least directions."""
 

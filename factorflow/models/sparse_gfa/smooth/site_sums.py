@@ -15,8 +15,6 @@ from factorflow.models.sparse_gfa.smooth.evidence import Forms
 from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.rows import Conditional, SmoothSettings
 
-__all__ = ["SiteSums", "forms_of", "member_rows", "site_sums"]
-
 
 @dataclass(frozen=True)
 class SiteSums:

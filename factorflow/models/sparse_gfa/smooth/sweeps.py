@@ -40,8 +40,6 @@ from factorflow.models.sparse_gfa.stored_scores import rotated_scores, scores_be
 from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
-__all__ = ["CourseSweep", "PlacesSweep", "close_courses", "shows_courses"]
-
 SITE_SIGNS = MODELS[30]
 """Random signs of rows."""
 SIGNS = 39

@@ -23,8 +23,6 @@ from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.places import Places
 from factorflow.trees import replace
 
-__all__ = ["KNOTS", "WARP_ROUNDS", "common_clock", "learn_warp", "moved_basis"]
-
 KNOTS = 5
 """Own times between which clocks run evenly."""
 SHARED = 0.97

@@ -35,8 +35,6 @@ from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
-__all__ = ["WeakSums", "add_weak_factors", "few_functions", "weak_sums"]
-
 FEW = {1: 15, 2: 6}
 """Functions of a column, by number of columns; 4 of more."""
 LEAST = 1e-8

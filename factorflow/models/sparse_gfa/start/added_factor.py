@@ -15,8 +15,6 @@ from factorflow.models.sparse_gfa.state import Globals, View, replace_part
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = ["with_added_factor", "with_fresh_pairs"]
-
 UNKNOWN, LEAST_SPREAD = 0.05, 0.01
 """Inclusion of loadings that are not known; relative variance of those that are."""
 

@@ -31,18 +31,6 @@ from factorflow.models.sparse_gfa.state import Factors, Fixed, Globals, Scores, 
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = [
-    "MomentsSweep",
-    "initial_globals",
-    "empty_globals",
-    "filled_views",
-    "fit_alone",
-    "initial_view",
-    "moment_passes",
-    "starting_scores",
-    "multiply_views",
-]
-
 SITE_SCORES = MODELS[1]
 INTERCEPT_VARIANCE = 0.01
 """Variance of the intercepts that a fit begins with."""

@@ -51,9 +51,6 @@ from factorflow.models.sparse_gfa.start.sketches import (
 from factorflow.models.sparse_gfa.state import Globals, replace_part
 from factorflow.trees import replace
 
-__all__ = ["CountSweep", "first_number", "most_passes"]
-
-
 SITE_SKETCH = MODELS[0]
 MARGIN = 8
 """Columns of a sketch besides one for each factor that may be kept, at least."""

@@ -17,8 +17,6 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals
 from factorflow.trees import replace
 
-__all__ = ["guided_labels", "guided_views", "is_guided", "rotation_with_guides", "with_guided_classes"]
-
 
 def guided_views(settings: Settings) -> list[str]:
     """Return the names of the views that guide a factor each."""

@@ -28,8 +28,6 @@ from factorflow.models.sparse_gfa.stored_scores import rotated_scores, scores_or
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights, transformed_weights
 from factorflow.trees import replace
 
-__all__ = ["ShiftSweep"]
-
 BELOW = 0.02
 """Share of the scores of a factor that may lie below 0 where the fit begins: errors put some there."""
 EDGES = np.linspace(-6.0, 6.0, 241)

@@ -24,8 +24,6 @@ from factorflow.models.sparse_gfa.start.count import MARGIN, first_number
 from factorflow.models.sparse_gfa.state import Globals, Start, replace_part
 from factorflow.trees import replace
 
-__all__ = ["SPARE", "best_start", "start_similarity", "next_start", "other_starts"]
-
 SPARE = 8
 """Factors besides those asked for that other starts than the first have until the sparse stage. What comes of
 it is counted by ``benchmarks/sparse_gfa_seeds.py``."""

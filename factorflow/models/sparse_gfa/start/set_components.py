@@ -37,8 +37,6 @@ from factorflow.models.sparse_gfa.state import Globals, Local, replace_part
 from factorflow.models.sparse_gfa.stored_scores import rotated_scores
 from factorflow.models.sparse_gfa.weights import expected_weights
 
-__all__ = ["SetComponentsSweep", "looks_at_sets"]
-
 LARGEST = 300
 """Members of a set at most: larger sets are seen among all features."""
 MOST_PRODUCTS = 1 << 22

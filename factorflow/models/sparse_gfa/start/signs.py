@@ -17,8 +17,6 @@ from factorflow.models.sparse_gfa.start.components import multiply_views
 from factorflow.models.sparse_gfa.start.sketches import Spectrum
 from factorflow.trees import replace
 
-__all__ = ["FLIPS", "as_signs", "left_over", "sign_draws"]
-
 SITE_SIGNS = MODELS[24]
 
 FLIPS = 2

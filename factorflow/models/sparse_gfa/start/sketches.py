@@ -11,8 +11,6 @@ from jaxtyping import Float64
 from factorflow.models.contract import Array
 from factorflow.trees import wide
 
-__all__ = ["PRODUCTS", "CountStats", "Counting", "FeatureSketch", "SketchStats", "Spectrum", "inverse_root"]
-
 PRODUCTS = 1
 """Products of a sketch with the data and its transpose, after one with the transpose alone. Four count no
 better."""

@@ -20,8 +20,6 @@ from factorflow.models.sparse_gfa.state import Globals, Progress
 from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
-__all__ = ["initialize_sparse"]
-
 
 def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals that the sparse stage starts from.

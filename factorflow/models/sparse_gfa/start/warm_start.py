@@ -13,8 +13,6 @@ from factorflow.models.sparse_gfa.state import Change, Globals, Progress, View
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.trees import replace
 
-__all__ = ["warm_globals"]
-
 
 def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Globals:
     """Return the globals of an earlier fit, with weights that mean the same on the scale of the data.
