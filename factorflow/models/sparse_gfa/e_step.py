@@ -19,7 +19,6 @@ from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group, scat
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.learned_sizes import (
     at_log_sizes,
-    log_sizes_on_the_way,
     update_log_sizes,
     with_log_sizes,
 )
@@ -33,6 +32,7 @@ from factorflow.models.sparse_gfa.pseudo_data import (
     pseudo_data,
 )
 from factorflow.models.sparse_gfa.sample_statistics import UpdatedRows, sum_statistics
+from factorflow.models.sparse_gfa.score_steps import part_of_the_way, share_of_the_way
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.rows import Conditional, CoursePrior, course_prior, spread_scores
 from factorflow.models.sparse_gfa.state import Globals, Local
@@ -138,8 +138,10 @@ def update_rows(
                 pseudo,
                 tabulated,
             )
-        if phase in {"update", "known"} and globals_.progress.step_length < 1.0 and local is not None:
-            updated, entropy = _part_of_the_way(local, updated, entropy, globals_.progress.step_length)
+        if phase in {"update", "known"} and local is not None:
+            share = share_of_the_way(settings, globals_, local, updated)
+            if np.min(share) < 1.0:
+                updated, entropy = part_of_the_way(settings, local, updated, entropy, share)
         if phase == "restart":
             fresh = blank_scores(settings, expected_scores(updated)[0])
             if settings.tangent and settings.full_scores and not settings.scores_spike:
@@ -165,23 +167,6 @@ def update_rows(
         updated, terms = _update_noise(settings, updated, design, evidence, globals_, pseudo, noise_group)
         free += terms
     return UpdatedRows(updated, design, pseudo, free, entropy, precision, given_courses, size_sums)
-
-
-def _part_of_the_way(before: Local, after: Local, entropy: float, step_length: float) -> tuple[Local, float]:
-    """Return q(z) on the straight line from one to the next, means and (co)variances, and its entropy.
-
-    Of scores with spikes, or independent ones, the means alone.
-    """
-    mean = before.mean + step_length * (after.mean - before.mean)
-    after = log_sizes_on_the_way(before, after, step_length)
-    k = mean.shape[1]
-    if after.variance.shape[1] != n_pairs(k) or before.variance.shape[1] != n_pairs(k) or k < 2:
-        return replace(after, mean=mean), entropy
-    covariance = before.variance + step_length * (after.variance - before.variance)
-    logdet = np.linalg.slogdet(unpack(covariance, k))[1]
-    if len(logdet) == 1:
-        logdet = np.broadcast_to(logdet, len(mean))
-    return replace(after, mean=mean, variance=covariance), 0.5 * float(logdet.sum() + mean.size)
 
 
 def update_samples(

@@ -78,7 +78,7 @@ def log_sizes_of(settings: Settings, block: Block, local: Local, globals_: Globa
     return np.where([bool(view.learned_sizes) for view in settings.views], local.log_sizes, computed)
 
 
-def log_sizes_on_the_way(before: Local, after: Local, step_length: float) -> Local:
+def log_sizes_on_the_way(before: Local, after: Local, step_length: float | Float64[Array, "B 1"]) -> Local:
     """Return the new q with size factors on the straight line between those of two."""
     if before.log_sizes is None or after.log_sizes is None:
         return after

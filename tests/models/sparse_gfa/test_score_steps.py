@@ -1,0 +1,54 @@
+"""Scores of counts with rates of many magnitudes: how far a pass moves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import factorflow
+from factorflow.models.sparse_gfa.score_steps import FURTHEST, part_of_the_way, share_of_the_way
+from factorflow.trees import replace
+
+
+@pytest.mark.parametrize(("spread", "seed"), [(3.0, 15_002), (4.0, 15_000)])
+def test_rates_of_few_features_stay_near_the_counts(spread: float, seed: int, tmp_path: Path) -> None:
+    """Rows of zeros take the prior's covariance, entries of no rate are moved by others: both had no end."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(60, 2)) @ rng.normal(size=(2, 5))
+    y = rng.poisson(np.exp(np.minimum(spread * x / x.std(), 20.0))).astype(float)
+    data = factorflow.write_dataset(tmp_path / "d", {"v": y}, likelihoods={"v": "poisson"})
+    model = factorflow.models.SparseGFA(n_factors=3)
+    posterior = factorflow.fit(data, model, progress=False)
+    assert -1e4 < posterior.summary()["objective"] < 0.0  # of log probabilities of counts
+    assert posterior.summary()["variance_explained"]["v"] > 0.5
+
+
+def test_no_rate_rises_by_more_than_is_allowed(tools: Any) -> None:
+    """By mean and variance; what is within it is not touched, and other likelihoods have no such limit."""
+    problem = tools.Problem(("poisson",), bound=False)
+    for _ in range(3):
+        problem.iterate()
+    settings, globals_, before = problem.settings, problem.globals_, problem.local
+    name, k = settings.views[0].name, globals_.n_factors
+    loadings = globals_.weights[name].mean
+    far = replace(before, mean=before.mean.copy(), variance=np.array(before.variance))
+    direction = loadings[np.abs(loadings).sum(axis=1).argmax()]
+    far.mean[0] += 40.0 * direction / (direction**2).sum()
+    far.variance[1] += 90.0 * np.eye(k)[np.tril_indices(k)] / (direction**2).sum()
+    share = share_of_the_way(settings, globals_, before, far)
+    assert np.shape(share) == (len(before.mean), 1)
+    assert (share[2:] == 1.0).all()
+    assert share[:2].max() < 0.2
+    after, _ = part_of_the_way(settings, before, far, 0.0, share)
+    rise = (after.mean - before.mean) @ loadings.T
+    grown = (after.variance - before.variance)[:, np.cumsum(np.arange(1, k + 1)) - 1]
+    rise += 0.5 * grown @ (loadings**2).T
+    np.testing.assert_allclose(rise.max(axis=1)[:2], FURTHEST, rtol=1e-6)
+    assert share_of_the_way(settings, globals_, before, before) == globals_.progress.step_length
+    binary = tools.Problem(("bernoulli",), bound=False)
+    binary.iterate()
+    moved = replace(binary.local, mean=binary.local.mean + 100.0)
+    assert share_of_the_way(binary.settings, binary.globals_, binary.local, moved) == 1.0
