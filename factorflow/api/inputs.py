@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from factorflow.data import Dataset, open_dataset, write_dataset
+from factorflow.data.ingest.by_feature import FittedLikelihoods
+from factorflow.data.ingest.checks import usable_name
+from factorflow.data.ingest.tables import is_table, table_stem
 from factorflow.errors import InputError, OptionError
 from factorflow.models.registry import default_family, find_model, registered_models
 from factorflow.storage.checksums import METADATA, SIGNATURE
@@ -104,25 +107,23 @@ def is_stored(data: Any) -> bool:
 def likelihoods_for(data: Any, posterior: StoredPosterior) -> dict[str, Any]:
     """Return options of `write_dataset` for new samples of a posterior: its likelihoods of their views."""
     views = getattr(data, "mod", data)
-    names = views if isinstance(views, Mapping) else ()
+    names = list(views) if isinstance(views, Mapping) else []
+    if isinstance(data, str | os.PathLike) and is_table(Path(data)):  # its name is that of the view
+        names = [usable_name(table_stem(Path(data)))]
     likelihoods: dict[str, Any] = {}
     for view in posterior.meta.value_views:
         if view.name in names:
             whole = likelihoods.get(view.name)
-            likelihoods[view.name] = whole | {"": view.likelihood} if whole else view.likelihood
+            own = view.likelihood
+            likelihoods[view.name] = FittedLikelihoods(whole, **{"": own}) if whole else own
             continue
         default = view.default_likelihood  # features of a view that was cut by likelihoods
         whole = view.name.removesuffix(f"_{default.partition('(')[0]}")
         if default and whole in names:
-            by_feature = likelihoods.get(whole)
-            by_feature = (
-                by_feature if isinstance(by_feature, dict) else {"": by_feature} if by_feature else {}
-            )
-            columns = getattr(views[whole], "columns", getattr(views[whole], "var_names", None))
-            features = [str(name) for name in posterior.features(view.name)]
-            if columns is not None:  # some may be missing
-                features = [name for name in features if name in set(map(str, columns))]
-            likelihoods[whole] = by_feature | dict.fromkeys(features, default)
+            others = likelihoods.get(whole, {})
+            by_feature = FittedLikelihoods(others if isinstance(others, dict) else {"": others})
+            by_feature.update(dict.fromkeys(map(str, posterior.features(view.name)), default))
+            likelihoods[whole] = by_feature
     return {"likelihoods": likelihoods} if likelihoods and not is_stored(data) else {}
 
 

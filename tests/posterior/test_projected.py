@@ -171,5 +171,10 @@ def test_new_samples_of_a_view_of_several_likelihoods_are_cut_as_it_was(tmp_path
 
     for name, value in (("g0", 9.0), ("g1", "<0.5"), ("g1", None), ("g2", 9.0)):
         assert abs(scores(**{name: value}) - scores(g1=5.0)).max() > 1e-3, name
+    one = frame.iloc[:1, :3].assign(g1=5.0)
+    one.to_csv(tmp_path / "a.csv", index_label="sample")
+    of_file = posterior.project(tmp_path / "a.csv", progress=False)
+    assert list(of_file.dataset.views) == ["a", "a_censored", "a_lognormal"]
+    np.testing.assert_array_equal(of_file.scores(), posterior.project({"a": one}, progress=False).scores())
     whole = {name: 1.0 + i for i, name in enumerate(FEATURES)}  # counts, for all one sees
     assert np.isfinite(scores(**whole)).all()

@@ -14,6 +14,10 @@ from factorflow.data.ingest.sources import Columns, Source, labels
 from factorflow.errors import InputError
 
 
+class FittedLikelihoods(dict[str, str]):
+    """Likelihoods of the features of a fit: new samples may lack some of them."""
+
+
 def split_by_likelihood(
     sources: Mapping[str, Source], likelihoods: Mapping[str, Any], features: Mapping[str, Any]
 ) -> tuple[dict[str, Source], dict[str, str], dict[str, str]]:
@@ -50,7 +54,8 @@ def split_by_likelihood(
         requested = {str(feature): str(name) for feature, name in by_feature.items()}
         if others := requested.pop("", ""):
             chosen[view] = others
-        if unknown := [feature for feature in requested if feature not in set(names.tolist())]:
+        unknown = [feature for feature in requested if feature not in set(names.tolist())]
+        if unknown and not isinstance(by_feature, FittedLikelihoods):
             what = f"likelihoods of view {view!r}"
             raise InputError(what, checks.join_names(unknown), "names of its features", "Check the names.")
         of_columns = np.array([requested.get(feature, "") for feature in names.tolist()], dtype=object)
