@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from factorflow.cli import analyses, data, figures, fitting, models, results, tools
-from factorflow.cli.output import as_json, serve
+from factorflow.cli.output import serve
 
 __all__ = ["app", "main"]
 
@@ -63,18 +63,5 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; wrong options are JSON too where that was asked for."""
-    try:
-        code = serve(app)
-    except typer.Abort:
-        print("Aborted.", file=sys.stderr)
-        code = 130
-    except Exception as error:
-        show = getattr(error, "show", None)  # the class of errors of options is Typer's own
-        if show is None:
-            raise
-        show()
-        code, message = getattr(error, "exit_code", 2), getattr(error, "format_message", str)()
-        if "--json" in sys.argv[1:]:
-            print(as_json({"error": {"type": "UsageError", "message": message}}))
-    raise SystemExit(code)
+    """Run the command line."""
+    serve(app)

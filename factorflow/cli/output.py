@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_type_hints
 
 import typer
 import typer.core
@@ -270,15 +270,29 @@ def _flags_of(parameter: inspect.Parameter) -> dict[str, Flag]:
     return dict.fromkeys(names, flag)
 
 
-def serve(app: typer.Typer) -> Any:
+def serve(app: typer.Typer) -> NoReturn:
     """Run an application: warnings are one line each, and SIGTERM ends a run in order, as Ctrl-C does.
 
+    Wrong options are JSON, too, where that is asked for. The exit status is that of the command.
     What is to be known of a posterior is in what a command shows of it, so `fit` does not log it too.
     """
     warnings.showwarning = _show_warning
     logging.getLogger("factorflow.findings").disabled = True
     signal.signal(signal.SIGTERM, _interrupt)
-    return app(standalone_mode=False)
+    try:
+        code = app(standalone_mode=False)
+    except typer.Abort:
+        print("Aborted.", file=sys.stderr)
+        code = 130
+    except Exception as error:
+        show = getattr(error, "show", None)  # the class of errors of options is Typer's own
+        if show is None:
+            raise
+        show()
+        code, message = getattr(error, "exit_code", 2), getattr(error, "format_message", str)()
+        if "--json" in sys.argv[1:]:
+            print(as_json({"error": {"type": "UsageError", "message": message}}))
+    raise SystemExit(code)
 
 
 @contextmanager
