@@ -273,12 +273,16 @@ def _flags_of(parameter: inspect.Parameter) -> dict[str, Flag]:
 def serve(app: typer.Typer) -> NoReturn:
     """Run an application: warnings are one line each, and SIGTERM ends a run in order, as Ctrl-C does.
 
-    Wrong options are JSON, too, where that is asked for. The exit status is that of the command.
     What is to be known of a posterior is in what a command shows of it, so `fit` does not log it too.
     """
     warnings.showwarning = _show_warning
     logging.getLogger("factorflow.findings").disabled = True
     signal.signal(signal.SIGTERM, _interrupt)
+    run_application(app)
+
+
+def run_application(app: typer.Typer) -> NoReturn:
+    """Run an application, and exit with its status; wrong options are JSON too, where that is asked for."""
     try:
         code = app(standalone_mode=False)
     except typer.Abort:

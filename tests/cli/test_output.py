@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import factorflow
 import factorflow.cli
-from factorflow.cli.output import DisplayedResult, as_json, command, render
+from factorflow.cli.output import DisplayedResult, as_json, command, render, run_application
 from factorflow.errors import InputError, RunError
 from factorflow.settings import ResumeOptions, RunOptions, SelectOptions, TrialOptions
 
@@ -140,7 +140,7 @@ def test_debug_shows_the_traceback() -> None:
 def test_wrong_options_are_json_too(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("factorflow.cli.serve", lambda app: app(standalone_mode=False))
+    monkeypatch.setattr("factorflow.cli.serve", run_application)
     for asked in (True, False):
         monkeypatch.setattr("sys.argv", ["factorflow", *words, *["--json"] * asked])
         with pytest.raises(SystemExit) as ended:
