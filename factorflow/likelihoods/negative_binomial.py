@@ -40,7 +40,7 @@ class NegativeBinomial(Poisson):
             from factorflow.kernels.rising import log_rising
 
             return log_rising(np.asarray(y), phi[0, ...])
-        y, phi = _in_double(y, phi)
+        y, phi = _to_float64(y, phi)
         r = namespace(phi).exp(phi[0, ...])
         return gammaln(y + r) - gammaln(r) - gammaln(y + 1.0)
 
@@ -92,7 +92,7 @@ class NegativeBinomial(Poisson):
             return super().phi_derivatives(y, m, v, phi, aux, bounded=True)
         if not on_device(m):
             return self.terms_and_phi(y, m, v, phi)[2]
-        y, m, v, phi = _in_double(y, m, v, phi)
+        y, m, v, phi = _to_float64(y, m, v, phi)
         value, slope, curvature = expected_softplus(m - phi[0, ...], v)
         r = namespace(phi).exp(phi[0, ...])
         of_gammas = r * (digamma(y + r) - digamma(r)) - r * value
@@ -111,7 +111,7 @@ class NegativeBinomial(Poisson):
         return _message(y, m, phi, looked_up), out[0], out[1:]
 
 
-def _in_double(*arrays: Array | float) -> tuple[Array, ...]:
+def _to_float64(*arrays: Array | float) -> tuple[Array, ...]:
     """Return arrays of a device in double precision: with large r, differences are below single."""
     return tuple(a.astype("float64") if hasattr(a, "astype") else a for a in arrays)
 

@@ -207,7 +207,7 @@ class TextTable:
             remedy = f"If it names the samples: {{index_col}}. {remedy}"
         if cell.strip()[:1] in ("<", ">"):
             remedy = (
-                "Values beyond a limit are read of a table that is given by its name, uncompressed: "
+                "Values beyond a limit are read from a table that is given by its path, uncompressed: "
                 "not of a folder or of one of several files of a view."
             )
         elif _COMMA.fullmatch(cell.strip()):

@@ -32,7 +32,7 @@ from factorflow.models.sparse_gfa.pseudo_data import (
     pseudo_data,
 )
 from factorflow.models.sparse_gfa.sample_statistics import UpdatedRows, sum_statistics
-from factorflow.models.sparse_gfa.score_steps import part_of_the_way, share_of_the_way
+from factorflow.models.sparse_gfa.score_steps import interpolate_scores, step_fraction
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.rows import Conditional, CoursePrior, course_prior, spread_scores
 from factorflow.models.sparse_gfa.state import Globals, Local
@@ -139,9 +139,9 @@ def update_rows(
                 tabulated,
             )
         if phase in {"update", "known"} and local is not None:
-            share = share_of_the_way(settings, globals_, local, updated)
+            share = step_fraction(settings, globals_, local, updated)
             if np.min(share) < 1.0:
-                updated, entropy = part_of_the_way(settings, local, updated, entropy, share)
+                updated, entropy = interpolate_scores(settings, local, updated, entropy, share)
         if phase == "restart":
             fresh = blank_scores(settings, expected_scores(updated)[0])
             if settings.tangent and settings.full_scores and not settings.scores_spike:

@@ -14,14 +14,14 @@ from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.weights import expected_weights
 from factorflow.trees import replace
 
-FURTHEST = 3.0
-"""How far up scores move the logarithm of any rate in a pass, at most."""
+MAX_RISE = 3.0
+"""Largest rise of the logarithm of any rate that new scores make in a pass (nats)."""
 
 
-def share_of_the_way(
+def step_fraction(
     settings: Settings, globals_: Globals, before: Local, after: Local
 ) -> float | Float64[Array, "B 1"]:
-    """Return how far scores may move: as the pass may, and no logarithm of a rate up by more than `FURTHEST`.
+    """Return how far scores may move: as the pass may, and no logarithm of a rate up by more than `MAX_RISE`.
 
     That is E x + Var x / 2. An entry of next to no rate has next to no curvature: others move it without
     limit, and a row of such entries takes the covariance of the prior, with which their rates are far higher.
@@ -37,14 +37,14 @@ def share_of_the_way(
     change = 0.5 * twice * (after.variance - before.variance) if packed else np.zeros((1, len(rows)))
     largest = np.abs(loadings).max(axis=0)
     at_most = np.abs(moved) @ largest + np.abs(change) @ (largest[rows] * largest[columns])
-    far = np.flatnonzero(at_most > FURTHEST)
+    far = np.flatnonzero(at_most > MAX_RISE)
     share = np.full((len(moved), 1), length)
     products = loadings[:, rows] * loadings[:, columns] if len(far) else loadings
     change = np.broadcast_to(change, (len(moved), len(rows)))
     for begin in range(0, len(far), max(1, TILE // len(loadings))):
         some = far[begin : begin + max(1, TILE // len(loadings))]
         rise = (moved[some] @ loadings.T + change[some] @ products.T).max(axis=1)
-        share[some, 0] = np.minimum(length, FURTHEST / np.maximum(rise, 1e-300))
+        share[some, 0] = np.minimum(length, MAX_RISE / np.maximum(rise, 1e-300))
     return share if len(far) else length
 
 
@@ -54,7 +54,7 @@ def _is_packed(settings: Settings, before: Local, after: Local) -> bool:
     return both and settings.full_scores and not settings.scores_spike
 
 
-def part_of_the_way(
+def interpolate_scores(
     settings: Settings, before: Local, after: Local, entropy: float, length: float | Float64[Array, "B 1"]
 ) -> tuple[Local, float]:
     """Return q(z) on the straight line from one to the next, means and (co)variances, and its entropy.

@@ -115,10 +115,8 @@ def judge_snapshot(
     old = snapshot.back()
     is_known = snapshot.is_lower or not settings.tangent
     waiting = None if is_known else replace(snapshot, is_lower=True)
-    back, followed = (
-        replace_part(old, "change", restored=True),
-        replace_part(new, "progress", snapshot=waiting),
-    )
+    back = replace_part(old, "change", restored=True)
+    followed = replace_part(new, "progress", snapshot=waiting)
     if snapshot.trial:
         if new.progress.score > old.progress.score + EVIDENCE:
             return followed, objective if is_known else snapshot.objective

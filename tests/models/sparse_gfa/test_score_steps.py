@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import factorflow
-from factorflow.models.sparse_gfa.score_steps import FURTHEST, part_of_the_way, share_of_the_way
+from factorflow.models.sparse_gfa.score_steps import MAX_RISE, interpolate_scores, step_fraction
 from factorflow.trees import replace
 
 
@@ -38,17 +38,17 @@ def test_no_rate_rises_by_more_than_is_allowed(tools: Any) -> None:
     direction = loadings[np.abs(loadings).sum(axis=1).argmax()]
     far.mean[0] += 40.0 * direction / (direction**2).sum()
     far.variance[1] += 90.0 * np.eye(k)[np.tril_indices(k)] / (direction**2).sum()
-    share = share_of_the_way(settings, globals_, before, far)
+    share = step_fraction(settings, globals_, before, far)
     assert np.shape(share) == (len(before.mean), 1)
     assert (share[2:] == 1.0).all()
     assert share[:2].max() < 0.2
-    after, _ = part_of_the_way(settings, before, far, 0.0, share)
+    after, _ = interpolate_scores(settings, before, far, 0.0, share)
     rise = (after.mean - before.mean) @ loadings.T
     grown = (after.variance - before.variance)[:, np.cumsum(np.arange(1, k + 1)) - 1]
     rise += 0.5 * grown @ (loadings**2).T
-    np.testing.assert_allclose(rise.max(axis=1)[:2], FURTHEST, rtol=1e-6)
-    assert share_of_the_way(settings, globals_, before, before) == globals_.progress.step_length
+    np.testing.assert_allclose(rise.max(axis=1)[:2], MAX_RISE, rtol=1e-6)
+    assert step_fraction(settings, globals_, before, before) == globals_.progress.step_length
     binary = tools.Problem(("bernoulli",), bound=False)
     binary.iterate()
     moved = replace(binary.local, mean=binary.local.mean + 100.0)
-    assert share_of_the_way(binary.settings, binary.globals_, binary.local, moved) == 1.0
+    assert step_fraction(binary.settings, binary.globals_, binary.local, moved) == 1.0
