@@ -380,3 +380,10 @@ def test_moments_of_binomial_entries_are_those_before_the_start(trials: int) -> 
     assert mean == pytest.approx(y.mean(), rel=1e-6)
     assert variance == pytest.approx(y.var(), rel=1e-6)
     assert seen.var() == pytest.approx(0.3 * 0.7, rel=0.2)
+
+
+def test_information_of_positive_measurements_is_the_precision_of_their_noise() -> None:
+    """However large the noise is: the mean of the entries then says next to nothing of x."""
+    phi, x = np.array([[-1.0, 3.0]]), np.zeros((4, 2))
+    information = get_likelihood("lognormal").information(x, phi)
+    np.testing.assert_allclose(information, np.broadcast_to(np.exp(-2.0 * phi), (4, 2)))
