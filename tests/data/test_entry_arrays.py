@@ -262,7 +262,7 @@ def test_tables_with_signs_are_checked_as_others(text: str, said: str, tmp_path:
 
 def test_tables_with_signs_in_a_folder(tmp_path: Path) -> None:
     (tmp_path / "y.csv").write_text("id,x\na,<1\nb,2\n")
-    with pytest.raises(InputError, match="line 2 = <1: .*given by its name"):
+    with pytest.raises(InputError, match="line 2 = <1: .*given by its path"):
         factorflow.write_dataset(tmp_path / "d", tmp_path)
 
 
