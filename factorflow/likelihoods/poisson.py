@@ -69,7 +69,7 @@ class Poisson(Likelihood):
 
     def start(self, y: Array, aux: Array | None = None) -> Array:
         """Twice the root of y + 3/8 (Anscombe 1948)."""
-        return np.float32(2.0) * (y + np.float32(0.375)) ** np.float32(0.5)
+        return np.float32(2.0) * namespace(y).sqrt(y + np.float32(0.375))
 
     def start_moments(self, mean: Array, variance: Array) -> tuple[Array, Array]:
         """Return moments of y; of negative binomial counts the roots have the variance 1 + mean / r."""

@@ -76,6 +76,8 @@ def log_size_factors(
         parts = [values.part(start, min(start + TILE, values.row_nnz.size)) for start in _tiles(values)]
         dense = [log_size_factors(method, average, part.dense(KINDS["poisson"])) for part in parts]
         return np.concatenate([np.zeros(0), *dense])
+    if method == "total" and (values := device.on_host(values)).min(initial=0) >= 0:  # nothing is missing
+        return _ratio(values.sum(axis=1, dtype=np.float64), np.full(len(values), average.sum()))
     y, observed = _entries(method, values)
     if method == "total":
         return _ratio(y.sum(axis=1), observed @ average)

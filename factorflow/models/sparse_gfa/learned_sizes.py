@@ -30,7 +30,7 @@ from factorflow.models.sparse_gfa.entries import values_of
 from factorflow.models.sparse_gfa.messages import Pseudo
 from factorflow.models.sparse_gfa.pseudo_data import Table, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
+from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.state import Fixed, Globals, Local, View
 from factorflow.trees import replace
 
@@ -52,7 +52,7 @@ def computed_sizes(settings: Settings, block: Block, fixed: Mapping[str, Fixed])
     """Return the logarithms of the size factors that are computed, 0 in views without."""
     levels = np.zeros((block.n_rows, len(settings.views)))
     for m, view in enumerate(settings.views):
-        level = computed_log_sizes(view, fixed[view.name], block, values_of(view, block))
+        level = log_size_factors(view, fixed[view.name], block, values_of(view, block))
         levels[:, m] = 0.0 if level is None else level
     return levels
 

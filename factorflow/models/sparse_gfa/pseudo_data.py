@@ -18,7 +18,7 @@ from factorflow.models.sparse_gfa.entries import aux_of, centred, values_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.messages import Pseudo, message_data
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
+from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.rows import for_blocks, with_tables
 from factorflow.models.sparse_gfa.state import Globals, Local, replace_part
@@ -246,7 +246,7 @@ def pseudo_data(
         level, uncertain = local.log_sizes[:, m], local.log_sizes_variance[:, m, None]
         variance = variance + device.move_beside(uncertain.astype(variance.dtype), variance)
     else:
-        level = computed_log_sizes(view, fixed, block, values)
+        level = log_size_factors(view, fixed, block, values)
     inputs = view, fixed, values, mean, variance, weights.phi.T, table.low_noise
     return message_data(*inputs, aux=aux_of(view, block), level=level)
 

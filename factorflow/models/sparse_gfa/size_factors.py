@@ -16,7 +16,7 @@ from factorflow.models.sparse_gfa.settings import ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed
 from factorflow.shape import SIZES
 
-__all__ = ["LEARNED", "METHODS", "computed_log_sizes", "entry_level", "log_size_factors"]
+__all__ = ["LEARNED", "METHODS", "entry_level", "log_size_factors"]
 
 
 def entry_level(view: ViewSettings, values: Shaped[Array, "B D"]) -> Float64[Array, " D"] | None:
@@ -29,6 +29,8 @@ def log_size_factors(
     view: ViewSettings, fixed: Fixed | None, block: Block, values: Shaped[Array, "B D"]
 ) -> Float64[Array, " B"] | None:
     """Return the given or computed o of each row of a block; None without size factors, or no averages yet.
+
+    What is computed is kept with the block: it takes a pass over all entries.
 
     Parameters
     ----------
@@ -45,13 +47,9 @@ def log_size_factors(
         return np.asarray(np.log(block.columns[SIZES][:, view.size_column]))
     if view.size_factors == "none" or fixed is None or fixed.average is None:
         return None
-    return size_factors.log_size_factors(view.size_factors, fixed.average, values)
-
-
-def computed_log_sizes(
-    view: ViewSettings, fixed: Fixed, block: Block, values: Shaped[Array, "B D"]
-) -> Float64[Array, " B"] | None:
-    """Return what `log_size_factors` does: kept with the block."""
+    average = fixed.average
     return block.once(
-        ("size factors", view.name), (fixed.average,), lambda: log_size_factors(view, fixed, block, values)
+        ("size factors", view.name),
+        (average,),
+        lambda: size_factors.log_size_factors(view.size_factors, average, values),
     )

@@ -17,7 +17,7 @@ from factorflow.models.sparse_gfa.messages import Pseudo
 from factorflow.models.sparse_gfa.pseudo_data import expected_scores
 from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnScores
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
-from factorflow.models.sparse_gfa.size_factors import computed_log_sizes
+from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.trees import replace
 
@@ -28,7 +28,7 @@ def computed_level(
     """Return the logarithms of size factors that are computed, where ``beside`` lies; None: none are."""
     if not view.has_computed_sizes:
         return None
-    level = computed_log_sizes(view, sample.fixed[view.name], block, values_of(view, block))
+    level = log_size_factors(view, sample.fixed[view.name], block, values_of(view, block))
     return None if level is None else device.move_beside(level[:, None], beside)
 
 
