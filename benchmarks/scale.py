@@ -9,6 +9,11 @@ bytes that the worker of the root receives, and the most that any worker does (D
 transitions of the scheduler for each worker; seconds of the processor that it takes, a process of its own
 with Dask's settings, and those of the client; and the largest size of a worker's process. Times are of one
 machine whose cores the workers share.
+
+With ``--mbit`` each worker is in a network namespace, and its link to the others has that bandwidth in either
+direction (Linux, as root: ``ip`` and ``tc`` make a bridge, and links with a token bucket)::
+
+    python benchmarks/scale.py --workers 2 4 8 --seconds 0.1 --mbit 100 --json scale-100mbit.json
 """
 
 # ruff: noqa: E402  (threads are limited before anything is imported)
@@ -27,7 +32,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -41,6 +46,8 @@ from factorflow.models.contract import Meta, Model, Stage, Sweep, Variable
 from factorflow.models.registry import register
 
 N_FEATURES = 2000
+LOCAL, HOST, SPACE = "127.0.0.1", "10.79.0.1", "factorflow"
+"""Addresses of the scheduler without and with a network of its own; how its bridge and links are named."""
 
 
 @dataclass(frozen=True)
@@ -120,32 +127,70 @@ def transitions(dask_scheduler: Any) -> tuple[int, float]:
 
 
 @contextmanager
-def cluster(n_workers: int) -> Iterator[Client]:
-    """Start a scheduler and workers, each a process, with Dask's settings (a context manager)."""
-    from factorflow.engine.executors.local_cluster import WorkerProcesses
+def network(n_workers: int, mbit: int) -> Iterator[None]:
+    """Make a bridge, and for each worker a namespace with a link to it of so many Mbit/s."""
 
-    folder = tempfile.TemporaryDirectory()
-    file = Path(folder.name) / "scheduler.json"
-    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
-    command += ["--no-dashboard", "--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(file)]
-    scheduler = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    def run(line: str) -> None:
+        subprocess.run(line.split(), check=True)
+
+    burst = max(mbit * 1_000_000 // 8 // 250, 1 << 16)  # bytes of a tick of 4 ms, or the largest packet
+    bucket = f"root tbf rate {mbit}mbit burst {burst} latency 100ms"
+    names = [f"{SPACE}{n}" for n in range(n_workers)]
+    run(f"ip link add name {SPACE} type bridge")
     try:
-        with Client(scheduler_file=str(file), set_as_default=False) as client:
-            address = client.scheduler.address  # type: ignore[union-attr]
-            workers = WorkerProcesses(folder, address, n_workers, "4GiB", 1)
-            try:
-                workers.wait(client)
-                yield client
-            finally:
-                workers.close()
+        run(f"ip address add {HOST}/16 dev {SPACE}")
+        run(f"ip link set {SPACE} up")
+        for n, name in enumerate(names):
+            run(f"ip netns add {name}")
+            run(f"ip link add {name}o type veth peer name {name}i netns {name}")
+            run(f"ip link set {name}o master {SPACE} up")
+            run(f"tc qdisc add dev {name}o {bucket}")
+            run(f"ip -n {name} address add {address_of(n)}/16 dev {name}i")
+            run(f"ip -n {name} link set {name}i up")
+            run(f"ip -n {name} link set lo up")
+            run(f"ip netns exec {name} tc qdisc add dev {name}i {bucket}")
+        yield
     finally:
-        scheduler.terminate()
-        scheduler.wait()
+        lines = [line for name in names for line in (f"ip link delete {name}o", f"ip netns delete {name}")]
+        for line in [*lines, f"ip link delete {SPACE}"]:  # what there is of them
+            subprocess.run(line.split(), check=False, stderr=subprocess.DEVNULL)
 
 
-def measure(dataset: Any, n_workers: int, config: AddUp) -> dict[str, Any]:
+def address_of(number: int) -> str:
+    """Return the address of a worker in its namespace."""
+    return HOST.rpartition(".")[0] + f".{number + 2}"
+
+
+@contextmanager
+def cluster(n_workers: int, mbit: int) -> Iterator[Client]:
+    """Start a scheduler and workers, each a process, with Dask's settings (a context manager)."""
+    from factorflow.engine.executors.local_cluster import WORKER_VARIABLES
+
+    with tempfile.TemporaryDirectory() as folder, network(n_workers, mbit) if mbit else nullcontext():
+        file = Path(folder) / "scheduler.json"
+        dask = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", HOST if mbit else LOCAL]
+        dask += ["--port", "0", "--no-dashboard", "--dashboard-address", ":0", "--scheduler-file", str(file)]
+        processes = [subprocess.Popen(dask, stderr=subprocess.DEVNULL)]
+        try:
+            with Client(scheduler_file=str(file), set_as_default=False) as client:
+                for n in range(n_workers):
+                    place = ["ip", "netns", "exec", f"{SPACE}{n}"] if mbit else []
+                    dask = [*place, sys.executable, "-m", "distributed.cli.dask_worker"]
+                    dask += [client.scheduler.address, "--host", address_of(n) if mbit else LOCAL]
+                    dask += ["--no-dashboard", "--nthreads", "1", "--memory-limit", "4GiB", "--no-nanny"]
+                    environment = {**os.environ, **WORKER_VARIABLES}
+                    processes.append(subprocess.Popen(dask, stderr=subprocess.DEVNULL, env=environment))
+                client.wait_for_workers(n_workers, timeout=120)
+                yield client
+        finally:
+            for process in reversed(processes):
+                process.terminate()
+                process.wait()
+
+
+def measure(dataset: Any, n_workers: int, config: AddUp, mbit: int = 0) -> dict[str, Any]:
     """Return the figures of one number of workers; those of a round are means over the rounds of a fit."""
-    with cluster(n_workers) as client:
+    with cluster(n_workers, mbit) as client:
         factorflow.fit(dataset, config.model_copy(update={"n_iter": 2}), executor=client, progress=False)
         idle = client.run(counters)
         known = client.run_on_scheduler(transitions)
@@ -188,6 +233,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.0, help="that each block takes")
     parser.add_argument("--state-mib", type=float, default=0.0, help="that every worker gets")
     parser.add_argument("--iterations", type=int, default=20)
+    parser.add_argument("--mbit", type=int, default=0, help="bandwidth of each worker; 0: the loopback's")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     config = AddUp(
@@ -195,12 +241,13 @@ def main() -> None:
     )
     results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "load": os.getloadavg()}
     results |= {"blocks": args.blocks, "seconds_a_block": args.seconds}
+    results |= {"mbit": args.mbit} if args.mbit else {}
     results |= {"set_mib": N_FEATURES * args.columns * 8 / 2**20}
     with tempfile.TemporaryDirectory() as folder:
         values = np.random.default_rng(0).normal(size=(args.blocks * 4, N_FEATURES)).astype(np.float32)
         dataset = factorflow.write_dataset(f"{folder}/d.zarr", views={"x": values}, block_rows=4)
         for n_workers in args.workers:
-            results[str(n_workers)] = measure(dataset, n_workers, config)
+            results[str(n_workers)] = measure(dataset, n_workers, config, args.mbit)
             print(n_workers, json.dumps(results[str(n_workers)]))
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")

@@ -2,6 +2,7 @@
 
     python benchmarks/scale.py --workers 1 2 4 8 16 --seconds 0.1 --json benchmarks/results/scale.json
     python benchmarks/scale_model.py              # prints the tables of docs/scale.md
+    python benchmarks/scale_model.py --json scale-100mbit.json   # beside runs over links of a given bandwidth
 
 An iteration is a chain without overlap: the state goes out, the longest group computes, neighbours merge in
 steps, the root merges what is left and updates, and the scheduler does its part for every task. The client
@@ -34,6 +35,9 @@ ADDED_BYTES = 2e9
 
 NETWORKS = {"10 GbE": 1.1e9, "100 GbE": 1.1e10, "loopback": 1e9}
 """Bytes a second of one worker."""
+
+PAYLOAD = 0.95
+"""Share of a link's bandwidth that is left beside the headers of packets of 1500 bytes."""
 
 
 @dataclass(frozen=True)
@@ -152,10 +156,14 @@ def main() -> None:
     print(f"scheduler: {1e3 * scheduler:.2f} ms of CPU a task")
     set_bytes = measured["set_mib"] * 2**20
     seconds = measured["blocks"] * measured["seconds_a_block"]
+    link = "loopback"
+    if "mbit" in measured:
+        link = f"{measured['mbit']} Mbit/s"
+        NETWORKS[link] = PAYLOAD * measured["mbit"] * 1e6 / 8
     slept = Workload(seconds, measured["blocks"], set_bytes, 16e3, stateless=True)
     print("\n| workers | predicted (ms) | measured (ms) | ratio |\n|---|---|---|---|")
     for n in numbers:
-        seconds = sum(predict(slept, n, "loopback", scheduler).values())
+        seconds = sum(predict(slept, n, link, scheduler).values())
         found = measured[str(n)]["ms_an_iteration"] / 1e3
         print(f"| {n} | {1e3 * seconds:.0f} | {1e3 * found:.0f} | {seconds / found:.2f} |")
     print("\n| workload | network | s, one worker | 10 workers | 100 | 1000 | what is longest at 1000 |")
