@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from factorflow.kernels.device import namespace
+from factorflow.kernels.device import namespace, on_device
 from factorflow.kernels.special import gammaln
 from factorflow.likelihoods.base import LARGEST, Likelihood, Message
 from factorflow.shape import Array
@@ -39,7 +39,12 @@ class Poisson(Likelihood):
         return y * x - rate_of(x)
 
     def log_factor(self, y: Array, phi: Array, aux: Array | None = None) -> Array:
-        return -gammaln(y + 1.0)
+        if on_device(y):
+            return -gammaln(y + 1.0)
+        out = np.array(0.0 * y)
+        some = y > 1.0  # of zeros and ones, which most counts of cells are, it is 0
+        out[some] = -gammaln(y[some] + 1.0)
+        return out
 
     def terms(self, y: Array, m: Array, v: Array, phi: Array, aux: Array | None = None) -> Message:
         rate = rate_of(m + 0.5 * v)
