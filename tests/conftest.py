@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from inspect import Signature, isclass, signature, unwrap
@@ -80,12 +80,12 @@ def with_checks(function: FunctionType, names: dict[str, Any]) -> Callable[..., 
     function.__signature__ = Signature(  # type: ignore[attr-defined]
         parameters, return_annotation=Signature.empty if returned is Any else returned
     )
-    checking = jaxtyped(function, typechecker=TYPES)
+    checking = cache(lambda: jaxtyped(function, typechecker=TYPES))  # most functions are never called
 
     @wraps(function)
     def sometimes(*args: Any, **named: Any) -> Any:
         _calls[function] += 1
-        return (checking if _calls[function] <= CALLS else function)(*args, **named)
+        return (checking() if _calls[function] <= CALLS else function)(*args, **named)
 
     return sometimes
 
