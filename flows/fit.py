@@ -20,8 +20,9 @@ from prefect.settings import (
 )
 
 from factorflow.cli import options
+from factorflow.cli.application import serve
 from factorflow.cli.options import ModelOptions, Results
-from factorflow.cli.output import DisplayedResult, command, serve, without_findings
+from factorflow.cli.output import DisplayedResult, command, without_findings
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.prefect_server import check_prefect

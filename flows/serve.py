@@ -24,9 +24,9 @@ from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule
 from prefect.settings import PREFECT_API_URL
 from prefect.types.entrypoint import EntrypointType
 
+from factorflow.cli.application import serve as run_commands
 from factorflow.cli.options import assignments, value_of
 from factorflow.cli.output import command
-from factorflow.cli.output import serve as run_commands
 from factorflow.errors import InputError
 from factorflow.settings.clusters import seconds_of
 from flows.fit import check_server, naming_server

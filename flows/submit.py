@@ -15,8 +15,9 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.deployments import run_deployment
 from prefect.exceptions import ObjectNotFound
 
+from factorflow.cli.application import serve
 from factorflow.cli.options import assignments, value_of
-from factorflow.cli.output import command, serve
+from factorflow.cli.output import command
 from factorflow.errors import InputError
 from flows.fit import naming_server
 from flows.serve import ServableFlow, check_running_server

@@ -10,8 +10,9 @@ import typer
 from examples.patches.report import write_report
 from examples.patches.write import write_patches
 from factorflow import open_posterior
+from factorflow.cli.application import serve
 from factorflow.cli.options import path, value_of
-from factorflow.cli.output import DisplayedResult, command, serve
+from factorflow.cli.output import DisplayedResult, command
 from factorflow.errors import InputError
 
 __all__ = ["app"]

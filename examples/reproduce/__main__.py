@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from examples.reproduce import working_on
+from factorflow.cli.application import serve
 from factorflow.cli.options import assignments, value_of
-from factorflow.cli.output import command, serve
+from factorflow.cli.output import command
 from factorflow.errors import InputError
 from factorflow.settings import ResumeOptions, parse_config
 

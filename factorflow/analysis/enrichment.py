@@ -89,23 +89,7 @@ def enrich(
     import pandas as pd
     from scipy.stats import false_discovery_control
 
-    members = read_gmt(sets) if isinstance(sets, str | os.PathLike) else sets
-    for column, names in _names_of_features(posterior, view):
-        directions = _directions(members, names)
-        inside = {
-            name: row for name, row in directions.items() if min_size <= np.count_nonzero(row) < len(row)
-        }
-        if inside:
-            named_by = column
-            break
-    else:
-        raise InputError(
-            "sets",
-            pluralize(len(directions), "set"),
-            f"at least one with {min_size} or more features of view {view}, and not all of them",
-            f"Features are named like {posterior.features(view)[0]!r}: name the members in the same way, or "
-            "write the dataset with other names of the features beside these (var of AnnData).",
-        )
+    named_by, inside = _sets_of_view(posterior, view, sets, min_size)
     for name, value, choices in (
         ("sign", sign, ("both", "positive", "negative")),
         ("test", test, ("rank", "parametric")),
@@ -143,6 +127,27 @@ def enrich(
     table["factor"] = table["factor"].astype(object)
     table.attrs["names"] = named_by
     return table
+
+
+def _sets_of_view(
+    posterior: StoredPosterior, view: str, sets: Any, min_size: int
+) -> tuple[str | None, dict[str, NDArray[Any]]]:
+    """Return the column that names members, and of each set of enough features the directions of all."""
+    members = read_gmt(sets) if isinstance(sets, str | os.PathLike) else sets
+    for column, names in _names_of_features(posterior, view):
+        directions = _directions(members, names)
+        inside = {
+            name: row for name, row in directions.items() if min_size <= np.count_nonzero(row) < len(row)
+        }
+        if inside:
+            return column, inside
+    raise InputError(
+        "sets",
+        pluralize(len(directions), "set"),
+        f"at least one with {min_size} or more features of view {view}, and not all of them",
+        f"Features are named like {posterior.features(view)[0]!r}: name the members in the same way, or "
+        "write the dataset with other names of the features beside these (var of AnnData).",
+    )
 
 
 def _names_of_features(posterior: StoredPosterior, view: str) -> Iterator[tuple[str | None, NDArray[Any]]]:

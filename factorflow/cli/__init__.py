@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from factorflow.cli import analyses, data, figures, fitting, models, results, tools
-from factorflow.cli.output import serve
+from factorflow.cli.application import serve
 
 __all__ = ["app", "main"]
 

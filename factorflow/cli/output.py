@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 import os
 import re
-import signal
 import sys
 import traceback
 import warnings
@@ -16,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 import typer.core
@@ -270,41 +268,12 @@ def _flags_of(parameter: inspect.Parameter) -> dict[str, Flag]:
     return dict.fromkeys(names, flag)
 
 
-def serve(app: typer.Typer) -> NoReturn:
-    """Run an application: warnings are one line each, and SIGTERM ends a run in order, as Ctrl-C does.
-
-    What is to be known of a posterior is in what a command shows of it, so `fit` does not log it too.
-    """
-    warnings.showwarning = _show_warning
-    logging.getLogger("factorflow.findings").disabled = True
-    signal.signal(signal.SIGTERM, _interrupt)
-    run_application(app)
-
-
-def run_application(app: typer.Typer) -> NoReturn:
-    """Run an application, and exit with its status; wrong options are JSON too, where that is asked for."""
-    try:
-        code = app(standalone_mode=False)
-    except typer.Abort:
-        print("Aborted.", file=sys.stderr)
-        code = 130
-    except Exception as error:
-        show = getattr(error, "show", None)  # the class of errors of options is Typer's own
-        if show is None:
-            raise
-        show()
-        code, message = getattr(error, "exit_code", 2), getattr(error, "format_message", str)()
-        if "--json" in sys.argv[1:]:
-            print(as_json({"error": {"type": "UsageError", "message": message}}))
-    raise SystemExit(code)
-
-
 @contextmanager
 def _warnings_in(wording: Wording) -> Iterator[None]:
     """Show warnings in the words of the command meanwhile, where they are shown as lines."""
     before = warnings.showwarning
-    if before is _show_warning:
-        warnings.showwarning = partial(_show_warning, wording=wording)
+    if before is show_warning:
+        warnings.showwarning = partial(show_warning, wording=wording)
     try:
         yield
     finally:
@@ -399,11 +368,7 @@ def _report(error: BaseException, json_output: bool, debug: bool, wording: Wordi
     return error.exit_code if isinstance(error, FactorflowError) else FAILED
 
 
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
-
-
-def _show_warning(
+def show_warning(
     message: Warning | str, category: type[Warning], filename: str = "", *_: Any,
     wording: Wording | None = None, **__: Any,
 ) -> None:  # fmt: skip

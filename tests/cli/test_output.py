@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 import factorflow
 import factorflow.cli
-from factorflow.cli.output import DisplayedResult, as_json, command, render, run_application
+from factorflow.cli.application import run_application
+from factorflow.cli.output import DisplayedResult, as_json, command, render
 from factorflow.errors import InputError, RunError
 from factorflow.settings import ResumeOptions, RunOptions, SelectOptions, TrialOptions
 

@@ -348,6 +348,6 @@ def test_interrupted_while_it_loads(
 
 def test_what_libraries_tell_programmers_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     for kind, file in ((FutureWarning, "pandas/core.py"), (UserWarning, "lib/mudata/_core/mudata.py")):
-        output._show_warning("from 0.4 on", kind, file, 1)
-    output._show_warning("a view lacks values", UserWarning, "factorflow/data.py", 1)
+        output.show_warning("from 0.4 on", kind, file, 1)
+    output.show_warning("a view lacks values", UserWarning, "factorflow/data.py", 1)
     assert capsys.readouterr().err == "warning: a view lacks values\n"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from factorflow.data.ingest.joined_metadata import join_metadata
 from factorflow.data.ingest.metadata import keep_integers
 from factorflow.data.ingest.objects import from_object
-from factorflow.data.ingest.reading import Found, Reading
+from factorflow.data.ingest.reading import Contents, Reading
 from factorflow.data.ingest.sources import Source, labels
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 READS = "reads files of AnnData and MuData"
 
 
-def open_h5ad(path: Path, view: str, reading: Reading) -> Found:
+def open_h5ad(path: Path, view: str, reading: Reading) -> Contents:
     """Open an .h5ad file; its matrices stay on disk."""
     file = _open_hdf5(path, reading)
     if is_annotated(file):
@@ -36,7 +36,7 @@ def open_h5ad(path: Path, view: str, reading: Reading) -> Found:
     return from_anndata(data, view, reading)
 
 
-def open_h5mu(path: Path, view: str, reading: Reading) -> Found:
+def open_h5mu(path: Path, view: str, reading: Reading) -> Contents:
     """Return the modalities of an .h5mu file; their matrices stay on disk."""
     file = _open_hdf5(path, reading)
     if not is_annotated(file):
@@ -55,7 +55,7 @@ def is_annotated(group: Any) -> bool:
     )
 
 
-def from_group(group: Any, path: Path, view: str, reading: Reading) -> Found:
+def from_group(group: Any, path: Path, view: str, reading: Reading) -> Contents:
     """Return the views and metadata of an HDF5 or Zarr group with AnnData or MuData.
 
     Parameters
@@ -68,7 +68,7 @@ def from_group(group: Any, path: Path, view: str, reading: Reading) -> Found:
     return from_anndata(_File(group, path, reading.spool), view, reading)
 
 
-def from_anndata(data: Any, view: str, reading: Reading) -> Found:
+def from_anndata(data: Any, view: str, reading: Reading) -> Contents:
     """Return X (or a layer) of an AnnData object as a view, beside it what is taken of obsm; its obs.
 
     Raises
@@ -129,7 +129,7 @@ def _with_places(data: Any, obsm_key: str | None) -> pd.DataFrame:
     return obs.assign(**{name: column for name, column in columns.items() if name not in obs})
 
 
-def from_mudata(data: Any, view: str, reading: Reading) -> Found:
+def from_mudata(data: Any, view: str, reading: Reading) -> Contents:
     """Return the modalities of a MuData object as views; its metadata, filled from those of the modalities.
 
     A column of a modality is there as ``<modality>:<column>`` as well.

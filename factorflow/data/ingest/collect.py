@@ -14,7 +14,7 @@ from factorflow.data.ingest.joined_metadata import join_metadata
 from factorflow.data.ingest.long import from_long_frame, from_long_table, is_long_table
 from factorflow.data.ingest.objects import from_object
 from factorflow.data.ingest.parts import FILE, has_parts, join_parts, names_of_parts
-from factorflow.data.ingest.reading import Found, Reader, Reading
+from factorflow.data.ingest.reading import Contents, Reader, Reading
 from factorflow.data.ingest.sources import Source
 from factorflow.data.ingest.tables import is_table, open_table, read_table, table_stem
 from factorflow.errors import InputError
@@ -51,7 +51,7 @@ text tables and Parquet have readers of their own."""
 _ENDINGS = f".csv, .tsv, .txt, .parquet, .feather, .zarr, {', '.join(READERS)}, or a folder of 10x"
 
 
-def collect(views: Any, reading: Reading) -> Found:
+def collect(views: Any, reading: Reading) -> Contents:
     """Return the source of every view, and the sample metadata that came with them.
 
     Parameters
@@ -71,7 +71,7 @@ def collect(views: Any, reading: Reading) -> Found:
     return {view: source.select() for view, source in sources.items()}, obs
 
 
-def _from_mapping(views: Mapping[Any, Any], reading: Reading) -> Found:
+def _from_mapping(views: Mapping[Any, Any], reading: Reading) -> Contents:
     sources: dict[str, Source] = {}
     metadata: dict[str, pd.DataFrame | None] = {}
     checks.check_view_names([str(name) for name in views])
@@ -132,14 +132,14 @@ def _place(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def _from_path(path: Path, reading: Reading) -> Found:
+def _from_path(path: Path, reading: Reading) -> Contents:
     if not path.exists():
         raise source_not_found(path, "views")
     with checks.readable(f"file {path}"):
         return _open_path(path, reading)
 
 
-def _open_path(path: Path, reading: Reading) -> Found:
+def _open_path(path: Path, reading: Reading) -> Contents:
     ending = _ending(path)
     if path.is_dir():
         if zarrs.is_zarr(path):
@@ -169,7 +169,7 @@ def _ending(path: Path) -> str | None:
     return next((ending for ending in READERS if path.name.lower().endswith(ending)), None)
 
 
-def _from_folder(folder: Path, reading: Reading) -> Found:
+def _from_folder(folder: Path, reading: Reading) -> Contents:
     sources: dict[str, Source] = {}
     obs: Any = None
     files: dict[str, pd.DataFrame | None] = {}
@@ -204,7 +204,7 @@ def _from_folder(folder: Path, reading: Reading) -> Found:
     return sources, join_metadata(files) if obs is None else obs
 
 
-def _from_container(views: Any, reading: Reading) -> Found:
+def _from_container(views: Any, reading: Reading) -> Contents:
     if hasattr(views, "to_pandas") and not is_of("xarray", views):
         views = views.to_pandas()
     if is_of("pandas", views) and hasattr(views, "columns"):

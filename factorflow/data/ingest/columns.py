@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
-from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TableFormat
+from factorflow.data.ingest.dialect import DEFAULT_FORMAT, NAME_HEADERS, TableFormat
 from factorflow.data.ingest.levels import text_of
 from factorflow.data.ingest.metadata import keep_integers, read_metadata, with_exact_integers, without_codes
 from factorflow.data.ingest.sources import COMPLEX, counts_rows
@@ -152,7 +152,7 @@ def describe_rows(
     obs: Any,
     groups: Any,
     sequences: Any,
-    table_format: TableFormat = FOUND,
+    table_format: TableFormat = DEFAULT_FORMAT,
     *,
     alone: bool = False,
 ) -> Columns:

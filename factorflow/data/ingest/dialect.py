@@ -100,8 +100,8 @@ class TableFormat:
         return {name: value for name, value in vars(self).items() if value is not None and value != ()}
 
 
-FOUND = TableFormat()
-"""Nothing was said: all of it is found."""
+DEFAULT_FORMAT = TableFormat()
+"""No option is set: the format is inferred."""
 
 
 @dataclass(frozen=True)

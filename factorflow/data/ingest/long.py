@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import join_names
-from factorflow.data.ingest.reading import Found, Reading
+from factorflow.data.ingest.reading import Contents, Reading
 from factorflow.data.ingest.sources import Source, labels, read_type
 from factorflow.data.ingest.tables import ArrowTable
 from factorflow.data.ingest.text import TextTable
@@ -62,7 +62,7 @@ def _not_long(what: str, headers: Iterable[Any]) -> InputError:
     )
 
 
-def from_long_frame(frame: pd.DataFrame, reading: Reading) -> Found:
+def from_long_frame(frame: pd.DataFrame, reading: Reading) -> Contents:
     """Return the views of a DataFrame in long form."""
     import pandas as pd
 
@@ -98,7 +98,7 @@ def is_long_table(table: TextTable | ArrowTable) -> bool:
     return False
 
 
-def from_long_table(table: TextTable | ArrowTable, reading: Reading) -> Found:
+def from_long_table(table: TextTable | ArrowTable, reading: Reading) -> Contents:
     """Return the views of a table in long form."""
     columns = _lower(table.columns)
     numbers = [place for place in _places(table) if columns[place] == "value"]
@@ -119,7 +119,7 @@ def _places(table: TextTable | ArrowTable) -> list[int]:
     return [place for place in range(first, len(table.columns)) if place != table.stored_index]
 
 
-def from_long(pieces: Pieces, where: str, reading: Reading) -> Found:
+def from_long(pieces: Pieces, where: str, reading: Reading) -> Contents:
     """Return the views of lines in long form; entries without a line are missing.
 
     The lines are gone through twice: for the names, and for the values, which go to files beside the store.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import join_names, warn
 from factorflow.data.ingest.npz import sort_arrays
-from factorflow.data.ingest.reading import Found, Reading
+from factorflow.data.ingest.reading import Contents, Reading
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
 from factorflow.extras import require
@@ -22,7 +22,7 @@ _TEXTS = ("view_names", "likelihoods", "samples")
 _NUMBERS = {"double", "single", "logical", *(f"{u}int{n}" for u in ("", "u") for n in (8, 16, 32, 64))}
 
 
-def open_mat(path: Path, view: str, reading: Reading) -> Found:
+def open_mat(path: Path, view: str, reading: Reading) -> Contents:
     """Return the matrices of a .mat file as views; see `sort_arrays` for their names.
 
     Vectors and scalars are no views; cell arrays of text are names.

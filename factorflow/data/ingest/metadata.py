@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import join_names, warn
-from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TableFormat
+from factorflow.data.ingest.dialect import DEFAULT_FORMAT, NAME_HEADERS, TableFormat
 from factorflow.data.ingest.levels import DATE, DURATION, text_of
 from factorflow.data.ingest.missing import MISSING_NUMBERS, MISSING_TEXTS
 from factorflow.data.ingest.sources import labels
@@ -37,7 +37,7 @@ _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?(inf|Inf|INF)
 def read_metadata(
     path: Path,
     parameter: str = "obs",
-    table_format: TableFormat = FOUND,
+    table_format: TableFormat = DEFAULT_FORMAT,
     samples: NDArray[np.str_] | None = None,
     *,
     alone: bool = False,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.objects import from_object
-from factorflow.data.ingest.reading import Found, Reading
+from factorflow.data.ingest.reading import Contents, Reading
 from factorflow.data.ingest.sources import KindOf
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
@@ -28,7 +28,7 @@ UNPACKED_BYTES = 64 * 2**20
 """Larger members of an .npz are unpacked to disk instead of into memory."""
 
 
-def open_npz(path: Path, view: str, reading: Reading) -> Found:
+def open_npz(path: Path, view: str, reading: Reading) -> Contents:
     """Return the views of an .npz file; see `sort_arrays` for its keys.
 
     What ``scipy.sparse.save_npz`` wrote is one view, called ``view``.
@@ -82,7 +82,7 @@ def _load_sparse(path: Path, file: Any) -> Any:
     return load_npz(path)
 
 
-def open_npy(path: Path, view: str, reading: Reading) -> Found:
+def open_npy(path: Path, view: str, reading: Reading) -> Contents:
     """Return the array of an .npy file, left on disk."""
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     return {view: from_object(view, array, reading.kinds(view))}, None
@@ -112,7 +112,7 @@ def _unpack(path: Path, key: str, spool: Path) -> Any:
     return np.load(target, mmap_mode="r")
 
 
-def sort_arrays(path: Path, arrays: Mapping[str, Any], kinds: KindOf) -> Found:
+def sort_arrays(path: Path, arrays: Mapping[str, Any], kinds: KindOf) -> Contents:
     """Sort the arrays of a container by their names.
 
     ``view_names`` and for each of them ``Y_<view>``; without ``view_names`` every two-dimensional array of

@@ -17,14 +17,14 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-Found = tuple[dict[str, Source], "pd.DataFrame | None"]
+Contents = tuple[dict[str, Source], "pd.DataFrame | None"]
 """The views of a container by name, and the sample metadata in it."""
 
 
 class Reader(Protocol):
     """A reader of files of one format."""
 
-    def __call__(self, path: Path, view: str, reading: Reading) -> Found:
+    def __call__(self, path: Path, view: str, reading: Reading) -> Contents:
         """Return the contents of a file; a single view without a name is called ``view``."""
         ...
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import warn
-from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TEXT, TableFormat, is_feature_header
+from factorflow.data.ingest.dialect import DEFAULT_FORMAT, NAME_HEADERS, TEXT, TableFormat, is_feature_header
 from factorflow.data.ingest.feather import FEATHER, FeatherFile
 from factorflow.data.ingest.levels import EncodedLabels, split, typed_labels
 from factorflow.data.ingest.missing import MISSING_TEXTS
@@ -104,7 +104,7 @@ def read_table(
 
 
 def open_table(
-    path: Path, table_format: TableFormat = FOUND, kind: Kind | None = None
+    path: Path, table_format: TableFormat = DEFAULT_FORMAT, kind: Kind | None = None
 ) -> TextTable | ArrowTable:
     """Open the table of a view whose kind is given."""
     one_column = table_format.index_col in (False, "false") or (kind is not None and not kind.is_values)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from factorflow.data.ingest import annotated
 from factorflow.data.ingest.checks import readable, usable_name
 from factorflow.data.ingest.market import transposed_market
-from factorflow.data.ingest.reading import Found, Reading
+from factorflow.data.ingest.reading import Contents, Reading
 from factorflow.data.ingest.sources import Source, labels, read_type
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.data.ingest.text_files import open_text
@@ -30,7 +30,7 @@ def is_10x_folder(folder: Path) -> bool:
     return len(_matrices(folder)) == 1
 
 
-def open_10x_folder(folder: Path, view: str, reading: Reading) -> Found:
+def open_10x_folder(folder: Path, view: str, reading: Reading) -> Contents:
     """Return the counts of a folder with matrix.mtx, features.tsv (or genes.tsv) and barcodes.tsv."""
     path = _matrices(folder)[0]
     prefix = _prefix(folder)
@@ -43,7 +43,7 @@ def open_10x_folder(folder: Path, view: str, reading: Reading) -> Found:
     return _split_by_type(rows, [line[0] for line in barcodes], ids, symbols, types, view, reading), None
 
 
-def open_10x_h5(path: Path, view: str, reading: Reading) -> Found:
+def open_10x_h5(path: Path, view: str, reading: Reading) -> Contents:
     """Return the counts of an .h5 file of Cell Ranger; they stay on disk. AnnData may end so, too."""
     file = reading.opened.enter_context(require("h5py", "reads HDF5 files").File(path, "r"))
     if annotated.is_annotated(file):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from factorflow.data.ingest.checks import warn
-from factorflow.data.ingest.dialect import FOUND, NAME_HEADERS, TableFormat, find_dialect, read_rows
+from factorflow.data.ingest.dialect import DEFAULT_FORMAT, NAME_HEADERS, TableFormat, find_dialect, read_rows
 from factorflow.data.ingest.missing import MISSING_NUMBERS
 from factorflow.data.ingest.text_files import COMPRESSED, open_binary
 from factorflow.errors import InputError, pluralize
@@ -45,7 +45,9 @@ class TextTable:
     index_is_known: bool
     """Whether the file says if there are row names."""
 
-    def __init__(self, path: Path, table_format: TableFormat = FOUND, *, one_column: bool = False) -> None:
+    def __init__(
+        self, path: Path, table_format: TableFormat = DEFAULT_FORMAT, *, one_column: bool = False
+    ) -> None:
         self.path = path
         with damaged_files(path):
             if not _ends_with_a_line(path):

@@ -7,13 +7,13 @@ from typing import Any
 
 from factorflow.data.ingest.checks import join_names, warn
 from factorflow.data.ingest.objects import from_dataarray
-from factorflow.data.ingest.reading import Found, Reading
+from factorflow.data.ingest.reading import Contents, Reading
 from factorflow.data.ingest.sources import KindOf, labels
 from factorflow.errors import InputError
 from factorflow.kinds import KINDS
 
 
-def from_xarray(dataset: Any, kinds: KindOf) -> Found:
+def from_xarray(dataset: Any, kinds: KindOf) -> Contents:
     """Return the variables of an xarray Dataset: those of two dimensions and inputs are views.
 
     Others of one dimension are metadata.
@@ -48,7 +48,7 @@ def from_xarray(dataset: Any, kinds: KindOf) -> Found:
     return sources, pd.DataFrame(columns, index=index) if columns else None
 
 
-def open_netcdf(path: Path, view: str, reading: Reading) -> Found:
+def open_netcdf(path: Path, view: str, reading: Reading) -> Contents:
     """Return the variables of a netCDF file, left on disk."""
     import xarray as xr
 

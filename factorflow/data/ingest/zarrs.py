@@ -10,7 +10,7 @@ import numpy as np
 
 from factorflow.data.ingest import annotated, npz, xarrays
 from factorflow.data.ingest.objects import from_object
-from factorflow.data.ingest.reading import Found, Reading
+from factorflow.data.ingest.reading import Contents, Reading
 from factorflow.data.ingest.xarray_zarr import is_written_by_xarray, open_stored
 from factorflow.errors import InputError
 
@@ -22,7 +22,7 @@ def is_zarr(path: Path) -> bool:
     return any((path / name).exists() for name in _ROOTS)
 
 
-def open_zarr(path: Path, view: str, reading: Reading) -> Found:
+def open_zarr(path: Path, view: str, reading: Reading) -> Contents:
     """Return the views of a Zarr array (one, called ``view``) or group."""
     import zarr
 
@@ -32,7 +32,7 @@ def open_zarr(path: Path, view: str, reading: Reading) -> Found:
     return _from_node(node, path, view, reading)
 
 
-def open_zarr_zip(path: Path, view: str, reading: Reading) -> Found:
+def open_zarr_zip(path: Path, view: str, reading: Reading) -> Contents:
     """Return the views of a zipped Zarr array or group; it may lie in a folder of the archive."""
     import zarr
     from zarr.storage import ZipStore
@@ -46,7 +46,7 @@ def open_zarr_zip(path: Path, view: str, reading: Reading) -> Found:
     return _from_node(zarr.open(store, path=inside, mode="r"), path, view, reading)
 
 
-def _from_node(node: Any, path: Path, view: str, reading: Reading) -> Found:
+def _from_node(node: Any, path: Path, view: str, reading: Reading) -> Contents:
     import zarr
 
     if isinstance(node, zarr.Array):

@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.checks import join_names, readable, warn
-from factorflow.data.ingest.dialect import FOUND, TEXT, TableFormat
+from factorflow.data.ingest.dialect import DEFAULT_FORMAT, TEXT, TableFormat
 from factorflow.data.ingest.missing import MISSING_TEXTS
 from factorflow.data.ingest.text import TextTable
 from factorflow.data.ingest.text_files import table_ending
@@ -39,7 +39,7 @@ def listed_files(path: Path) -> list[Path]:
     return files
 
 
-def open_files(paths: list[Path], table_format: TableFormat = FOUND) -> TableSource:
+def open_files(paths: list[Path], table_format: TableFormat = DEFAULT_FORMAT) -> TableSource:
     """Return files with the same columns as one source; headers and schemas are read."""
     sources = [_file(path, table_format) for path in paths]
     first = sources[0]

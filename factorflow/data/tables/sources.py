@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.ingest.dialect import FOUND, TableFormat
+from factorflow.data.ingest.dialect import DEFAULT_FORMAT, TableFormat
 from factorflow.data.tables.files import listed_files, open_files
 from factorflow.data.tables.pieces import (
     PIECE_ROWS,
@@ -30,7 +30,7 @@ from factorflow.data.tables.pieces import (
 from factorflow.errors import InputError
 
 
-def open_table(source: Any, table_format: TableFormat = FOUND) -> TableSource:
+def open_table(source: Any, table_format: TableFormat = DEFAULT_FORMAT) -> TableSource:
     """Return a source of any kind; no rows are read.
 
     Parameters

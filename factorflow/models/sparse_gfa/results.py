@@ -131,33 +131,19 @@ def _rows_table(settings: Settings) -> list[Variable]:
     return table
 
 
+def _by_group(settings: Settings, value: Callable[[Globals], Array]) -> Callable[[Globals], Array]:
+    """Return a function of the globals without the first axis, of groups, where there are none."""
+    return value if settings.groups else lambda g: value(g)[0]
+
+
 def _shared_table(settings: Settings) -> list[Variable]:
     """Return the variables that all features share."""
     names = [view.name for view in settings.views]
     group: tuple[str, ...] = ("group",) if settings.groups else ()
+    by_group = partial(_by_group, settings)
 
     def each(value: Callable[[View], Array | float]) -> Callable[[Globals], Array]:
         return lambda g: np.stack([np.asarray(value(g.views[name])) for name in names])
-
-    def by_group(value: Callable[[Globals], Array]) -> Callable[[Globals], Array]:
-        return value if group else lambda g: value(g)[0]
-
-    def squares(block: Block, rows: Mapping[str, Array], globals_: Globals) -> Squares:
-        covariates = (
-            [rows["covariates"]] if settings.covariates is not None else []
-        )  # expected ones, if unknown
-        design = np.concatenate([np.ones((block.n_rows, 1)), *covariates], axis=1)
-        levels = None
-        if settings.sized:
-            levels = np.log(np.asarray(rows["size_factors"])) + size_means(settings, globals_)
-        return squares_of_block(settings, block, rows["scores"], design, globals_, levels)
-
-    def of_samples(which: int) -> Callable[[Globals, Squares], Array]:
-        def shares(globals_: Globals, sums: Squares) -> Array:
-            with_shares = replace(globals_, closing=Closing(explained_squares(settings, sums)))
-            return by_group(lambda g: explained_shares(settings, g)[which])(with_shares)
-
-        return shares
 
     table = [
         Variable(
@@ -166,22 +152,7 @@ def _shared_table(settings: Settings) -> list[Variable]:
             "Precision of the loadings that are not 0, on the model's scale.",
             each(lambda v: v.alpha),
         ),
-        Variable(
-            "variance_explained",
-            (*group, "view", "factor"),
-            "Share of the variance of a view that a factor explains.",
-            by_group(lambda g: explained_shares(settings, g)[0]),
-            sums=squares,
-            of_sums=of_samples(0),
-        ),
-        Variable(
-            "variance_explained_total",
-            (*group, "view"),
-            "Share that all factors explain together.",
-            by_group(lambda g: explained_shares(settings, g)[1]),
-            sums=squares,
-            of_sums=of_samples(1),
-        ),
+        *_variance_table(settings),
         Variable(
             "intercept_mean",
             ("view",),
@@ -205,21 +176,6 @@ def _shared_table(settings: Settings) -> list[Variable]:
                 each(lambda v: v.coefficient_shape / v.coefficient_rate),
             )
         )
-        doc = "Share of the variance of a view that each term of covariates explains alone."
-        by_term = Variable(
-            "variance_explained_term",
-            (*group, "view", "term"),
-            doc,
-            by_group(lambda g: terms_shares(settings, g)[:, :, :-1]),
-        )
-        doc = "Share that all covariates explain together."
-        by_all = Variable(
-            "variance_explained_covariates",
-            (*group, "view"),
-            doc,
-            by_group(lambda g: terms_shares(settings, g)[:, :, -1]),
-        )
-        table += [by_term, by_all]
         doc = "Regression of the scores on the covariates, by least squares."
         table.append(Variable("score_regression", ("covariate", "factor"), doc, _regression))
     if settings.counts:
@@ -253,6 +209,65 @@ def _shared_table(settings: Settings) -> list[Variable]:
             by_group(lambda g: g.scores.psi_on / (g.scores.psi_on + g.scores.psi_off)),
         )
         table.append(Variable("score_theta", (*group, "factor"), doc, psi))
+    return table
+
+
+def _variance_table(settings: Settings) -> list[Variable]:
+    """Return the shares of variance that factors and covariates explain."""
+    group: tuple[str, ...] = ("group",) if settings.groups else ()
+    by_group = partial(_by_group, settings)
+
+    def squares(block: Block, rows: Mapping[str, Array], globals_: Globals) -> Squares:
+        covariates = (
+            [rows["covariates"]] if settings.covariates is not None else []
+        )  # expected ones, if unknown
+        design = np.concatenate([np.ones((block.n_rows, 1)), *covariates], axis=1)
+        levels = None
+        if settings.sized:
+            levels = np.log(np.asarray(rows["size_factors"])) + size_means(settings, globals_)
+        return squares_of_block(settings, block, rows["scores"], design, globals_, levels)
+
+    def of_samples(which: int) -> Callable[[Globals, Squares], Array]:
+        def shares(globals_: Globals, sums: Squares) -> Array:
+            with_shares = replace(globals_, closing=Closing(explained_squares(settings, sums)))
+            return by_group(lambda g: explained_shares(settings, g)[which])(with_shares)
+
+        return shares
+
+    table = [
+        Variable(
+            "variance_explained",
+            (*group, "view", "factor"),
+            "Share of the variance of a view that a factor explains.",
+            by_group(lambda g: explained_shares(settings, g)[0]),
+            sums=squares,
+            of_sums=of_samples(0),
+        ),
+        Variable(
+            "variance_explained_total",
+            (*group, "view"),
+            "Share that all factors explain together.",
+            by_group(lambda g: explained_shares(settings, g)[1]),
+            sums=squares,
+            of_sums=of_samples(1),
+        ),
+    ]
+    if settings.covariates is not None:
+        doc = "Share of the variance of a view that each term of covariates explains alone."
+        by_term = Variable(
+            "variance_explained_term",
+            (*group, "view", "term"),
+            doc,
+            by_group(lambda g: terms_shares(settings, g)[:, :, :-1]),
+        )
+        doc = "Share that all covariates explain together."
+        by_all = Variable(
+            "variance_explained_covariates",
+            (*group, "view"),
+            doc,
+            by_group(lambda g: terms_shares(settings, g)[:, :, -1]),
+        )
+        table += [by_term, by_all]
     return table
 
 
