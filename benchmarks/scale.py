@@ -1,6 +1,6 @@
 """What travels and what the scheduler does, by the number of workers.
 
-    python benchmarks/scale.py [--workers 3 8 16] [--columns 64] [--json benchmarks/results/scale.json]
+    python benchmarks/scale.py [--workers 3 8 16] [--columns 64] [--local-bytes 1000] [--json scale.json]
 
 The model adds up a matrix of features x columns for each block, and sleeps for a given time instead of
 computing: the messages are those of a model whose statistics are of that size. Counted are, for a round, the
@@ -66,11 +66,13 @@ class Learned:
 class Add(Sweep[Learned, Any, Sums]):
     columns: int
     seconds: float
+    local_bytes: int
 
-    def map(self, block: Any, local: Any, globals_: Learned, step: Any) -> tuple[None, Sums]:
+    def map(self, block: Any, local: Any, globals_: Learned, step: Any) -> tuple[Any, Sums]:
         time.sleep(self.seconds)
         column = block.data["x"].sum(axis=0, dtype=float)
-        return None, Sums(np.repeat(column[:, None], self.columns, axis=1))
+        new = np.zeros((len(block.data["x"]), self.local_bytes // 8)) if self.local_bytes else None
+        return new, Sums(np.repeat(column[:, None], self.columns, axis=1))
 
     def update(self, globals_: Learned, stats: Sums, step: Any) -> tuple[Learned, dict[str, float]]:
         with suppress(ValueError):  # in no task: the trial that measures memory
@@ -84,12 +86,13 @@ class Add(Sweep[Learned, Any, Sums]):
 class AddModel(Model[Learned, Any]):
     columns: int
     seconds: float
+    local_bytes: int
     state_mib: float
     n_iter: int
     kind: ClassVar[Literal["variational"]] = "variational"
 
     def stages(self) -> tuple[Stage[Learned], ...]:
-        return (Stage("add", (Add(self.columns, self.seconds),), self.n_iter),)
+        return (Stage("add", (Add(self.columns, self.seconds, self.local_bytes),), self.n_iter),)
 
     def init(self, step: Any) -> Learned:
         return Learned(np.zeros(self.meta.views[0].n_features), np.zeros(int(self.state_mib * 2**17)))
@@ -103,11 +106,12 @@ class AddUp(ModelConfig):
     model: Literal["add_up"] = "add_up"
     columns: int = 64
     seconds: float = 0.0
+    local_bytes: int = 0
     state_mib: float = 0.0
     n_iter: int = 20
 
     def build(self, meta: Meta) -> AddModel:
-        return AddModel(meta, self.columns, self.seconds, self.state_mib, self.n_iter)
+        return AddModel(meta, self.columns, self.seconds, self.local_bytes, self.state_mib, self.n_iter)
 
 
 def counters(dask_worker: Any) -> dict[str, int]:
@@ -231,13 +235,18 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, default=64)
     parser.add_argument("--columns", type=int, default=64, help="of the statistics, beside 2000 features")
     parser.add_argument("--seconds", type=float, default=0.0, help="that each block takes")
+    parser.add_argument("--local-bytes", type=int, default=0, help="of local state a row has, of 4 a block")
     parser.add_argument("--state-mib", type=float, default=0.0, help="that every worker gets")
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--mbit", type=int, default=0, help="bandwidth of each worker; 0: the loopback's")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     config = AddUp(
-        columns=args.columns, seconds=args.seconds, state_mib=args.state_mib, n_iter=args.iterations
+        columns=args.columns,
+        seconds=args.seconds,
+        local_bytes=args.local_bytes,
+        state_mib=args.state_mib,
+        n_iter=args.iterations,
     )
     results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "load": os.getloadavg()}
     results |= {"blocks": args.blocks, "seconds_a_block": args.seconds}

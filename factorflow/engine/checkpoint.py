@@ -29,7 +29,7 @@ from factorflow.storage.publish import write_file
 from factorflow.storage.serialize import dumps, loads
 from factorflow.trees import freeze
 
-CHECKPOINT_VERSION = 10
+CHECKPOINT_VERSION = 11
 MANIFEST = "manifest.json"
 TRACE = "trace.json"
 SIGNATURE = "signature"

@@ -94,7 +94,8 @@ def decide(
     unsettled += state.unsettled
     if state.sweep + 1 < len(stage.sweeps) + _evaluates(plan, state):
         after = replace(state, globals_=globals_, sweep=state.sweep + 1, pending=infos, unsettled=unsettled)
-        return replace(after, record=_record(stage, after, infos, None, is_draw=False, done=False))
+        record = _record(stage, after, infos, None, is_draw=False, done=False)
+        return replace(after, records=(*state.records, record))
     draws = _draws(stage, state)
     objective = float(np.mean([info.get("objective", np.nan) for info in infos]))
     reported = stage.evaluate is None or _evaluates(plan, state)
@@ -125,7 +126,8 @@ def decide(
             after = replace(after, reason=ended)
         after = _next_stage(plan, after)
     finished = after.stage >= len(plan.stages)
-    return replace(after, record=replace(record, finished=finished, reason=after.reason))
+    record = replace(record, finished=finished, reason=after.reason)
+    return replace(after, records=(*state.records, record))
 
 
 def cut_short(plan: Plan, state: State, reason: str) -> State:
@@ -146,7 +148,7 @@ def cut_short(plan: Plan, state: State, reason: str) -> State:
 
 def _last_iteration(stage: Stage[Any], state: State) -> State | None:
     """Return the state before the evaluation of the iteration that came last; None where there is none."""
-    if stage.evaluate is None or not state.iteration or state.record is None:
+    if stage.evaluate is None or not state.iteration or not state.records:
         return None
     before = replace(
         state,
@@ -154,7 +156,7 @@ def _last_iteration(stage: Stage[Any], state: State) -> State | None:
         sweep=len(stage.sweeps),
         tick=state.tick - 1,
         counted=state.counted - stage.counts,
-        pending=state.record.infos,
+        pending=state.records[-1].infos,
     )
     return replace(before, draws=before.draws - _draws(stage, before))
 

@@ -7,6 +7,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -212,9 +213,9 @@ class Loop:
 
     def _submit(self, n_rounds: int = 1) -> None:
         """Submit some rounds, one behind the other."""
-        state, locals_, rounds = self.state, self.locals, []
+        state, locals_, states = self.state, self.locals, []
         with self.executor.together():
-            for _ in range(n_rounds):
+            for number in range(n_rounds):
                 state, locals_ = self._tasks.submit(
                     self.plan_handle,
                     state,
@@ -222,20 +223,21 @@ class Loop:
                     # Of the last record's stage: a round of another one works with either.
                     sends=self._sends.get(self._stage, self.plan.stages[0].sends),
                     stateful=self.plan.stateful,
+                    first=number == 0,
                 )
-                record = self.executor.submit("record", attrgetter("record"), state, group=0)
-                rounds.append(Round(self._submission, None if self.draws is None else state, record))
+                states.append(None if self.draws is None else state)
+            records = self.executor.submit("record", attrgetter("records"), state, group=0)
         # At once and last: an interrupt before this line leaves them as if they had never been submitted.
         self.locals, self.state = locals_, state
-        self._pending.extend(rounds)
+        self._pending.extend(Round(self._submission, state, records) for state in states)
         self._submission += 1
 
     def _fetch_records(self) -> None:
         """Wait for the records of the oldest rounds, those that were submitted at once."""
         rounds = [r for r in self._pending if r.submission == self._pending[0].submission]
-        records = self.executor.result([r.record for r in rounds])
+        records = self.executor.result(rounds[0].records)
         now, last, n = time.perf_counter(), self._last, len(rounds)
-        for i, (round_, record) in enumerate(zip(rounds, records, strict=True)):
+        for i, (round_, record) in enumerate(zip_longest(rounds, records)):
             round_.result = record, last + (now - last) * (i + 1) / n
         self._last = now
         short = int(AT_ONCE_SECONDS * n / max(now - last, 1e-9))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from factorflow.engine.executors.assignment import max_merged_nodes
 from factorflow.engine.plan import FEATURE_RUN
 from factorflow.engine.source import READ_AHEAD
+from factorflow.engine.tree import FAN_IN
 from factorflow.errors import InputError
 from factorflow.shape import Meta
 
@@ -136,3 +137,25 @@ def kept_bytes(meta: Meta, footprint: Footprint, cache_bytes: int) -> int:
     The rest is for what follows from them.
     """
     return cache_bytes * meta.row_bytes // (meta.row_bytes + footprint.kept_per_row)
+
+
+def local_travels(
+    meta: Meta,
+    footprint: Footprint,
+    n_groups: int,
+    n_chains: int,
+    limit: int,
+    room: int,
+    n_root_threads: int = 1,
+) -> bool:
+    """Return whether local state is sent with the statistics of its group: it saves a task for each group.
+
+    Where it is smaller than a set of them (on disk it is paths only), and a worker has the memory: beside
+    blocks in ``room`` bytes, what came to a merge stays there until the next round.
+    """
+    local = -(-meta.n_rows // n_groups) * footprint.local_per_row
+    if local_must_spill(meta, footprint, n_groups, n_chains, limit):
+        local = 0
+    need = required_bytes(meta, footprint, n_groups, n_chains, limit, n_root_threads)
+    stays = footprint.statistics * max_merged_nodes(meta.n_blocks, n_groups) + local * FAN_IN
+    return local < footprint.statistics and need + room + n_chains * stays <= limit

@@ -39,6 +39,8 @@ class Plan:
         Whether one worker has memory enough for all blocks: they may become one group.
     stateful : bool
         Whether blocks have local state: else a round leaves nothing on the workers.
+    local_travels : bool
+        Whether local state goes with the statistics to where they are merged, so that no task keeps it.
     state_bytes, statistics_bytes : int
         Size of the globals, and of one set of statistics, of all chains.
     """
@@ -53,6 +55,7 @@ class Plan:
     warm: Warm | None = None
     may_join: bool = False
     stateful: bool = True
+    local_travels: bool = False
     state_bytes: int = 0
     statistics_bytes: int = 0
 
@@ -139,8 +142,8 @@ class State:
         Blocks whose local state moved in the earlier sweeps of this iteration, where globals are fixed.
     monitors : tuple of float array
         Scalars whose R-hat is watched, (chains, draws) each.
-    record : Record or None
-        What the last round reports to the client.
+    records : tuple of Record
+        What the rounds that were submitted together report to the client, up to the last one.
     """
 
     globals_: tuple[Any, ...]
@@ -157,7 +160,7 @@ class State:
     pending: tuple[Info, ...] = ()
     unsettled: float = 0.0
     monitors: tuple[Any, ...] = ()
-    record: Record | None = None
+    records: tuple[Record, ...] = ()
 
     __sizeof__ = nbytes
 

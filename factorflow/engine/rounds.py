@@ -29,14 +29,22 @@ class Rounds:
         self.executor, self.groups = executor, groups
         self._parents = relay_parents(len(groups), plan.state_bytes)
         self._steps = merge_steps(groups)
-        self._beside = {merge.group for merge in self._steps[0]} if self._steps else {0}
+        merging = {merge.group for merge in self._steps[0]} if self._steps else {0}
+        self._whole = set(range(len(groups))) if plan.local_travels else merging
         shares = executor.n_feature_tasks
         if shares is None:
             shares = feature_shares(groups, plan.statistics_bytes, plan.n_feature_runs)
         self._n_shares = shares
 
     def submit(
-        self, plan: Handle, state: Handle, before: Sequence[Handle], *, sends: Sends, stateful: bool
+        self,
+        plan: Handle,
+        state: Handle,
+        before: Sequence[Handle],
+        *,
+        sends: Sends,
+        stateful: bool,
+        first: bool,
     ) -> tuple[Handle, list[Handle]]:
         """Submit one round: a task per group, its local state, merges of neighbours, and the root.
 
@@ -44,6 +52,8 @@ class Rounds:
         ----------
         plan, state : Handle
             The run, and its state before the round.
+        first : bool
+            As for `merge`.
 
         Returns
         -------
@@ -55,13 +65,13 @@ class Rounds:
         near = self._hand_out(plan, state, sends)
         inputs = [(plan, group, before[i], near[i]) for i, group in enumerate(self.groups)]
         updates = [
-            submit("update_samples", update_samples if i in self._beside else update_remotely, *mine, group=i)
+            submit("update_samples", update_samples if i in self._whole else update_remotely, *mine, group=i)
             for i, mine in enumerate(inputs)
         ]
         locals_: list[Handle] = [None] * len(self.groups)
         if stateful:
             locals_ = [
-                update if i in self._beside else submit("keep", keep, *mine, update, group=i)
+                update if i in self._whole else submit("keep", keep, *mine, update, group=i)
                 for i, (mine, update) in enumerate(zip(inputs, updates, strict=True))
             ]
         if not self._n_shares:
@@ -69,7 +79,7 @@ class Rounds:
         else:
             merged = self._merge_neighbours(self._cut(plan, state, updates, None))
             shares = [self._update_share(plan, state, updates, f) for f in range(self._n_shares)]
-        return submit("merge", merge, plan, state, merged, shares, n_threads, group=0), locals_
+        return submit("merge", merge, plan, state, merged, shares, n_threads, first, group=0), locals_
 
     def _merge_neighbours(self, statistics: list[Handle], beside: int = 0) -> list[Handle]:
         """Submit the merges before the last one; return what is left for it.

@@ -33,11 +33,13 @@ class Round:
         Number of the submission: rounds that share it are read together.
     state : Handle, or None
         The state after it, which draws are taken from; of a run without any it is not held back.
+    records : Handle
+        Of all rounds of the submission, a tuple: fewer where the run ends before.
     result : (Record or None, float), or None
         What the record says, and when it was done; None until it was asked for.
     """
 
     submission: int
     state: Handle
-    record: Handle
+    records: Handle
     result: tuple[Record | None, float] | None = None

@@ -178,6 +178,7 @@ def merge(
     statistics: Sequence[GroupStatistics],
     shares: Sequence[tuple[dict[Run, tuple[Any, Any]], ...]] = (),
     n_threads: int = 1,
+    first: bool = True,
 ) -> State:
     """Merge the statistics, update the globals, and decide how the run continues.
 
@@ -190,8 +191,12 @@ def merge(
         What the feature tasks return, for each chain; empty: the features are updated here.
     n_threads : int
         Threads that the runs of features are shared among, where they are updated here.
+    first : bool
+        Whether the round is the first of those submitted together: the records before it were read.
     """
     now, state = current(plan, state), enter_stage(plan, state)
+    if first:
+        state = replace(state, records=())
     if now is None:
         return state
     stage, sweep = now
