@@ -213,23 +213,15 @@ class Loop:
 
     def _submit(self, n_rounds: int = 1) -> None:
         """Submit some rounds, one behind the other."""
-        state, locals_, states = self.state, self.locals, []
+        # Of the last record's stage: a round of another one works with either.
+        sends = self._sends.get(self._stage, self.plan.stages[0].sends)
         with self.executor.together():
-            for number in range(n_rounds):
-                state, locals_ = self._tasks.submit(
-                    self.plan_handle,
-                    state,
-                    locals_,
-                    # Of the last record's stage: a round of another one works with either.
-                    sends=self._sends.get(self._stage, self.plan.stages[0].sends),
-                    stateful=self.plan.stateful,
-                    first=number == 0,
-                )
-                states.append(None if self.draws is None else state)
+            state, locals_ = self._tasks.submit(self.plan_handle, self.state, self.locals, sends, n_rounds)
             records = self.executor.submit("record", attrgetter("records"), state, group=0)
         # At once and last: an interrupt before this line leaves them as if they had never been submitted.
         self.locals, self.state = locals_, state
-        self._pending.extend(Round(self._submission, state, records) for state in states)
+        kept = None if self.draws is None else state  # then it is one round
+        self._pending.extend(Round(self._submission, kept, records) for _ in range(n_rounds))
         self._submission += 1
 
     def _fetch_records(self) -> None:

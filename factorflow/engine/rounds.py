@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan
@@ -13,6 +14,7 @@ from factorflow.engine.tasks import (
     merge,
     merge_nodes,
     relay,
+    run_rounds,
     slice_features,
     update_features,
     update_remotely,
@@ -34,33 +36,44 @@ class Rounds:
         shares = executor.n_feature_tasks
         if shares is None:
             shares = feature_shares(groups, plan.statistics_bytes, plan.n_feature_runs)
-        self._n_shares = shares
+        self._n_shares, self._stateful = shares, plan.stateful
 
     def submit(
-        self,
-        plan: Handle,
-        state: Handle,
-        before: Sequence[Handle],
-        *,
-        sends: Sends,
-        stateful: bool,
-        first: bool,
+        self, plan: Handle, state: Handle, before: Sequence[Handle], sends: Sends, n_rounds: int
     ) -> tuple[Handle, list[Handle]]:
-        """Submit one round: a task per group, its local state, merges of neighbours, and the root.
+        """Submit rounds, one behind the other; those of a single group are one task.
 
         Parameters
         ----------
         plan, state : Handle
-            The run, and its state before the round.
-        first : bool
-            As for `merge`.
+            The run, and its state before the rounds.
 
         Returns
         -------
         state : Handle
         locals_ : list of Handle
-            After the round; None of each group, where there is none.
+            After the rounds; None of each group, where there is none.
         """
+        if n_rounds > 1 and len(self.groups) == 1:
+            return self._submit_alone(plan, state, before[0], n_rounds)
+        locals_ = list(before)
+        for number in range(n_rounds):
+            state, locals_ = self._submit_round(plan, state, locals_, sends, first=number == 0)
+        return state, locals_
+
+    def _submit_alone(
+        self, plan: Handle, state: Handle, before: Handle, n_rounds: int
+    ) -> tuple[Handle, list[Handle]]:
+        """Submit rounds of one group of all blocks."""
+        submit, n_threads = self.executor.submit, self.executor.n_root_threads
+        both = submit("rounds", run_rounds, plan, self.groups[0], before, state, n_rounds, n_threads, group=0)
+        state = submit("state", itemgetter(0), both, group=0)
+        return state, [submit("keep", itemgetter(1), both, group=0) if self._stateful else None]
+
+    def _submit_round(
+        self, plan: Handle, state: Handle, before: Sequence[Handle], sends: Sends, *, first: bool
+    ) -> tuple[Handle, list[Handle]]:
+        """Submit one round: a task per group, its local state, merges of neighbours, and the root."""
         submit, n_threads = self.executor.submit, self.executor.n_root_threads
         near = self._hand_out(plan, state, sends)
         inputs = [(plan, group, before[i], near[i]) for i, group in enumerate(self.groups)]
@@ -69,7 +82,7 @@ class Rounds:
             for i, mine in enumerate(inputs)
         ]
         locals_: list[Handle] = [None] * len(self.groups)
-        if stateful:
+        if self._stateful:
             locals_ = [
                 update if i in self._whole else submit("keep", keep, *mine, update, group=i)
                 for i, (mine, update) in enumerate(zip(inputs, updates, strict=True))

@@ -8,6 +8,7 @@ One round is one sweep::
     merge_nodes      subtrees of neighbouring groups are merged, in steps, until few are left
     update_features  a share of the feature axis is merged and updated (when the statistics are wide)
     merge            the root merges what is left, updates the globals and decides what comes next
+    run_rounds       some short rounds of one group of all blocks
 
 Each reads in the `State` it is given which sweep that is; after the end of the run it does nothing.
 """
@@ -218,6 +219,17 @@ def merge(
     if plan.draws_path is not None and plan.may_resize and after.stage != state.stage and not after.draws:
         fit_draws(plan.draws_path, plan.model, plan.n_draws, after.globals_[0])
     return after
+
+
+def run_rounds(
+    plan: Plan, group: range, before: Group | None, state: State, n_rounds: int, n_threads: int
+) -> tuple[State, Group | None]:
+    """Update all blocks, which are one group, and the globals, some times; return both."""
+    for number in range(n_rounds):
+        before = update_samples(plan, group, before, state)
+        state = merge(plan, state, [before], n_threads=n_threads, first=number == 0)
+        before = replace(before, nodes=None)
+    return state, before
 
 
 def slice_features(

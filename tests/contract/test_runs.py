@@ -67,9 +67,9 @@ def test_merges_of_neighbours(plan: Any, alone: dict[str, Any], monkeypatch: pyt
 
 def test_look_ahead(plan: Any, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorflow.engine.loop.AT_ONCE_SECONDS", 60.0)
-    for look_ahead, at_once in ((1, 1), (3, 1), (7, 1), (0, 3), (2, 4)):
-        executor = Cut(2, look_ahead=look_ahead, at_once=at_once)
-        assert_same_found(run_plan(plan, executor), alone, (look_ahead, at_once))
+    for cut, look_ahead, at_once in ((2, 1, 1), (2, 7, 1), (2, 0, 3), (2, 2, 4), (4, 2, 3)):
+        executor = Cut(cut, look_ahead=look_ahead, at_once=at_once)  # cut at 4 blocks: one group
+        assert_same_found(run_plan(plan, executor), alone, (cut, look_ahead, at_once))
 
 
 def test_groups_that_change(plan: Any, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
