@@ -55,9 +55,11 @@ def h5_of(path: Path, version: int, types: list[str]) -> Path:
         group["barcodes"] = np.array(BARCODES, "S")
         if version == 3:
             group["features/id"] = np.array(IDS, "S")
+            group["features/name"] = np.array([f"name{i}" for i in IDS], "S")
             group["features/feature_type"] = np.array(types, "S")
         else:
             group["genes"] = np.array(IDS, "S")
+            group["gene_names"] = np.array([f"name{i}" for i in IDS], "S")
     return path
 
 
@@ -75,6 +77,7 @@ def test_one_type_of_features_is_one_view(tmp_path: Path, form: str, version: in
     np.testing.assert_array_equal(dataset.values("cells"), COUNTS.toarray().T)
     assert dataset.obs_names.tolist() == BARCODES
     assert dataset.features("cells").tolist() == IDS
+    assert dataset.feature_metadata("cells")["gene_name"].tolist() == [f"name{i}" for i in IDS]
     assert list(write_dataset(tmp_path / "t", {"rna": path}).views) == ["rna"]
 
 
@@ -126,6 +129,16 @@ def fewer(folder: Path) -> None:
     text(folder / "matrix.mtx.gz", lines[:-2])
 
 
+def without_values(folder: Path) -> None:
+    lines = gzip.decompress((folder / "matrix.mtx.gz").read_bytes()).decode().splitlines()
+    text(folder / "matrix.mtx.gz", lines[:3] + [line.rpartition(" ")[0] for line in lines[3:]])
+
+
+def with_more(folder: Path) -> None:
+    lines = gzip.decompress((folder / "matrix.mtx.gz").read_bytes()).decode().splitlines()
+    text(folder / "matrix.mtx.gz", lines[:3] + [f"1 {line}" for line in lines[3:]])
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
@@ -135,6 +148,8 @@ def fewer(folder: Path) -> None:
         (beyond, r"matrix.mtx.gz = .*row index out of bounds"),
         (cut, r"matrix.mtx.gz = "),
         (fewer, r"matrix.mtx.gz = .*[Tt]runcated"),
+        (without_values, r"matrix.mtx.gz = could not convert"),
+        (with_more, r"matrix.mtx.gz = more than 3 numbers in a line, of integer entries"),
     ],
 )
 def test_damaged_folders(tmp_path: Path, damage: Any, said: str) -> None:

@@ -45,7 +45,7 @@ def _header(stream: IO[str], path: Path) -> str:
         raise ValueError("no header of Matrix Market")
     _, _, layout, fields, symmetry = words
     if layout == "array":
-        raise InputError(f"file {path}", "a dense matrix", "a sparse one", "Copy it again.")
+        raise InputError(f"file {path}", "a dense matrix", "a sparse one", "Write it as such a matrix.")
     if fields not in ("integer", "real", "double", "pattern") or symmetry != "general":
         expected = "integer, real or pattern, general"
         raise InputError(f"file {path}", f"{fields} {symmetry}", expected, "Write it as such a matrix.")
@@ -77,9 +77,13 @@ def _parts(stream: IO[str], fields: str, shape: tuple[int, int], n_entries: int)
         names=names,
         dtype={name: _COLUMNS[name] for name in names},
         comment="%",
+        keep_default_na=False,  # a line without its value is damaged, not one of a missing entry
+        na_values=["nan", "NaN", "NA"],
         chunksize=part_size(n_entries),
     ) as chunks:
         for chunk in chunks:
+            if not isinstance(chunk.index, pd.RangeIndex):  # pandas takes what is too much for labels
+                raise ValueError(f"more than {len(names)} numbers in a line, of {fields} entries")
             rows, columns = (chunk[name].to_numpy() - 1 for name in ("row", "column"))
             for numbers, size, what in ((rows, shape[0], "row"), (columns, shape[1], "column")):
                 if numbers.min() < 0 or numbers.max() >= size:

@@ -72,10 +72,12 @@ def _from_file(file: Any, path: Path, view: str, reading: Reading) -> dict[str, 
         f"array {groups[0]!r} of {path}",
         reading.spool,
     )
-    about = group["features"] if "features" in group else {"id": group["genes"]}  # Cell Ranger 2
-    ids = _texts(about["id"])
+    of_version_3 = "features" in group
+    about = group["features"] if of_version_3 else group
+    ids = _texts(about["id" if of_version_3 else "genes"])
     types = _texts(about["feature_type"]) if "feature_type" in about else [""] * len(ids)
-    symbols = _texts(about["name"]) if "name" in about else [""] * len(ids)
+    named_by = "name" if of_version_3 else "gene_names"
+    symbols = _texts(about[named_by]) if named_by in about else [""] * len(ids)
     barcodes = _texts(group["barcodes"])
     for what, names, size in (("features", ids, n_features), ("barcodes", barcodes, n_barcodes)):
         if len(names) != size:
