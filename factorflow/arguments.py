@@ -106,10 +106,14 @@ def name_wrong_arguments(function: F, name: str | None = None) -> F:
     name : str, optional
         What users call it; by default its own name.
     """
-    signature, called = inspect.signature(function), name or function.__qualname__
+    signature, of_function = inspect.signature(function), name or function.__qualname__
+    is_method = next(iter(signature.parameters), "") == "self"
 
     @wraps(function)
     def call(*positional: Any, **named: Any) -> Any:
+        called = of_function
+        if is_method and positional:  # of the class that users know, not the one that it is inherited from
+            called = f"{type(positional[0]).__name__}.{function.__name__}"
         try:
             arguments = signature.bind(*positional, **named)
         except TypeError as error:

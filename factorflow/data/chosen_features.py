@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from factorflow.data.store.column_types import marked_rows, text_columns
 from factorflow.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,13 +46,7 @@ def choose_features(
                 raise InputError("features", f"{names} of view {view}", expected, "Correct it.")
             places = _variable(dataset, view, batch)
         else:
-            place_of = {str(name): place for place, name in enumerate(features)}
-            if unknown := [name for name in names if str(name) not in place_of]:
-                near = get_close_matches(str(unknown[0]), list(place_of), n=1)
-                remedy = f"Did you mean {near[0]}?" if near else "Correct the names."
-                expected = f"features of view {view}, such as {features[0]}"
-                raise InputError("features", unknown[0], expected, remedy)
-            places = np.unique([place_of[str(name)] for name in names]).astype(int)
+            places = _places(dataset, view, [str(name) for name in names])
         if not places.size:
             raise InputError(
                 "features", f"none of view {view}", "some of its features", "Leave it out for all."
@@ -61,9 +56,24 @@ def choose_features(
     return positions
 
 
+def _places(dataset: Dataset, view: str, names: Sequence[str]) -> np.ndarray:
+    """Return the positions of features by their names, or by a text column of their metadata that has all."""
+    features = dataset.features(view)
+    if unknown := sorted(set(names).difference(features), key=names.index):
+        for own in text_columns(dataset.feature_metadata(view)).values():
+            if set(names) <= set(own):
+                return np.flatnonzero(np.isin(own, names))
+        near = get_close_matches(unknown[0], list(features), n=1)
+        remedy = f"Did you mean {near[0]}?" if near else "Correct the names."
+        expected = f"features of view {view}, such as {features[0]}"
+        raise InputError("features", unknown[0], expected, remedy)
+    return np.flatnonzero(np.isin(features, names))
+
+
 def _variable(dataset: Dataset, view: str, batch: str | None) -> np.ndarray:
     metadata = dataset.feature_metadata(view)
     if HIGHLY_VARIABLE in metadata:
-        return np.flatnonzero(metadata[HIGHLY_VARIABLE].to_numpy(bool))
+        where = f"column {HIGHLY_VARIABLE!r} of the features of view {view}"
+        return np.flatnonzero(marked_rows(metadata[HIGHLY_VARIABLE], where))
     table = dataset.highly_variable(view, n=N_VARIABLE, batch=batch)
     return np.flatnonzero(table[HIGHLY_VARIABLE].to_numpy(bool))

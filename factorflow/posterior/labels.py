@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.data.store.column_types import decode
+from factorflow.data.store.column_types import decode, text_columns
 from factorflow.errors import InputError
 from factorflow.shape import sample_numbers
 
@@ -89,16 +89,11 @@ def other_names(posterior: StoredPosterior, view: str) -> dict[str, NDArray[Any]
 
     None without the dataset.
     """
-    import pandas as pd
-
     try:
         table = posterior.dataset.feature_metadata(view).reindex(posterior.features(view))
     except InputError:  # the dataset has moved, or is one of other views
         return {}
-    is_text = [
-        isinstance(kind, pd.CategoricalDtype) or pd.api.types.is_string_dtype(kind) for kind in table.dtypes
-    ]
-    return {str(name): table[name].astype(object).to_numpy() for name in table.columns[is_text]}
+    return text_columns(table)
 
 
 def group_labels(posterior: StoredPosterior) -> NDArray[Any] | None:

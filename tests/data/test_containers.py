@@ -176,6 +176,8 @@ def test_metadata_of_modalities(tmp_path: Path, form: str, pull: bool) -> None:
     assert dataset.obs["age"].tolist() == list(range(30))
     assert dataset.obs["site"].tolist() == ["x", "y"] * 15
     np.testing.assert_array_equal(dataset.values("prot")[10:], modality(10, 30, 4).X)
+    one = write_dataset(tmp_path / "one", {"prot": source})  # by its name, as of a file
+    np.testing.assert_array_equal(one.values("prot"), modality(10, 30, 4).X)
 
 
 def test_modalities_that_share_features(tmp_path: Path) -> None:

@@ -132,3 +132,18 @@ def test_refused(tmp_path: Path) -> None:
     plain = write_dataset(tmp_path / "e", {"x": np.random.default_rng(0).standard_normal((20, 3))})
     with pytest.raises(InputError, match="a dataset with a view of counts"):
         plain.qc()
+
+
+def test_sets_by_symbols(tmp_path: Path) -> None:
+    """Files of 10x call features by identifiers, and "MT-" is of the symbols beside them."""
+    anndata = pytest.importorskip("anndata")
+    symbols = pd.DataFrame({"gene_name": pd.Categorical(GENES[:-1] + [None])}, [f"E{i}" for i in range(D)])
+    values = counts(False)
+    dataset = write_dataset(tmp_path / "d", {"rna": anndata.AnnData(values, var=symbols)})
+    with np.errstate(invalid="ignore"):
+        of_symbols, of_names = (100 * values[:, columns].sum(1) / values.sum(1) for columns in ([0, 1], [2]))
+    found = dataset.qc({"mt": "MT-", "one": ["E2"]})
+    np.testing.assert_allclose(found["rna_pct_mt"], of_symbols)
+    np.testing.assert_allclose(found["rna_pct_one"], of_names)
+    with pytest.raises(InputError, match="sets = none"):
+        dataset.qc({"none": "XY-"})

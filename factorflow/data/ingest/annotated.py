@@ -17,6 +17,7 @@ from factorflow.data.ingest.objects import from_object
 from factorflow.data.ingest.reading import Contents, Reading
 from factorflow.data.ingest.sources import Source, labels
 from factorflow.data.ingest.sparse import from_parts
+from factorflow.data.store.column_types import marked_rows
 from factorflow.errors import InputError
 from factorflow.extras import require
 
@@ -198,24 +199,16 @@ def _find_highly_variable(data: Any, view: str, reading: Reading) -> NDArray[np.
     column = data.var.get("highly_variable")
     if column is None and not reading.is_named(view):
         return None
-    # Files may hold marks as text, and the text "False" is true.
-    marks = {"True": True, "False": False, "1": True, "0": False, "1.0": True, "0.0": False}
-    values = [] if column is None else [marks.get(str(value)) for value in column]
-    if None in values:
-        raise InputError(
-            f"var['highly_variable'] of view {view!r}",
-            str(column.iloc[values.index(None)]),
-            "True or False for every feature",
-            "Correct the column.",
-        )
-    if not any(values):
+    where = f"var['highly_variable'] of view {view!r}"
+    values = np.zeros(0, bool) if column is None else marked_rows(column, where)
+    if not values.any():
         raise InputError(
             "highly_variable",
             view,
             f"features of {view!r} that are marked in var['highly_variable']",
             "Mark them (scanpy.pp.highly_variable_genes), or leave it out for all features.",
         )
-    return np.asarray(values, dtype=bool)
+    return values
 
 
 class _Raw:

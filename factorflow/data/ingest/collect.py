@@ -102,6 +102,8 @@ def _one_view(view: str, value: Any, reading: Reading) -> tuple[Source, pd.DataF
         inside, metadata = _from_path(_place(value), replace(reading, kinds=lambda _: kind, name=view))
     elif is_of("anndata", value) and hasattr(value, "obs_names"):
         inside, metadata = annotated.from_anndata(value, view, reading)
+    elif is_of("mudata", value) and hasattr(value, "mod"):
+        inside, metadata = annotated.from_mudata(value, view, replace(reading, kinds=lambda _: kind))
     else:
         source = from_object(view, value, kind, transpose=reading.transpose(view))
         inside, metadata = {view: source}, None
@@ -112,7 +114,7 @@ def _one_view(view: str, value: Any, reading: Reading) -> tuple[Source, pd.DataF
             f"view {view!r}",
             f"{value} with views {', '.join(inside)}",
             "a file with one view",
-            "Give the file by itself: views=path.",
+            "Name it like one of these, or give the file by itself: views=path.",
         )
     source = next(iter(inside.values()))
     return source.transposed() if reading.transpose(view) else source, metadata
@@ -157,7 +159,10 @@ def _open_path(path: Path, reading: Reading) -> Contents:
         return {view: source}, None
     if ending is None:
         raise InputError(
-            "views", str(path), f"a file of a known kind: {_ENDINGS}", "Convert it, for example to CSV."
+            "views",
+            str(path),
+            f"a file of a known kind: {_ENDINGS}",
+            "Convert it, for example to CSV or .h5ad; of matrix.mtx give the folder.",
         )
     read, expected, remedy = READERS[ending]
     with checks.readable(f"file {path}", remedy, expected):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.data.ingest.levels import text_of
+from factorflow.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,6 +96,38 @@ def decode(values: NDArray[Any], record: Mapping[str, Any] | None) -> Any:
         return pd.Series(decoded).astype(_dtype_named(record["as"])).array if "as" in record else decoded
     except failures:  # pandas knows no name of some types of Arrow: decimals, lists
         return decoded
+
+
+def text_columns(table: pd.DataFrame) -> dict[str, NDArray[np.str_]]:
+    """Return the columns of text, such as symbols of genes, "" where they are missing."""
+    import pandas as pd
+
+    is_text = [
+        isinstance(kind, pd.CategoricalDtype) or pd.api.types.is_string_dtype(kind) for kind in table.dtypes
+    ]
+    return {
+        str(name): table[name].astype(object).where(table[name].notna(), "").to_numpy(dtype=str)
+        for name in table.columns[is_text]
+    }
+
+
+def marked_rows(column: pd.Series[Any], where: str) -> NDArray[np.bool_]:
+    """Return which rows a column of truth values marks: numbers and text of files too; missing ones are not.
+
+    Raises
+    ------
+    InputError
+        When it holds something else; ``where`` is what the error calls it.
+    """
+    marks = {"True": True, "False": False, "1": True, "0": False, "1.0": True, "0.0": False}
+    values = [
+        False if missing else marks.get(str(value))
+        for value, missing in zip(column, column.isna(), strict=True)
+    ]
+    if None in values:
+        first = str(column.iloc[values.index(None)])
+        raise InputError(where, first, "True or False for every feature", "Correct the column.")
+    return np.asarray(values, dtype=bool)
 
 
 def _dtype_named(name: str) -> Any:

@@ -60,7 +60,10 @@ class OpenedStore:
         return manifest, checksums
 
     def _replaced_error(self, fingerprint: str, expected: str) -> InputError:
-        remedy = "The dataset was replaced while it was in use: start the run again."
+        remedy = (
+            "The dataset was replaced while it was in use, or a view was added: open it again "
+            "(factorflow.open_dataset), start runs again."
+        )
         return InputError(f"fingerprint of {self.path}", fingerprint, expected, remedy)
 
     @contextmanager

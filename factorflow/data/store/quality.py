@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.data.store.column_types import text_columns
 from factorflow.data.store.sparse import SparseView
 from factorflow.errors import InputError
 from factorflow.kernels.sparse_rows import ABSENT
@@ -55,7 +56,7 @@ def quality(dataset: Any, sets: Mapping[str, str | Sequence[str]] | None) -> pd.
     if not views:
         expected = "a dataset with a view of counts"
         raise InputError("dataset", str(dataset.path), expected, "Write it with likelihoods of counts.")
-    members = {entry.name: _members(dataset.features(entry.name), sets or {}) for entry in views}
+    members = {entry.name: _members(dataset, entry.name, sets or {}) for entry in views}
     _check_sets(members, sets or {}, views)
     columns: dict[str, NDArray[Any]] = {}
     for entry in views:
@@ -116,15 +117,21 @@ def _entries(dataset: Any, entry: ViewEntry) -> Iterator[Entries]:
 
 
 def _members(
-    features: NDArray[np.str_], sets: Mapping[str, str | Sequence[str]]
+    dataset: Any, view: str, sets: Mapping[str, str | Sequence[str]]
 ) -> dict[str, NDArray[np.bool_]]:
-    """Return which features are in each set; a text is what their names begin with."""
-    return {
-        name: np.char.startswith(features, members)
-        if isinstance(members, str)
-        else np.isin(features, list(members))
-        for name, members in sets.items()
-    }
+    """Return which features are in each set, by their names, else by a text column of their metadata.
+
+    A text is what the names begin with.
+    """
+    names = [dataset.features(view), *text_columns(dataset.feature_metadata(view)).values()]
+    members = {}
+    for name, group in sets.items():
+        inside = [
+            np.char.startswith(own, group) if isinstance(group, str) else np.isin(own, list(group))
+            for own in names
+        ]
+        members[name] = next((mask for mask in inside if mask.any()), inside[0])
+    return members
 
 
 def _check_sets(

@@ -140,7 +140,8 @@ class StoredViews(StoredSamples):
         Parameters
         ----------
         sets : mapping of str to str or sequence of str, optional
-            Sets of features: their names, or what these begin with, such as ``{"mt": "MT-"}``.
+            Sets of features: their names, or what these begin with, such as ``{"mt": "MT-"}``. A set that has
+            none of the names is looked for in the text columns of the metadata, such as the symbols of genes.
 
         Returns
         -------

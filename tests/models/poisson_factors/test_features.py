@@ -153,8 +153,13 @@ def test_which_features(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="features = none of view x"):
         choose_features(dataset, {"x": []})
     anndata = pytest.importorskip("anndata")
-    made = anndata.AnnData(
-        counts.to_numpy(float), var=pd.DataFrame({"highly_variable": [False, True] * 3}, counts.columns)
-    )
-    marked = factorflow.write_dataset(tmp_path / "a.zarr", {"x": made}, likelihoods={"x": "poisson"})
-    assert choose_features(marked, {"x": "highly_variable"}) == {"x": (1, 3, 5)}
+    for number, marks in enumerate([[False, True] * 3, [None, True] * 3, ["False", "True"] * 3]):
+        var = pd.DataFrame({"highly_variable": marks, "symbol": list("ABCDEE")}, counts.columns)
+        made = anndata.AnnData(counts.to_numpy(float), var=var)
+        marked = factorflow.write_dataset(
+            tmp_path / f"a{number}.zarr", {"x": made}, likelihoods={"x": "poisson"}
+        )
+        assert choose_features(marked, {"x": "highly_variable"}) == {"x": (1, 3, 5)}
+    assert choose_features(marked, {"x": ["E", "B"]}) == {"x": (1, 4, 5)}
+    with pytest.raises(InputError, match="features = E: expected features of view x, such as g0"):
+        choose_features(marked, {"x": ["g0", "E"]})
