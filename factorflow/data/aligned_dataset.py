@@ -176,11 +176,12 @@ class AlignedDataset:
     def _shared_views(self) -> list[str]:
         shared = [v.name for v in self.fitted.views if v.name in self.dataset.views]
         if not shared:
+            names = [view.name for view in self.fitted.views]
             raise InputError(
                 "dataset",
                 ", ".join(self.dataset.views),
-                f"at least one of the fitted views {', '.join(v.name for v in self.fitted.views)}",
-                "Name the views as in the dataset that the model was fitted to.",
+                f"at least one of the fitted views {', '.join(names)}",
+                f"Name the views as in the dataset that the model was fitted to: {{{names[0]!r}: ...}}.",
             )
         return shared
 

@@ -58,11 +58,28 @@ def test_a_layer_beside_obsm_of_marked_features(adata: Any, tmp_path: Path, back
 def test_what_is_not_there_is_named(adata: Any, tmp_path: Path, options: Any, named: str) -> None:
     with pytest.raises(InputError, match=named):
         write_dataset(tmp_path / "a", adata, **options)
-    with pytest.raises(InputError, match="no view is AnnData"):
+    with pytest.raises(InputError, match="no view is AnnData|by itself"):
         write_dataset(tmp_path / "a", {"x": np.ones((4, 2))}, **options)
     del adata.var["highly_variable"]
     with pytest.raises(InputError, match="highly_variable"):
         write_dataset(tmp_path / "a", adata, highly_variable=True)
+
+
+def test_obsm_of_a_view_in_a_mapping_is_not_left_out(adata: Any, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"obsm = protein: .*'protein': adata.obsm\['protein'\]"):
+        write_dataset(tmp_path / "a", {"rna": adata}, obsm=["protein"])
+
+
+def test_objects_that_cannot_be_read(adata: Any, tmp_path: Path) -> None:
+    """Lazy tables are no data frames, and HDF5 has no rows from behind."""
+    anndata = pytest.importorskip("anndata")
+    adata.X = adata.X.toarray()
+    adata.write_h5ad(tmp_path / "cells.h5ad")
+    backed = anndata.read_h5ad(tmp_path / "cells.h5ad", backed="r")
+    for views in ({"rna": backed[::-1]}, backed[::-1]):
+        with pytest.raises(InputError, match=r"Give the path of its file, or .*to_memory"):
+            write_dataset(tmp_path / "a", views)
+    backed.file.close()
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo"])

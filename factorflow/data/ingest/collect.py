@@ -75,6 +75,10 @@ def _from_mapping(views: Mapping[Any, Any], reading: Reading) -> Contents:
     sources: dict[str, Source] = {}
     metadata: dict[str, pd.DataFrame | None] = {}
     checks.check_view_names([str(name) for name in views])
+    if keys := reading.annotated.obsm:
+        expected = "one file or AnnData object by itself: a mapping names its views"
+        remedy = f"Leave it out, and give the matrix as a view: {{{keys[0]!r}: adata.obsm[{keys[0]!r}]}}."
+        raise InputError("obsm", ", ".join(keys), expected, remedy)
     for name, value in views.items():
         view = str(name)
         sources[view], metadata[view] = _one_view(view, value, reading)
@@ -100,10 +104,8 @@ def _one_view(view: str, value: Any, reading: Reading) -> tuple[Source, pd.DataF
         return join_parts(view, names_of_parts(value), parts, reading)
     if isinstance(value, str | os.PathLike):
         inside, metadata = _from_path(_place(value), replace(reading, kinds=lambda _: kind, name=view))
-    elif is_of("anndata", value) and hasattr(value, "obs_names"):
-        inside, metadata = annotated.from_anndata(value, view, reading)
-    elif is_of("mudata", value) and hasattr(value, "mod"):
-        inside, metadata = annotated.from_mudata(value, view, replace(reading, kinds=lambda _: kind))
+    elif (annotation := _from_annotated(value, view, replace(reading, kinds=lambda _: kind))) is not None:
+        inside, metadata = annotation
     else:
         source = from_object(view, value, kind, transpose=reading.transpose(view))
         inside, metadata = {view: source}, None
@@ -216,16 +218,25 @@ def _from_container(views: Any, reading: Reading) -> Contents:
         return from_long_frame(views, reading)
     if is_of("xarray", views) and hasattr(views, "data_vars"):
         return xarrays.from_xarray(views, reading.kinds)
-    if is_of("anndata", views) and hasattr(views, "obs_names"):
-        return annotated.from_anndata(views, "X", reading)
-    if is_of("mudata", views) and hasattr(views, "mod"):
-        return annotated.from_mudata(views, "X", reading)
+    if (annotation := _from_annotated(views, "X", reading)) is not None:
+        return annotation
     raise InputError(
         "views",
         f"an object of type {type(views).__name__}",
         "a mapping of view names to arrays or paths, the path of a file or folder, or an xarray Dataset",
         "Name the array: views={'rna': array}.",
     )
+
+
+def _from_annotated(value: Any, view: str, reading: Reading) -> Found | None:
+    """Return the views and metadata of an AnnData or MuData object; None: it is neither."""
+    remedy = "Give the path of its file, or load it into memory: to_memory()."
+    with checks.readable(f"view {view!r}", remedy, "an object whose matrices and tables can be read"):
+        if is_of("anndata", value) and hasattr(value, "obs_names"):
+            return annotated.from_anndata(value, view, reading)
+        if is_of("mudata", value) and hasattr(value, "mod"):
+            return annotated.from_mudata(value, view, reading)
+    return None
 
 
 def _usable(sources: dict[str, Source]) -> dict[str, Source]:
