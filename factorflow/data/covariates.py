@@ -260,7 +260,7 @@ def check_columns(dataset: Dataset, columns: Sequence[str], option: str) -> None
 def _coded_column(dataset: Dataset, name: str, option: str, *, categories: bool) -> Column:
     check_columns(dataset, [name], option)
     values = dataset.obs_columns([name])[name]
-    numbers = None if categories else _numbers(values)
+    numbers = None if categories else plain_numbers(values)
     if numbers is not None:
         finite = numbers[np.isfinite(numbers)]
         if not finite.size or not finite.std() > 0.0:
@@ -280,7 +280,7 @@ def _coded_column(dataset: Dataset, name: str, option: str, *, categories: bool)
     return Column(name, levels=levels, digest=digest_column(labels))
 
 
-def _numbers(values: Any) -> NDArray[np.float64] | None:
+def plain_numbers(values: Any) -> NDArray[np.float64] | None:
     """Return numbers, days of dates and durations; None of what is none of these."""
     import pandas as pd
 
@@ -298,7 +298,7 @@ def _numbers(values: Any) -> NDArray[np.float64] | None:
 
 def numbers_of(name: str, values: Any) -> NDArray[np.float64]:
     """Return a column of the sample metadata as numbers."""
-    numbers = _numbers(values)
+    numbers = plain_numbers(values)
     if numbers is None:
         raise InputError(
             f"column {name} of the sample metadata",

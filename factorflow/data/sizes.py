@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.covariates import Column
-from factorflow.data.covariates import numbers_of, rows_by_sample
+from factorflow.data.covariates import numbers_of, plain_numbers, rows_by_sample
 from factorflow.data.store.fingerprint import digest_column, digest_names
 from factorflow.errors import InputError
 
@@ -79,10 +79,13 @@ def code_sizes(
             raise InputError(
                 "size_factors", name, expected, "Correct the name, or write the dataset with {obs}.", obs=...
             )
-        values = numbers_of(name, dataset.obs_columns([name])[name] if source is None else source[name])
+        column = dataset.obs_columns([name])[name] if source is None else source[name]
+        numbers = plain_numbers(column)
+        values = np.full(len(column), np.nan) if numbers is None else numbers
         wrong = np.flatnonzero(~((values > 0.0) & (values < np.inf)))
         if wrong.size:
-            what = f"{values[wrong[0]]:g} of sample {dataset.obs_names[wrong[0]]} in column {name}"
+            shown = str(np.asarray(column)[wrong[0]]) if numbers is None else f"{values[wrong[0]]:g}"
+            what = f"{shown} of sample {dataset.obs_names[wrong[0]]} in column {name}"
             remedy = "Correct the column, leave such samples out, or take those of the counts: 'total'."
             raise InputError("size_factors", what, "a number above 0 for each sample", remedy)
         columns.append(Column(name, means.get(name, float(values.mean())), digest=digest_column(values)))
