@@ -52,9 +52,12 @@ BATCH = re.compile(
 
 
 def depth(posterior: StoredPosterior) -> Iterator[Finding]:
-    """Find factors that follow the total counts of the samples, or a metadata column of depths."""
+    """Find factors that follow the total counts of the samples, or a metadata column of depths.
+
+    Not with size factors: scores that counts say little of are drawn to the prior, by the less the deeper.
+    """
     rows = _rows(posterior)
-    if not rows.size:
+    if not rows.size or posterior.has("size_factors"):
         return
     scores = _scores(posterior, rows)
     candidates: list[tuple[str, Any, str]] = [

@@ -203,3 +203,13 @@ def test_the_best_of_several_starts_goes_on(dataset: Any) -> None:
     assert fitted.variable("start_loadings_rna").shape == (3, 4, 300)
     total = sum(fitted.variable(f"start_loadings_{v}").sum(f"feature_{v}") for v in ("rna", "protein"))
     np.testing.assert_allclose(total.values, 1.0, rtol=1e-5)
+
+
+def test_shrunken_scores_are_not_taken_for_depth(tmp_path: Path) -> None:
+    """With size factors the deeper of like samples are drawn less to the prior, and no option is missing."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(rng.lognormal(0.0, 0.5, (100, 1)) * rng.gamma(1.0, 0.3, 30))
+    dataset = factorflow.write_dataset(tmp_path / "d", {"rna": counts}, {"rna": "poisson"})
+    model = PoissonFactors(n_factors=1, settling_iter=3, max_iter=3)
+    posterior = factorflow.fit(dataset, model, progress=False)
+    assert not any("follows the depth" in finding.message for finding in posterior.findings)
