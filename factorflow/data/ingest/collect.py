@@ -228,7 +228,7 @@ def _from_container(views: Any, reading: Reading) -> Contents:
     )
 
 
-def _from_annotated(value: Any, view: str, reading: Reading) -> Found | None:
+def _from_annotated(value: Any, view: str, reading: Reading) -> Contents | None:
     """Return the views and metadata of an AnnData or MuData object; None: it is neither."""
     remedy = "Give the path of its file, or load it into memory: to_memory()."
     with checks.readable(f"view {view!r}", remedy, "an object whose matrices and tables can be read"):
