@@ -14,7 +14,5 @@ fi
 python -m flows.restore deploy/prefect.yaml
 prefect --no-prompt deploy --all --prefect-file deploy/prefect.yaml
 # Anew each time: one that an earlier version made may have other times.
-if prefect --no-prompt automation inspect "factorflow zombie runs" >/dev/null 2>&1; then
-    prefect --no-prompt automation delete "factorflow zombie runs"
-fi
+prefect --no-prompt automation delete "factorflow zombie runs" >/dev/null 2>&1 || true  # none at first
 prefect --no-prompt automation create --from-file deploy/zombie-runs.yaml

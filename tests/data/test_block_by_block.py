@@ -197,11 +197,19 @@ print(json.dumps(peaks))
 """Prints the peaks of ingests; a small one before each imports what it needs."""
 
 
+TRACED = [
+    *("h5ad X", "h5ad layer, by columns", "zarr 2 layer", "zarr 3 raw, by columns"),
+    *("10x h5", "10x mtx", "10x mtx.gz"),
+]
+"""Each format, by rows and by columns: the place of a matrix in a file takes no memory."""
+
+
 @pytest.mark.thorough
 def test_peak_of_memory(tmp_path: Path) -> None:
     """Blocks, names and what is in work to sort a part: the matrix is three times as large."""
     matrix, arguments = counts(N, D), {}
-    for number, (case, (make, where, form)) in enumerate(SOURCES.items()):
+    for number, case in enumerate(TRACED):
+        make, where, form = SOURCES[case]
         small, large = tmp_path / f"small{number}", tmp_path / f"large{number}"
         small.mkdir()
         large.mkdir()
@@ -213,7 +221,7 @@ def test_peak_of_memory(tmp_path: Path) -> None:
     peaks = json.loads(run.stdout)
     most = (matrix.data.nbytes + matrix.indices.nbytes) / 3
     assert {case: peak for case, peak in peaks.items() if peak >= most} == {}
-    assert len(peaks) == len(SOURCES)
+    assert len(peaks) == len(TRACED)
 
 
 def test_market_formats_that_are_refused(tmp_path: Path) -> None:

@@ -17,8 +17,12 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+import typer
+from click.testing import Result
+from typer.testing import CliRunner
 
 import factorflow
+from factorflow.cli import output
 from factorflow.models import SparseGFA
 
 ROOT = Path(__file__).parents[2]
@@ -55,20 +59,22 @@ def test_it_starts_what_it_needs(processes: Any, tmp_path: Path) -> None:
         assert (out / name).exists()
 
 
-@pytest.mark.thorough
+def invoke(*options: object) -> Result:
+    """Run the command in this process."""
+    pytest.importorskip("prefect")
+    from flows.fit import main
+
+    app = typer.Typer()
+    output.command(app)(main)
+    return CliRunner().invoke(app, [*command(*options)[3:], "--json"])
+
+
 @pytest.mark.parametrize(
     ("option", "named"), [("--set=n_factors=0", "n_factors"), ("--holdout=2", "holdout")]
 )
-def test_bad_input_exits_with_2(option: str, named: str, processes: Any, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*command("--out", tmp_path / "out", option), "--json"],
-        cwd=ROOT,
-        env=processes.env(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
+def test_bad_input_exits_with_2(option: str, named: str, tmp_path: Path) -> None:
+    done = invoke("--out", tmp_path / "out", option)
+    assert done.exit_code == 2
     assert json.loads(done.stdout)["error"]["parameter"] == named
 
 
@@ -108,18 +114,14 @@ def test_a_model_without_its_family_is_the_first_one() -> None:
         checked(model="sparse-gfa", n_factors=3)
 
 
-@pytest.mark.thorough
-def test_a_server_that_does_not_answer_is_named(processes: Any, tmp_path: Path) -> None:
+def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("prefect")
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
     address = "http://127.0.0.1:9/api"  # nobody listens there
-    done = subprocess.run(
-        [*command("--out", tmp_path / "out"), "--json"],
-        cwd=ROOT,
-        env=processes.env() | {"PREFECT_API_URL": address},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
+    with temporary_settings({PREFECT_API_URL: address}):
+        done = invoke("--out", tmp_path / "out")
+    assert done.exit_code == 2
     error = json.loads(done.stdout)["error"]
     assert (error["parameter"], error["value"]) == ("PREFECT_API_URL", address)
     assert "prefect server start" in error["remedy"]

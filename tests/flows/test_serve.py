@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 from zoneinfo import ZoneInfo
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from factorflow.cli.output import command
 from factorflow.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -131,18 +133,19 @@ def test_parameters_that_a_run_would_refuse(
     assert caught.value.parameter == parameter
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("address", [None, "http://127.0.0.1:9/api"])
-def test_no_server(address: str | None, processes: Any) -> None:
+def test_no_server(address: str | None) -> None:
     """A flow started directly would start one; a schedule needs one that stays."""
-    environment = processes.env() | ({} if address is None else {"PREFECT_API_URL": address})
-    if address is None:
-        environment.pop("PREFECT_API_URL", None)
-    command = [sys.executable, "-m", "flows.serve", "--json"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 2, done.stderr
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    from flows.serve import main
+
+    app = typer.Typer()
+    command(app)(main)
+    settings = {} if address is None else {PREFECT_API_URL: address}
+    with temporary_settings(settings, restore_defaults={PREFECT_API_URL}):
+        done = CliRunner().invoke(app, ["--json"])
+    assert done.exit_code == 2, done.stderr
     error = json.loads(done.stdout)["error"]
     assert (error["parameter"], error["value"]) == ("PREFECT_API_URL", address or "not set")
     assert "prefect server start" in error["remedy"]
@@ -164,15 +167,15 @@ def test_a_run_of_a_served_flow(processes: Any, api_url: str, tmp_path: Path, to
     when = ["--cron", "0 3 1 1 *", "--timezone", "Europe/Berlin", "--name", "yearly"]
     process = processes.start(["python", "-m", "flows.serve", "refresh", *when, *words])
 
+    address = f"{api_url}/deployments/name/refresh/yearly"
+
     def inspected() -> dict[str, Any]:
-        show = ["prefect", "deployment", "inspect", "refresh/yearly", "--output", "json"]
-        found: dict[str, Any] = json.loads(processes.run(show))
+        with urlopen(address, timeout=30) as answer:
+            found: dict[str, Any] = json.load(answer)
         return found
 
     tools.wait_for(lambda: "next runs: " in processes.logs(), "the serving process")
-    tools.wait_for(
-        lambda: "refresh/yearly" in processes.run(["prefect", "deployment", "ls"]), "the deployment"
-    )
+    tools.wait_for(lambda: tools.answers(address), "the deployment")
     (schedule,) = inspected()["schedules"]
     assert schedule["active"]
     assert schedule["schedule"] == {"cron": "0 3 1 1 *", "timezone": "Europe/Berlin", "day_or": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -11,14 +12,20 @@ import pytest
 from factorflow.errors import InputError
 
 
+@cache
+def schema(flow: str) -> dict[str, Any]:
+    """Return what the server knows of the parameters of a flow."""
+    found: dict[str, Any] = getattr(import_module(f"flows.{flow}"), flow).parameters.model_dump()
+    return found
+
+
 def refusal(flow: str = "fit", **parameters: Any) -> str:
     """Return what the server answers to a run of a flow with parameters; empty when it takes them."""
     from prefect.utilities.schema_tools.validation import ValidationError, validate
 
-    asked = getattr(import_module(f"flows.{flow}"), flow)
     given = {"source": "a.csv", "out": "runs/a", **parameters}
     try:
-        validate(given, asked.parameters.model_dump(), raise_on_error=True)
+        validate(given, schema(flow), raise_on_error=True)
     except ValidationError as error:
         return str(error)
     return ""

@@ -352,7 +352,7 @@ def test_a_posterior_of_many_views_opens_with_few_requests(
     proxy: Any, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One for all metadata, one to list the chunks, one for the names of each dimension."""
-    views = {f"v{i}": values(i) for i in range(12)}
+    views = {f"v{i}": values(i) for i in range(6)}
     data = factorflow.write_dataset(tmp_path / "d.zarr", views, obs={"age": range(160)})
     local = factorflow.fit(data, CONFIG, out=tmp_path / "p.zarr", progress=False, holdout=0.1)
     there = bucket.copy(tmp_path / "p.zarr", "p.zarr")

@@ -140,7 +140,7 @@ factorflow.fit({str(data.path)!r}, {CONFIG!r}, out={url!r}, checkpoint_every=2, 
 
 @pytest.mark.thorough
 def test_workers_read_there_and_the_result_goes_there(data: Any, bucket: Any, runs: Path) -> None:
-    config = {**CONFIG, "n_draws": 4}
+    config = {**CONFIG, "n_draws": 4, "n_burn_in": 2, "chains": 2}
     url = bucket.copy(data.path, "d.zarr")
     found = factorflow.fit(url, config, out=bucket.url("p.zarr"), executor="dask", workers=2, progress=False)
     found.verify()

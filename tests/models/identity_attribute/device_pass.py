@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from devices import fits, watched
 from frames_in_memory import simulated
 
-LENGTHS = [7, 1, 30, 2, 9]
+LENGTHS = [5, 1, 20, 2, 6]
 CASES = {
     "frame": ("frame", {"block_rows": 32}, 0.0),
     "gaps": ("frame", {"block_rows": 32}, 0.1),

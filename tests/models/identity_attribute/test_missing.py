@@ -102,7 +102,7 @@ def test_what_all_frames_show_is_seen(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.2])
-@pytest.mark.parametrize("block_rows", [4096, 64])
+@pytest.mark.parametrize("block_rows", [4096, 512])
 def test_what_is_uncertain_of_the_noise_is_what_predictions_leave(
     missing: float, block_rows: int, tmp_path: Path
 ) -> None:

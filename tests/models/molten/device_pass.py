@@ -33,12 +33,12 @@ CASES = {
 
 
 def table() -> pd.DataFrame:
-    """Return 60 rows: counts with zeros and a missing level, an exposure, weights."""
+    """Return 40 rows: counts with zeros and a missing level, an exposure, weights."""
     rng = np.random.default_rng(1)
-    frame = pd.DataFrame({name: rng.integers(0, n, 60) for name, n in (("a", 7), ("b", 3), ("c", 2))})
+    frame = pd.DataFrame({name: rng.integers(0, n, 40) for name, n in (("a", 7), ("b", 3), ("c", 2))})
     frame["a"] = frame["a"].astype("Int64").mask(frame.index == 5)
-    frame["y"], frame["x"] = rng.poisson(1.5, 60), rng.normal(size=60)
-    frame["t"], frame["u"], frame["v"] = rng.uniform(0.5, 2.0, (3, 60))
+    frame["y"], frame["x"] = rng.poisson(1.5, 40), rng.normal(size=40)
+    frame["t"], frame["u"], frame["v"] = rng.uniform(0.5, 2.0, (3, 40))
     return frame
 
 
