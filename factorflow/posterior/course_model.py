@@ -19,7 +19,10 @@ class CourseModel(Protocol):
     def interpolate(
         self, record: Mapping[str, Array], places: Array, codes: Array
     ) -> tuple[Array, Array, Array]:
-        """Return mean and variance of the courses at any places, (n, K), and of scores about them."""
+        """Return mean and variance of the courses at any places, (n, K), and of scores about them.
+
+        Of a sampler those given a draw, means of all draws: (chain, draw, n, K).
+        """
 
     def warped(self, record: Mapping[str, Array], places: Array, codes: Array) -> Array:
         """Return own times of groups on the common clock, (n,); an InputError when clocks are the same."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from factorflow.covariates import Covariates
 from factorflow.data.covariates import labels_of, numbers_of, warn_of_levels
 from factorflow.errors import InputError
+from factorflow.kernels.random import Step
+from factorflow.kernels.sites import DRAWS
 from factorflow.places import Places
 from factorflow.posterior.course_model import course_model
-from factorflow.posterior.prediction import exposure_of_all_counts
+from factorflow.posterior.prediction import PIECE_ENTRIES, exposure_of_all_counts
 from factorflow.posterior.predictive import exposed
 from factorflow.posterior.predictive import interval as ends_of
 from factorflow.shape import Block
@@ -30,8 +32,6 @@ def predict_new(
     posterior: StoredPosterior, view: str, new_obs: Any, share: float | None, size_factor: float
 ) -> xr.Dataset:
     """Return predictions of samples of which only metadata are known (`Posterior.predict`)."""
-    if posterior.kind != "variational":
-        raise InputError("new_obs", "with draws", "a variational fit", "Fit with {n_draws}.", n_draws=0)
     if not posterior.model.predicts_new:
         family = posterior.run["config"].get("model")
         expected = "a family that predicts samples by metadata alone"
@@ -42,11 +42,27 @@ def predict_new(
         raise InputError("interval", share, "a share between 0 and 1", "For example 0.9.")
     frame = _frame_of(new_obs)
     _check_columns(posterior, frame)
-    mean, variance = _scores_of(posterior, frame)
-    covariates = posterior.meta.covariates
+    numbers, codes = _places_of(posterior, frame), _group_codes(posterior, frame)
+    covariates, record = posterior.meta.covariates, posterior.record()
     design = None if covariates is None else _coded(covariates, frame)
-    predicted = predict_from_scores(posterior, view, mean, variance, share, design, float(size_factor))
+
+    def of_rows(rows: slice) -> xr.Dataset:
+        scores = scores_at(posterior, record, numbers[rows], codes[rows])
+        given = share, None if design is None else design[rows], float(size_factor)
+        return predict_from_scores(posterior, record, view, *scores, *given, first=rows.start)
+
+    predicted = in_pieces(posterior, len(frame), of_rows)
     return predicted.assign_coords(obs=frame.index.astype(str).to_numpy(object))
+
+
+def in_pieces(posterior: StoredPosterior, n_rows: int, compute: Callable[[slice], xr.Dataset]) -> xr.Dataset:
+    """Return what is computed of runs of rows, along the first dimension: few rows where there are draws."""
+    import xarray as xr
+
+    per_row = 1 if posterior.kind == "variational" else posterior.array("scores_draws")[:, :, 0].size
+    size = max(1, PIECE_ENTRIES // max(1, per_row))
+    parts = [compute(slice(first, min(first + size, n_rows))) for first in range(0, n_rows, size)]
+    return parts[0] if len(parts) == 1 else xr.concat(parts, dim=next(iter(parts[0]["mean"].dims)))
 
 
 def _frame_of(new_obs: Any) -> pd.DataFrame:
@@ -119,19 +135,16 @@ def _coded(covariates: Covariates, frame: pd.DataFrame) -> NDArray[np.float64]:
     return coded
 
 
-def _scores_of(
-    posterior: StoredPosterior, frame: pd.DataFrame
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean and variance of the scores, (n, K), from the columns of a table."""
-    meta, n_factors = posterior.meta, len(posterior.factors)
+def _places_of(posterior: StoredPosterior, frame: pd.DataFrame) -> NDArray[np.float64]:
+    """Return what scores are functions of, (n, p), from the columns of a table; p is 0 where they are not."""
+    meta = posterior.meta
     if not meta.score_inputs:
         scores = posterior.run["config"].get("scores", "auto")
         if scores in ("spike", "nonnegative") or (scores != "normal" and meta.groups):
             expected = "scores of which the prior is N(0, 1), or that have covariates"
             remedy = "Fit with {scores}."
             raise InputError("new_obs", f"scores={scores!r}", expected, remedy, scores="normal")
-        return np.zeros((len(frame), n_factors)), np.ones((len(frame), n_factors))
-    parts = []
+    parts = [np.zeros((len(frame), 0))]
     for one in meta.score_inputs:
         if isinstance(one, Covariates):
             parts.append(_coded(one, frame))
@@ -143,10 +156,23 @@ def _scores_of(
             parts.append(np.array([[number.get(label, np.nan)] for label in labels.tolist()]))
         else:
             parts.append(np.column_stack([numbers_of(name, frame[name]) for name in one.columns]))
-    record = {v.name: posterior.variable(v.name).values for v in posterior.model.table if not v.rows}
-    courses, codes = course_model(posterior.model), _group_codes(posterior, frame)
-    mean, variance, noise = courses.interpolate(record, np.hstack(parts), codes)
-    return mean, variance + noise
+    return np.hstack(parts)
+
+
+def scores_at(
+    posterior: StoredPosterior,
+    record: Mapping[str, NDArray[Any]],
+    numbers: NDArray[np.float64],
+    codes: NDArray[np.int64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and variance of courses, and the variance of scores about them (`CourseModel.interpolate`).
+
+    0, 0 and 1 where scores are no functions: their prior.
+    """
+    if posterior.meta.score_inputs:
+        return course_model(posterior.model).interpolate(record, numbers, codes)
+    none = np.zeros((len(numbers), len(posterior.factors)))
+    return none, none, none + 1.0
 
 
 def _group_codes(posterior: StoredPosterior, frame: pd.DataFrame) -> NDArray[np.int64]:
@@ -162,25 +188,30 @@ def _group_codes(posterior: StoredPosterior, frame: pd.DataFrame) -> NDArray[np.
 
 def predict_from_scores(
     posterior: StoredPosterior,
+    record: Mapping[str, NDArray[Any]],
     view: str,
     mean: NDArray[np.float64],
     variance: NDArray[np.float64],
+    noise: NDArray[np.float64],
     share: float | None,
     covariates: NDArray[np.float64] | None = None,
     size_factor: float = 1.0,
+    first: int = 0,
 ) -> xr.Dataset:
-    """Return the distribution of new observations of a view, given mean and variance of the scores.
+    """Return the distribution of new observations of a view, given `scores_at`; of draws by a score of each.
 
     Parameters
     ----------
-    mean, variance : (n, K) array
-        Of the scores.
+    record : mapping of str to array
+        See `StoredVariables.record`.
     share : float or None
         Of new observations that ``lower`` and ``upper`` are to hold; None: without these.
     covariates : (n, P) array or None
         Of the features, as they are coded; None: at their average.
     size_factor : float
         Of the counts of a sample.
+    first : int
+        Number of the first of these rows among all that are asked for, which noise is keyed by.
 
     Returns
     -------
@@ -189,14 +220,19 @@ def predict_from_scores(
     """
     import xarray as xr
 
-    n_rows, model = len(mean), posterior.model
-    record = {v.name: posterior.variable(v.name).values for v in model.table if not v.rows}
-    rows: dict[str, Any] = {"scores": mean, "scores_variance": variance}
+    n_rows, model = mean.shape[-2], posterior.model
+    rows: dict[str, Any] = {"scores": mean, "scores_variance": variance + noise}
+    if posterior.kind != "variational":
+        rows = {"scores_draws": mean + np.sqrt(variance + noise) * _normals(posterior, first, n_rows)}
     if posterior.has("covariates"):
         average = np.zeros((n_rows, posterior.array("covariates").shape[-1]))
         rows["covariates"] = average if covariates is None else covariates
     if posterior.has("size_factors"):
-        rows["size_factors"] = np.full((n_rows, posterior.array("size_factors").shape[-1]), size_factor)
+        sizes = np.full((n_rows, posterior.array("size_factors").shape[-1]), size_factor)
+        rows["size_factors"] = sizes
+        if posterior.kind != "variational":  # of a sampler learned ones have draws
+            leading = rows["scores_draws"].shape[:2]
+            rows["log_size_factors"] = np.broadcast_to(np.log(sizes), (*leading, *sizes.shape))
     block = Block(0, 0, n_rows, 1, {})
     times = exposure_of_all_counts(posterior, view)
     moments = exposed(*model.predict(block, rows, record, view), times)
@@ -212,3 +248,19 @@ def predict_from_scores(
     dims = ("obs", f"feature_{view}")
     labels = {dims[1]: posterior.features(view)}
     return xr.Dataset({key: (dims, np.asarray(value)) for key, value in values.items()}, labels)
+
+
+def _normals(posterior: StoredPosterior, first: int, n_rows: int) -> NDArray[np.float64]:
+    """Return a normal of each draw, row and factor, (chain, draw, n, K), whatever the rows are cut into.
+
+    Those of a row and factor are one of each of as many parts of equal probability as there are draws.
+    """
+    from scipy.special import ndtri
+
+    n_chains, n_draws, _, n_factors = posterior.array("scores_draws").shape
+    rows = np.arange(first, first + n_rows)
+    each = [Step(0, chain, draw) for chain in range(n_chains) for draw in range(n_draws)]
+    uniform = np.array([step.uniform(DRAWS[0], rows, 2 * n_factors) for step in each])
+    part = uniform[..., :n_factors].argsort(axis=0).argsort(axis=0)
+    normals = ndtri((part + uniform[..., n_factors:]) / len(each))
+    return np.asarray(normals.reshape(n_chains, n_draws, n_rows, n_factors))

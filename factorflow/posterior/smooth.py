@@ -14,7 +14,7 @@ from factorflow.errors import InputError
 from factorflow.places import Places
 from factorflow.posterior.course_model import CourseModel, course_model
 from factorflow.posterior.finding import Finding, naming_option
-from factorflow.posterior.new_samples import predict_from_scores
+from factorflow.posterior.new_samples import in_pieces, predict_from_scores, scores_at
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,12 +116,11 @@ def warped(posterior: StoredPosterior, covariate: str | None) -> xr.DataArray:
     if covariate not in (None, *places.columns):
         expected = f"one of {', '.join(places.columns)}"
         raise InputError("covariate", covariate, expected, "Leave it out.")
-    record = {v.name: posterior.variable(v.name).values for v in posterior.model.table if not v.rows}
     data: Any = posterior.data
     data = getattr(data, "dataset", data)  # of a projection, whose features are aligned
     times = read_places(data, places.columns)
     codes = data.codes("group").astype(np.int64) if places.groups else np.zeros(len(times), np.int64)
-    values = course_model(posterior.model).warped(record, times, codes)
+    values = course_model(posterior.model).warped(posterior.record(), times, codes)
     obs = posterior.array("scores")["obs"]
     name = places.columns[0]
     return xr.DataArray(values, dims=("obs",), coords={"obs": obs}, name=name)
@@ -150,31 +149,54 @@ def interpolate(
     posterior: StoredPosterior, at: Any, groups: str | Sequence[str] | None, view: str | None, share: float
 ) -> xr.Dataset:
     """Return courses and scores, or the data of a view, at any places (`Posterior.interpolate`)."""
-    import xarray as xr
-
     places = check_places(posterior)
     if not isinstance(share, float | int) or not 0.0 < share < 1.0:
         raise InputError("interval", share, "a share between 0 and 1", "For example 0.9.")
-    if posterior.kind != "variational":
-        raise InputError("interpolate", "draws", "a variational fit", "Fit with {n_draws}.", n_draws=0)
     numbers, codes = _points(places, at, groups)
     _warn_of_distance(posterior, places, numbers)
-    record = {v.name: posterior.variable(v.name).values for v in posterior.model.table if not v.rows}
-    mean, variance, noise = course_model(posterior.model).interpolate(record, numbers, codes)
+    name, record = None if view is None else posterior.check_view(view), posterior.record()
+
+    def at_points(rows: slice) -> xr.Dataset:
+        scores = scores_at(posterior, record, numbers[rows], codes[rows])
+        if name is None:
+            return _curves(posterior, *scores, share)
+        values = predict_from_scores(posterior, record, name, *scores, share, first=rows.start)
+        return values.rename(obs="point")
+
     coords: dict[str, Any] = {
         name: ("point", column) for name, column in zip(places.columns, numbers.T, strict=True)
     }
     if places.groups:
         coords["group"] = "point", np.asarray(places.groups)[codes]
-    if view is None:
-        dims, labels = ("point", "factor"), {"factor": posterior.factors}
-        curves = _with_interval("f", mean, variance, share) | _with_interval(
-            "z", mean, variance + noise, share
+    return in_pieces(posterior, len(numbers), at_points).assign_coords(coords)
+
+
+def _curves(
+    posterior: StoredPosterior,
+    mean: NDArray[np.float64],
+    variance: NDArray[np.float64],
+    noise: NDArray[np.float64],
+    share: float,
+) -> xr.Dataset:
+    """Return courses, and scores about them, given `new_samples.scores_at`; of draws by moments of all."""
+    import xarray as xr
+
+    dims, labels = ("point", "factor"), {"factor": posterior.factors}
+    if posterior.kind != "variational":
+        parts = {"course": mean, "variance": variance, "noise": noise}  # a course has a sign
+        each = {
+            name: xr.DataArray(np.broadcast_to(part, mean.shape), dims=("chain", "draw", *dims))
+            for name, part in parts.items()
+        }
+        mean, variance, noise = (part.values for part in posterior.align(each).values())
+        over = 0, 1
+        mean, variance, noise = (
+            mean.mean(axis=over),
+            variance.mean(axis=over) + mean.var(axis=over),
+            noise.mean(axis=over),
         )
-        return xr.Dataset({name: (dims, values) for name, values in curves.items()}, coords | labels)
-    name = posterior.check_view(view)
-    values = predict_from_scores(posterior, name, mean, variance + noise, share)
-    return values.rename(obs="point").assign_coords(coords)
+    curves = _with_interval("f", mean, variance, share) | _with_interval("z", mean, variance + noise, share)
+    return xr.Dataset({name: (dims, values) for name, values in curves.items()}, labels)
 
 
 def _with_interval(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
 from factorflow.models.variables import AVERAGES
-from factorflow.posterior.align import Alignment, Symmetry, align_draws, find_alignment
+from factorflow.posterior.align import Alignment, align_draws, find_alignment
 from factorflow.posterior.fitted_run import FittedRun
 from factorflow.posterior.lazy import numbered_names
 from factorflow.posterior.open import load_variable
@@ -100,6 +101,10 @@ class StoredVariables(FittedRun):
             self._means[name] = mean
         return mean
 
+    def record(self) -> dict[str, NDArray[Any]]:
+        """Return the variables that are not of samples, whole, as they are stored: factors not aligned."""
+        return {v.name: self._load(v.name).values for v in self.model.table if not v.rows}
+
     @property
     def n_draws(self) -> int | None:
         """Draws of each chain: 0 of a sampler that was stopped in its burn-in; None without a sampler."""
@@ -144,11 +149,11 @@ class StoredVariables(FittedRun):
         if symmetry is None or "chain" not in draws.dims:
             return draws
         if "obs" in draws.dims or name not in self.tree[self.main_group]:
-            return self._align((name,), symmetry)[name]
+            return self._align((name,))[name]
         if not self._aligned:
             variables = self.tree[self.main_group].data_vars.items()
             globals_ = [str(n) for n, v in variables if "chain" in v.dims and "obs" not in v.dims]
-            self._aligned = self._align(globals_, symmetry)
+            self._aligned = self._align(globals_)
         return self._aligned[name]
 
     def has(self, name: str) -> bool:
@@ -214,9 +219,19 @@ class StoredVariables(FittedRun):
         loaded: xr.DataArray = load_variable(array, f"{group}/{name}", self.path)
         return loaded
 
-    def _align(self, names: Sequence[str], symmetry: Symmetry) -> dict[str, xr.DataArray]:
+    def _align(self, names: Sequence[str]) -> dict[str, xr.DataArray]:
         """Return the draws of some variables of a sampler, the factors of all draws and chains aligned."""
-        draws = {name: self._load(name) for name in names}
+        return self.align({name: self._load(name) for name in names})
+
+    def align(self, draws: Mapping[str, xr.DataArray]) -> dict[str, xr.DataArray]:
+        """Return draws of a sampler, (chain, draw, ...), the factors of all draws and chains aligned.
+
+        Parameters
+        ----------
+        draws : mapping of str to DataArray
+            By the name of a variable, which says whether factors have signs.
+        """
+        symmetry = self.model.symmetry
         loadings = {name: self._load(name) for name in (f"loadings_{view}" for view in self.views)}
         if self._alignment is None:
             stacked = np.concatenate([array.values for array in loadings.values()], axis=2)
@@ -225,4 +240,4 @@ class StoredVariables(FittedRun):
         dims = {name: tuple(str(dim) for dim in array.dims) for name, array in needed.items()}
         arrays = {name: array.values for name, array in needed.items()}
         values = align_draws(arrays, dims, symmetry, self._alignment)
-        return {name: draws[name].copy(data=values[name]) for name in names}
+        return {name: array.copy(data=values[name]) for name, array in draws.items()}

@@ -194,8 +194,20 @@ def test_draws_have_the_effects_on_the_scores(cohort: SimpleNamespace, fitted: A
     assert len(alike) == 3
     assert min(alike) > 0.97
     np.testing.assert_allclose(sampled.smoothness(), fitted.smoothness())
-    with pytest.raises(InputError, match="a variational fit"):
-        sampled.interpolate([0.5])
+    # between the visits, and beyond, courses are about those of the fit, and as uncertain
+    with pytest.warns(UserWarning, match="beyond the samples"):
+        drawn, curve = (p.interpolate([0.1, 0.6, 2.5]) for p in (sampled, fitted))
+    smooth = np.flatnonzero(sampled.smoothness()["smooth"] > 0.3)
+    for part, reach in (("f", 0.35), ("z", 0.1)):
+        sd, of_fit = (c[f"{part}_sd"].values[:, smooth] for c in (drawn, curve))
+        assert np.abs(np.log(sd / of_fit)).max() < reach
+        assert np.abs(drawn[f"{part}_mean"] - curve[f"{part}_mean"]).max() < 0.25
+    unseen = cohort.obs[~cohort.seen]  # of subjects of which nothing was measured
+    predicted, expected = (p.predict("a", new_obs=unseen, interval=0.9) for p in (sampled, fitted))
+    y = cohort.frame[~cohort.seen].to_numpy()
+    inside = (predicted["lower"].values < y) & (y < predicted["upper"].values)
+    assert 0.87 < inside.mean() < 0.94
+    assert np.mean((predicted["mean"] - expected["mean"]) ** 2) < 0.05 * np.mean(expected["sd"] ** 2)
     new = ff.write_dataset(tmp_path / "d.zarr", {"a": cohort.frame.iloc[-20:]}, obs=cohort.obs.iloc[-20:])
     projected = sampled.project(new, progress=False, iterations=2).scores().values
     corr = np.abs(np.corrcoef(cohort.z[-20:].T, projected.T)[:4, 4:]).max(axis=1)

@@ -39,6 +39,7 @@ from factorflow.models.sparse_gfa.smooth.rows import (
     CoursePrior,
     SmoothSettings,
     course_prior,
+    course_units,
     courses_at,
     noise_sums,
     spread_scores,
@@ -415,6 +416,32 @@ def test_curves_at_the_samples_are_their_courses(fitted: SimpleNamespace) -> Non
     width = (curve["f_upper"] - curve["f_lower"]).values / (2 * curve["f_sd"].values + 1e-12)
     smooth = posterior.smoothness()["smooth"].to_numpy() > 0
     np.testing.assert_allclose(width[:, smooth], stats.norm.ppf(0.95), rtol=1e-6)
+
+
+@pytest.mark.parametrize("functions", [None, 7])
+def test_courses_given_draws_and_the_draws_make_up_their_prior(functions: int | None) -> None:
+    """c from its prior: the variance of means at other places, and that beside them, are the prior's."""
+    times = np.linspace(0.0, 1.0, 9)
+    cells = () if functions else tuple((0.0, float(t)) for t in times)
+    places = Places(("t",), (0,), (), (0.0,), (1.0,), (0.125,), (), cells, 9)
+    basis = choose_basis(places, "matern52", functions)
+    values = basis.functions(times[:, None], np.zeros(9, np.int64))
+    centre = values.mean(axis=0)
+    second = (values - centre).T @ (values - centre) / 9
+    courses = open_courses(basis, centre, second, 9.0, 1, share=0.7)
+    at = np.array([[0.06], [0.5], [1.1]])
+    codes = np.zeros(3, np.int64)
+    _, prior, *_ = courses_at(basis, at, codes, courses)
+    rng, n = np.random.default_rng(0), 20_000
+    drawn = rng.multivariate_normal(np.zeros(basis.size), courses.covariance[0], (2, n // 2))
+    units, none = course_units(basis, courses), np.zeros((0, 0))
+    given = replace(courses, mean=drawn[:, :, None], covariance=none, second=none, units=units)
+    mean, beside, *_ = courses_at(basis, at, codes, given)
+    assert mean.shape == (2, n // 2, 3, 1)
+    np.testing.assert_allclose(mean.var(axis=(0, 1)) + beside, prior, rtol=4.5 * np.sqrt(2.0 / n))
+    if not functions:
+        assert beside[0, 0] > 0.003
+        assert beside[2, 0] > 0.1
 
 
 def test_curves_of_groups(fitted: SimpleNamespace) -> None:

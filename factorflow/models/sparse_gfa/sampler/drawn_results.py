@@ -21,7 +21,7 @@ from factorflow.trees import replace
 
 DRAWN, NOT_DRAWN = (
     {"course", "score_coefficients"},
-    {"course_covariance", "course_centre", "course_second", "score_coefficients_variance"},
+    {"course_covariance", "course_second", "score_coefficients_variance"},
 )
 """Of the variables of courses those with draws, and those that chains do not have; others stay as fitted."""
 
@@ -130,6 +130,14 @@ def _courses_table(smooth: SmoothSettings) -> Iterator[Variable]:
         if variable.name not in NOT_DRAWN:
             group = "" if variable.name in DRAWN else AVERAGES
             yield replace(variable, value=partial(_of_record, variable), group=group)
+    doc = "Average prior variance of a course before it is scaled to 1."
+    yield Variable("course_unit", ("factor",), doc, _units, group=AVERAGES)
+
+
+def _units(sample: ChainGlobals) -> Float64[Array, " K"]:
+    """Return the units of the courses of a draw; 1 where the fit opened none."""
+    courses = sample.record.courses
+    return np.ones(sample.n_factors) if courses is None or courses.units is None else courses.units
 
 
 def _of_record(variable: Variable, sample: ChainGlobals) -> Array:

@@ -19,6 +19,7 @@ from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.pooled import NoisePrior, SlabPrior
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.smooth.courses import Courses
+from factorflow.models.sparse_gfa.smooth.rows import course_units
 from factorflow.models.sparse_gfa.state import Factors, Fixed, Globals, Scores, View
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 from factorflow.trees import replace
@@ -334,7 +335,10 @@ def first_draw(settings: Settings, globals_: Globals) -> ChainGlobals:
     sizes = [globals_.views[name] for name in settings.learned_sizes]
     beta, courses = globals_.scores.beta_shape / globals_.scores.beta_rate, globals_.courses
     if courses is not None:
-        courses = replace(courses, covariance=np.zeros((n_factors, 0, 0)), values=None, spread=None)
+        assert settings.smooth is not None
+        units = course_units(settings.smooth.basis, courses)
+        none = np.zeros((n_factors, 0, 0))
+        courses = replace(courses, covariance=none, values=None, spread=None, units=units)
         beta = np.stack([np.ones(n_factors), 1.0 / courses.noise])
     slab = SlabPrior(*SLAB) if settings.priors.learned_slab else None
     shared = Shared(views, beta, slab, np.array([view.size_shape / view.size_rate for view in sizes]))

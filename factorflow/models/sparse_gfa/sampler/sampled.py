@@ -54,6 +54,7 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
     learned_slab: bool
     kind: ClassVar[Literal["variational", "monte carlo"]] = "monte carlo"
     symmetry: ClassVar[Literal["none", "sign", "flip"]] = "sign"
+    predicts_new: ClassVar[bool] = True
 
     @property
     def n_chains(self) -> int:
@@ -156,9 +157,31 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
         """Return the likelihood fitted to each feature of a view alone."""
         return prediction.alone(self.settings, globals_.fixed[view], view)
 
+    def interpolate(
+        self, record: Mapping[str, Array], places: Array, codes: Array
+    ) -> tuple[Array, Array, Array]:
+        """Return the courses of all draws at any places, (C, M, n, K), and variances beside them, (n, K).
+
+        Of the courses given the draw, then of scores about them.
+        """
+        return self.fit.interpolate(_one_fit(record), places, codes)
+
+    def warped(self, record: Mapping[str, Array], places: Array, codes: Array) -> Array:
+        """Return own times of groups on the common clock, (n,), which is that of the fit."""
+        return self.fit.warped(_one_fit(record), places, codes)
+
+    def shortest_lengths(self) -> tuple[Array, int] | None:
+        """Return the shortest length scales that cosines resolve, and how many these are a column."""
+        return self.fit.shortest_lengths()
+
     def likelihood(self, view: str) -> Likelihood:
         """Return the likelihood of the entries of a view."""
         return self.settings.view(view).density
+
+
+def _one_fit(record: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the coefficients of courses of all draws, and what all draws have of the fit."""
+    return {name: values if name == "course" else values[0, 0] for name, values in record.items()}
 
 
 def _predict(

@@ -39,7 +39,7 @@ class Courses:
     Parameters
     ----------
     mean, covariance : array
-        E c and Cov c; 0 of factors without a course.
+        E c and Cov c; 0 of factors without a course. Of draws c, and no covariance; when read back all draws.
     energy, logdet : array
         E |v|^2 and log |Cov v|, c = L v.
     noise : array
@@ -58,9 +58,11 @@ class Courses:
         Clock of each group, see `warping`; None: all have one.
     values, spread : array or None
         What the blocks need of E c and Cov c (`rows.for_blocks`).
+    units : array or None
+        tr(S T) of each factor before T is scaled, where length scales and sharing stay as they are.
     """
 
-    mean: Float64[np.ndarray, "K M"]
+    mean: Float64[np.ndarray, "*draws K M"]
     covariance: Float64[np.ndarray, "K M1 M1"]
     energy: Float64[np.ndarray, " K"]
     logdet: Float64[np.ndarray, " K"]
@@ -75,6 +77,7 @@ class Courses:
     warp: Float64[np.ndarray, "G W"] | None = None
     values: Float64[np.ndarray, "M3 K"] | None = None
     spread: Float64[np.ndarray, "M4 V"] | None = None
+    units: Float64[np.ndarray, " K"] | None = None
 
     @property
     def is_smooth(self) -> Bool[Array, " K"]:

@@ -245,9 +245,17 @@ def courses_of_rows(
     return np.where(has_place[:, None], mean, np.nan), np.where(has_place[:, None], variance, np.nan)
 
 
+def course_units(basis: Basis, courses: Courses) -> Float64[Array, " K"]:
+    """Return tr(S T) of each factor before T is scaled; 1 of factors without a course."""
+    units, basis = np.ones(len(courses.noise)), moved_basis(basis, courses.warp)
+    for k in np.flatnonzero(courses.is_smooth):
+        units[k] = basis.unit(courses.lengths[k], courses.sharing[k], courses.second)
+    return units
+
+
 def courses_at(
     basis: Basis, places: Float64[Array, "B p"], codes: Int64[Array, " B"], courses: Courses
-) -> tuple[Float64[Array, "B K"], Float64[Array, "B K"], Float64[Array, "B K"], Bool[Array, " B"]]:
+) -> tuple[Float64[Array, "*draws B K"], Float64[Array, "B K"], Float64[Array, "B K"], Bool[Array, " B"]]:
     """Return mean and variance of the courses at any places, and which places the functions reach.
 
     Elsewhere, and of groups that are not known, 0 and the prior variance. The third is the variance of parts
@@ -255,8 +263,12 @@ def courses_at(
     """
     reached = np.asarray(basis.inside(places)) & (codes >= 0)
     shape = len(places), len(courses.noise)
-    mean, variance = np.zeros(shape), np.tile(1.0 - courses.noise, (len(places), 1))
+    mean, variance = (
+        np.zeros((*courses.mean.shape[:-2], *shape)),
+        np.tile(1.0 - courses.noise, (len(places), 1)),
+    )
     beside, rows, own = np.zeros(shape), places[reached], codes[reached]
+    units = course_units(basis, courses) if courses.units is None else courses.units
     if courses.warp is not None:
         assert isinstance(basis, Points)
         rows = common_clock(basis.places, rows[:, 0], own, courses.warp)[0][:, None]
@@ -264,8 +276,8 @@ def courses_at(
     for k in np.flatnonzero(courses.is_smooth) if len(rows) else ():
         parameters = courses.lengths[k], courses.sharing[k]
         functions, residual, unknown = basis.at(rows, own, *parameters, courses.centre)
-        scale = (1.0 - courses.noise[k]) / basis.unit(*parameters, courses.second)
-        mean[reached, k] = functions @ courses.mean[k]
+        scale = (1.0 - courses.noise[k]) / units[k]
+        mean[..., reached, k] = courses.mean[..., k, :] @ functions.T
         variance[reached, k] = scale * residual
         if courses.covariance.size:  # a drawn course has none
             variance[reached, k] += ((functions @ courses.covariance[k]) * functions).sum(axis=1)
