@@ -12,7 +12,7 @@ differs from that of the fit's own rows in the counter's chain (`Step.stream`), 
 | 1024 - 16383 | `HOLDOUT_ENTRIES`: held-out entries, one for each view of a dataset |
 | 16384 - 16399 | `HOLDOUT_UNITS`: held-out rows and sequences; entries of split counts that are scored |
 | 16400 - 16415 | `PATCHES`: windows over photographs and films |
-| 20480 - 28671 | `DRAWS`: draws from a variational distribution, two for each variable; of draws, new scores |
+| 20480 - 28671 | `DRAWS`: draws from a variational distribution, two a variable; new scores of draws |
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def predict_new(
     frame = _frame_of(new_obs)
     _check_columns(posterior, frame)
     numbers, codes = _places_of(posterior, frame), _group_codes(posterior, frame)
-    covariates, record = posterior.meta.covariates, posterior.record()
+    covariates, record = posterior.meta.covariates, posterior.global_variables()
     design = None if covariates is None else _coded(covariates, frame)
 
     def of_rows(rows: slice) -> xr.Dataset:
@@ -203,7 +203,7 @@ def predict_from_scores(
     Parameters
     ----------
     record : mapping of str to array
-        See `StoredVariables.record`.
+        See `StoredVariables.global_variables`.
     share : float or None
         Of new observations that ``lower`` and ``upper`` are to hold; None: without these.
     covariates : (n, P) array or None

@@ -120,7 +120,7 @@ def warped(posterior: StoredPosterior, covariate: str | None) -> xr.DataArray:
     data = getattr(data, "dataset", data)  # of a projection, whose features are aligned
     times = read_places(data, places.columns)
     codes = data.codes("group").astype(np.int64) if places.groups else np.zeros(len(times), np.int64)
-    values = course_model(posterior.model).warped(posterior.record(), times, codes)
+    values = course_model(posterior.model).warped(posterior.global_variables(), times, codes)
     obs = posterior.array("scores")["obs"]
     name = places.columns[0]
     return xr.DataArray(values, dims=("obs",), coords={"obs": obs}, name=name)
@@ -154,7 +154,7 @@ def interpolate(
         raise InputError("interval", share, "a share between 0 and 1", "For example 0.9.")
     numbers, codes = _points(places, at, groups)
     _warn_of_distance(posterior, places, numbers)
-    name, record = None if view is None else posterior.check_view(view), posterior.record()
+    name, record = None if view is None else posterior.check_view(view), posterior.global_variables()
 
     def at_points(rows: slice) -> xr.Dataset:
         scores = scores_at(posterior, record, numbers[rows], codes[rows])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from factorflow.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
 from factorflow.models.variables import AVERAGES
-from factorflow.posterior.align import Alignment, align_draws, find_alignment
+from factorflow.posterior.align import Alignment, Symmetry, align_draws, find_alignment
 from factorflow.posterior.fitted_run import FittedRun
 from factorflow.posterior.lazy import numbered_names
 from factorflow.posterior.open import load_variable
@@ -101,7 +101,7 @@ class StoredVariables(FittedRun):
             self._means[name] = mean
         return mean
 
-    def record(self) -> dict[str, NDArray[Any]]:
+    def global_variables(self) -> dict[str, NDArray[Any]]:
         """Return the variables that are not of samples, whole, as they are stored: factors not aligned."""
         return {v.name: self._load(v.name).values for v in self.model.table if not v.rows}
 
@@ -231,12 +231,14 @@ class StoredVariables(FittedRun):
         draws : mapping of str to DataArray
             By the name of a variable, which says whether factors have signs.
         """
-        symmetry = self.model.symmetry
+        symmetry: Symmetry = getattr(self.model, "symmetry", "none")
         loadings = {name: self._load(name) for name in (f"loadings_{view}" for view in self.views)}
         if self._alignment is None:
             stacked = np.concatenate([array.values for array in loadings.values()], axis=2)
             self._alignment = find_alignment(stacked, symmetry)
-        needed = draws | loadings if symmetry == "flip" else draws  # a flip of 0 and 1 moves the intercepts
+        needed = (
+            {**draws, **loadings} if symmetry == "flip" else draws
+        )  # a flip of 0 and 1 moves the intercepts
         dims = {name: tuple(str(dim) for dim in array.dims) for name, array in needed.items()}
         arrays = {name: array.values for name, array in needed.items()}
         values = align_draws(arrays, dims, symmetry, self._alignment)

@@ -61,9 +61,6 @@ REFUSALS = (
         {"scores": "rows of a course have one noise", "n_draws": "a sweep draws no noise of samples"},
     ),
     Refusal(
-        "scores", "without spikes", lambda s: s.scores_spike, {"n_draws": "a sweep draws no spikes of scores"}
-    ),
-    Refusal(
         "loadings",
         "other than 'ard' in some view",
         lambda s: s.dense,

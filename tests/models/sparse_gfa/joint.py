@@ -63,12 +63,14 @@ def settings_of(
     courses: str = "",
     sizes: str = "none",
     intercepts: bool = True,
+    scores: str = "auto",
+    score_slab: str = "exponential",
 ) -> Settings:
     """Return the settings of the sampler with priors that can be drawn from.
 
     ``dense``: whether loadings are "ard"; "first", "last": those of that view; ``covariates``: whether `AGES`
     are given; ``courses``: what scores are functions of, "time", or "levels" of groups and `AGES`;
-    ``sizes``: of the first view, learned without computed ones.
+    ``sizes``: of the first view, learned without computed ones; ``scores``, ``score_slab``: their prior.
     """
     kind_of = {name: get_likelihood(name).kinds[0] for name in kinds}
     views = tuple(ViewMeta(f"v{i}", kind_of[name], D, "scattered") for i, name in enumerate(kinds))
@@ -77,7 +79,8 @@ def settings_of(
         named["covariates"] = Covariates((Column("age"),), (Term(("age",)),), (float((AGES**2).mean()),))
     dense_of = {"last": {views[-1].name: "ard"}, "first": {views[0].name: "ard"}}
     ard = dense_of.get(dense, "ard" if dense else "spike_slab")
-    config = SparseGFA(n_factors=K, n_draws=1, loadings=ard, precision=64)
+    of_scores: Any = {"scores": scores, "slab": score_slab}
+    config = SparseGFA(n_factors=K, n_draws=1, loadings=ard, precision=64, **of_scores)
     found = config.build(Meta(N, 1, 32, views, **named)).settings
     views = tuple(
         replace(v, likelihood=name, scattered=True) for v, name in zip(found.views, kinds, strict=True)
@@ -86,6 +89,8 @@ def settings_of(
     found = replace(found, intercepts=intercepts)
     found = replace(found, views=views, smooth=SmoothSettings(basis_of(courses), False) if courses else None)
     pair, priors = (MILD, MILD_PRIORS) if corrected_views(found) else (PAIR, PRIORS)
+    if found.scores_spike:
+        priors = replace(priors, beta=pair)
     views = tuple(replace(v, alpha_prior=pair) for v in views)
     return replace(found, priors=replace(priors, learned_slab=slab), views=views)
 
@@ -127,7 +132,7 @@ def courses_of(rng: Any, settings: Settings) -> tuple[Any, Courses]:
 def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
     """Return scores and globals drawn from the prior."""
     beta = np.ones((settings.n_groups, K))
-    if settings.scores_prior == "ard":
+    if settings.scores_prior != "normal":
         shape, rate = settings.priors.beta
         beta = rng.gamma(shape, 1 / rate, beta.shape)
     groups, f, courses = CODES if settings.n_groups > 1 else np.zeros(N, int), np.zeros((N, K)), None
@@ -135,7 +140,12 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
         f, courses = courses_of(rng, settings)
         beta = np.stack([np.ones(K), 1.0 / courses.noise])
         groups = np.isfinite(places_of(settings)).all(axis=1).astype(int)
-    z = f + rng.normal(size=(N, K)) / np.sqrt(beta[groups])
+    z, psi = f + rng.normal(size=(N, K)) / np.sqrt(beta[groups]), None
+    if settings.scores_spike:
+        psi = rng.beta(*settings.priors.psi, beta.shape)
+        z = np.abs(z) if settings.nonnegative else z
+        z = rng.exponential(size=z.shape) / beta[groups] if settings.score_power == 1.0 else z
+        z = z * (rng.random(z.shape) < psi[groups])
     weights, views, fixed, variances = {}, {}, {}, {}
     slab = None
     if settings.priors.learned_slab:
@@ -168,7 +178,7 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
         views[view.name] = DrawnView(alpha, theta, float(m), float(lam), noise, terms)
         zeros = np.zeros((D, 1))
         fixed[view.name] = Fixed(zeros[:, 0], np.ones(D), zeros[:, 0], zeros, zeros, zeros)
-    shared = Shared(views, beta, slab)
+    shared = Shared(views, beta, slab, psi=psi)
     size = K + len(settings.learned_sizes)
     rest = (
         np.eye(size),
@@ -289,6 +299,10 @@ def sweep_once(
 def summaries(z: Any, g: ChainGlobals | Record) -> list[float]:
     z, sizes = z[:, :K], z[:, K:]
     out = [np.tanh(z).mean(), (np.tanh(z) ** 2).mean(), np.log(g.shared.beta).mean()]
+    if g.shared.psi is not None:
+        psi, on = g.shared.psi, z != 0.0
+        out += [psi.mean(), (psi**2).mean(), on.mean(), np.tanh(np.abs(z)).mean(), psi[0] @ on[0]]
+        out += [(psi * np.tanh(g.shared.beta)).mean(), (on[0] * np.tanh(g.shared.beta[0])).mean()]
     if sizes.size:
         b = next(iter(g.weights.values())).coefficients[:, 0]
         out += [np.tanh(sizes).mean(), (np.tanh(sizes) ** 2).mean(), *np.log(g.shared.sizes)]

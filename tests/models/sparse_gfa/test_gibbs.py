@@ -71,6 +71,28 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
         ),
         pytest.param(("gaussian",), True, False, False, {}, id="groups", marks=pytest.mark.thorough),
         pytest.param(("gaussian",), False, True, False, {}, id="dense", marks=pytest.mark.thorough),
+        pytest.param(("gaussian", "bernoulli"), False, False, True, {"scores": "nonnegative"}, id="parts"),
+        pytest.param(
+            ("gaussian",), True, False, False, {"scores": "spike"}, id="spikes", marks=pytest.mark.thorough
+        ),
+        pytest.param(
+            ("poisson", "gaussian"),
+            False,
+            "last",
+            False,
+            {"scores": "nonnegative", "sizes": "learned"},
+            id="count-parts",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            ("poisson", "gaussian"),
+            True,
+            False,
+            False,
+            {"scores": "nonnegative", "score_slab": "half_normal", "covariates": True},
+            id="half-normal-parts",
+            marks=pytest.mark.thorough,
+        ),
         pytest.param(("poisson",), False, False, True, {"sizes": "learned"}, id="counts"),
         pytest.param(
             ("poisson", "gaussian"),
@@ -195,7 +217,6 @@ def test_spikes_match_enumeration() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "why"),
     [
-        ("gaussian", {"scores": "spike"}, "no spikes of scores"),
         ("gaussian", {"noise": "both"}, "no noise of samples"),
         ("gaussian", {"grouped_noise": True}, "one noise precision a feature"),
     ],

@@ -252,8 +252,3 @@ def test_several_likelihoods_with_groups_and_unknown_covariates(tmp_path: Path) 
     assert agreement(projected.scores(), z).min() > 0.95
     with pytest.raises(InputError, match="scores='nonnegative'"):
         posterior.predict("parts", new_obs=pd.DataFrame({"age": [0.0]}, index=["new"]))
-
-
-def test_draws_of_a_sampler_are_refused(parts: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="spikes"):
-        factorflow.fit(parts["data"], SparseGFA(n_factors=2, scores="nonnegative", n_draws=2), progress=False)

@@ -38,7 +38,12 @@ def test_averages_of_a_chain_are_over_its_kept_draws() -> None:
     local = _drawn(draws)
     model: Any = SimpleNamespace(
         settings=SimpleNamespace(
-            views=(), design=lambda block: np.ones((5, 3)), learned_sizes=(), learns_sizes=False, smooth=None
+            views=(),
+            design=lambda block: np.ones((5, 3)),
+            learned_sizes=(),
+            learns_sizes=False,
+            smooth=None,
+            scores_spike=False,
         )
     )
     block: Any = SimpleNamespace(n_rows=5)

@@ -196,7 +196,7 @@ def test_draws_have_the_effects_on_the_scores(cohort: SimpleNamespace, fitted: A
     np.testing.assert_allclose(sampled.smoothness(), fitted.smoothness())
     # between the visits, and beyond, courses are about those of the fit, and as uncertain
     with pytest.warns(UserWarning, match="beyond the samples"):
-        drawn, curve = (p.interpolate([0.1, 0.6, 2.5]) for p in (sampled, fitted))
+        drawn, curve = (p.interpolate([0.1, 0.6, 3.5]) for p in (sampled, fitted))
     smooth = np.flatnonzero(sampled.smoothness()["smooth"] > 0.3)
     for part, reach in (("f", 0.35), ("z", 0.1)):
         sd, of_fit = (c[f"{part}_sd"].values[:, smooth] for c in (drawn, curve))

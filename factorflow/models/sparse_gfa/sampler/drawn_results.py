@@ -12,7 +12,7 @@ from jaxtyping import Float64
 
 from factorflow.models.contract import Array, Variable
 from factorflow.models.sparse_gfa import results
-from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnView
+from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnView, Shared
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.results import course_variables
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
@@ -35,7 +35,7 @@ class Averages:
     covariates : array
         Of the features.
     means, variances : tuple of array
-        Of scores, of their courses, of the logarithms of size factors.
+        Of scores; of their courses, or of whether they are 0; of the logarithms of size factors.
     """
 
     covariates: Float64[np.ndarray, "B J"]
@@ -57,6 +57,7 @@ def drawn_variables(settings: Settings) -> tuple[Variable, ...]:
             results.SCORE,
             "Score of a sample on a factor, z: mean over draws.",
             lambda f: f.means[0],
+            positive=settings.nonnegative,
         ),
         single("scores_variance", results.SCORE, "Variance of a score over draws.", lambda f: f.variances[0]),
         single(
@@ -111,7 +112,12 @@ def drawn_variables(settings: Settings) -> tuple[Variable, ...]:
     if settings.scores_prior != "normal":
         dims = ("group", "factor") if settings.groups else ("factor",)
         doc = "Prior precision of scores, beta."
-        table.append(Variable("score_precision", dims, doc, lambda g: _beta(settings, g)))
+        table.append(Variable("score_precision", dims, doc, lambda g: _by_group(settings, _shared(g).beta)))
+    if settings.scores_spike:
+        doc = "Probability that a score is not 0: share of draws."
+        table.append(single("scores_inclusion", results.SCORE, doc, lambda f: f.means[1]))
+        doc = "Share of scores that are not 0, psi."
+        table.append(Variable("score_theta", dims, doc, lambda g: _by_group(settings, _shared(g).psi)))
     if settings.smooth is not None:
         table += _courses_table(settings.smooth)
     for view in settings.views:
@@ -153,10 +159,14 @@ def _theta(settings: Settings, sample: ChainGlobals) -> Float64[Array, "M K"]:
     return np.stack([views[view.name].theta if view.spikes else ones for view in settings.views])
 
 
-def _beta(settings: Settings, sample: ChainGlobals) -> Float64[Array, "*G K"]:
-    """Return the prior precision of scores, by group where there are any."""
-    beta = sample.record.shared.beta
-    return beta if settings.groups else beta[0]
+def _shared(sample: ChainGlobals) -> Shared:
+    return sample.record.shared
+
+
+def _by_group(settings: Settings, values: Float64[Array, "G K"] | None) -> Float64[Array, "*G K"]:
+    """Return parameters of the prior of scores, by group where there are any."""
+    assert values is not None
+    return values if settings.groups else values[0]
 
 
 def _view_table(settings: Settings, name: str) -> Iterator[Variable]:

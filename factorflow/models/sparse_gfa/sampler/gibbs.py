@@ -11,12 +11,12 @@ and features take Metropolis steps (`metropolis`), in two passes, and factors ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Integer
 from scipy import special
 
 from factorflow.kernels import device
@@ -60,6 +60,12 @@ from factorflow.models.sparse_gfa.sampler.offsets import (
 )
 from factorflow.models.sparse_gfa.sampler.score_prior import ScorePrior, score_prior
 from factorflow.models.sparse_gfa.sampler.shared_draws import OF_RECORD, draw_moves, draw_shared
+from factorflow.models.sparse_gfa.sampler.spiked_scores import (
+    FIRST_SCANS,
+    SpikedPrior,
+    draw_spiked,
+    slab_sums,
+)
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.trees import replace
@@ -100,15 +106,18 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
         k, design = sample.n_factors, settings.design(block)
         prior = score_prior(settings, block, sample, new=step.projecting)
         before, reference = values_before(settings, block, local, sample, design, step)
-        width = before.shape[1]
-        noise = special.ndtri(draws.uniform(step, SCORE_SITE, block.rows, max(1, width))[:, :width])
         tables = prepared.tables(0, next(iter(block.data.values())))
         rows = tuple(np.concatenate([scores, design], axis=1) for scores in (before, reference))
         pseudo, entries = self._gaussian_forms(block, rows, tables, globals_, step)
-        values, tried = _draw_scores(design, prior, pseudo, tables, noise), 0.0
-        if entries and width:
-            centre = _draw_scores(design, prior, pseudo, tables, 0.0 * noise)
-            values, tried = slice_scores(entries, design, centre, before, values, block.rows, step)
+        equations = _row_equations(design, before.shape[1], pseudo, tables)
+        if sample.shared.psi is not None:
+            share = sample.shared.psi if len(sample.shared.psi) == 1 else sample.shared.psi[prior.codes]
+            spiked = SpikedPrior.of(settings, prior.precision, share)
+            n_scans = 1 if isinstance(local, DrawnScores) else FIRST_SCANS
+            own = block.rows, step, (entries, design), n_scans
+            values, tried = draw_spiked(spiked, equations, before, *own)
+        else:
+            values, tried = _draw_normal(prior, equations, before, block.rows, step, (entries, design))
         values = round_scores(Local(values, np.zeros((1, k))), settings).mean
         scores, free = values[:, :k], sum(p.free for p in pseudo.values())
         pseudo = {
@@ -119,6 +128,8 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
         by_function = prior.sums_by_function(np.concatenate([scores, design], axis=1))
         sums = prior.codes, len(sample.shared.beta), by_function, tried
         drawn_stats = DrawnStats.of(stats, values - prior.mean, design, *sums)
+        if settings.scores_spike:
+            drawn_stats = slab_sums(settings, drawn_stats, scores, prior.codes)
         new = DrawnScores(values, reference=reference if entries else None)
         if settings.learns_sizes:
             new = replace(new, log_sizes=log_sizes_of(settings, block, sample, values[:, k:]))
@@ -175,6 +186,7 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
             return new
         parts = [new.scores(self.settings)]
         parts += [courses] if self.settings.smooth is not None else []
+        parts += [parts[0] != 0.0] if self.settings.scores_spike else []
         parts += [] if new.log_sizes is None else [new.log_sizes]
         kept = np.concatenate(parts, axis=1)
         if not isinstance(local, DrawnScores) or local.total is None or local.squares is None:
@@ -319,15 +331,13 @@ def _regression(settings: Settings, stats: DrawnStats) -> Float64[Array, "J K"] 
     return np.asarray(slopes[1:])
 
 
-def _draw_scores(
+def _row_equations(
     design: Float64[Array, "B C"],
-    prior: ScorePrior,
+    k: int,
     pseudo: Mapping[str, Pseudo],
     tables: Mapping[str, Table],
-    noise: Float64[Array, "B K"],
-) -> Float64[Array, "B K"]:
-    """Draw z of rows given everything else."""
-    k = noise.shape[1]
+) -> tuple[Float64[Array, "#B K K"], Float64[Array, "B K"]]:
+    """Return precisions and linear terms of the scores of rows, of the entries alone."""
     pairs: Array = 0.0
     linear: Array = 0.0
     for name, table in tables.items():
@@ -336,10 +346,39 @@ def _draw_scores(
     packed, h = device.on_host(pairs), linear[:, :k]
     for c, column in enumerate(design.T):
         h = h - column[:, None] * packed[:, row_place(k + c, k)]
+    return unpack(packed[:, : n_pairs(k)], k), h
+
+
+def _draw_normal(
+    prior: ScorePrior,
+    equations: tuple[Float64[Array, "#B K K"], Float64[Array, "B K"]],
+    before: Float64[Array, "B K"],
+    rows: Integer[Array, " B"],
+    step: Step,
+    corrected: tuple[Sequence[Entries], Float64[Array, "B C"]],
+) -> tuple[Float64[Array, "B K"], float]:
+    """Draw normal scores of rows given everything else, and return how many places slices tried."""
+    k, (entries, design) = before.shape[1], corrected
     if not k:
-        return np.zeros(h.shape)
+        return np.zeros(before.shape), 0.0
+    noise = special.ndtri(draws.uniform(step, SCORE_SITE, rows, k))
+    fresh = _draw_scores(prior, equations, noise)
+    if not entries:
+        return fresh, 0.0
+    return slice_scores(
+        entries, design, _draw_scores(prior, equations, 0.0 * noise), before, fresh, rows, step
+    )
+
+
+def _draw_scores(
+    prior: ScorePrior,
+    equations: tuple[Float64[Array, "#B K K"], Float64[Array, "B K"]],
+    noise: Float64[Array, "B K"],
+) -> Float64[Array, "B K"]:
+    """Return scores of their Gaussian conditional, from standard normals."""
+    pairs, h = equations
     h = h + prior.precision * prior.mean
-    precision = unpack(packed[:, : n_pairs(k)], k) + prior.precision[:, :, None] * np.eye(k)
+    precision = pairs + prior.precision[:, :, None] * np.eye(noise.shape[1])
     root = np.linalg.cholesky(precision)  # precision = L L': z = L'^-1 (L^-1 h + noise)
     if len(root) == 1:
         inverse = np.linalg.inv(root[0])

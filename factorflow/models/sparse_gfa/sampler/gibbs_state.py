@@ -176,12 +176,15 @@ class Shared:
         Prior of alpha of all views; None where it is given.
     sizes : array
         Prior precision of the logarithms of learned size factors, by view that has them.
+    psi : array or None
+        Share of scores that are not 0; None: scores have no spikes.
     """
 
     views: Mapping[str, DrawnView]
     beta: Float64[np.ndarray, "G K"]
     slab: SlabPrior | None
     sizes: Float64[np.ndarray, " sizes"] = field(default_factory=lambda: np.empty(0))
+    psi: Float64[np.ndarray, "G K"] | None = None
 
 
 @dataclass(frozen=True)
@@ -288,7 +291,8 @@ class DrawnScores:
     n_kept : int
         Draws in the sums.
     total, squares : array or None
-        Sums over draws, of z and z^2 and, where there are any, of courses and of logarithms of size factors.
+        Sums over draws, of z and z^2 and, where there are any, of courses, of s of scores with spikes, and of
+        logarithms of size factors.
     reference : array or None
         Values of the fit, which go with `ChainGlobals.reference`; None: where a sample begins.
     log_sizes : array or None
@@ -341,7 +345,10 @@ def first_draw(settings: Settings, globals_: Globals) -> ChainGlobals:
         courses = replace(courses, covariance=none, values=None, spread=None, units=units)
         beta = np.stack([np.ones(n_factors), 1.0 / courses.noise])
     slab = SlabPrior(*SLAB) if settings.priors.learned_slab else None
-    shared = Shared(views, beta, slab, np.array([view.size_shape / view.size_rate for view in sizes]))
+    of_scores, psi = globals_.scores, None
+    if settings.scores_spike:
+        psi = of_scores.psi_on / (of_scores.psi_on + of_scores.psi_off)
+    shared = Shared(views, beta, slab, np.array([view.size_shape / view.size_rate for view in sizes]), psi)
     still = np.zeros((settings.n_given, n_factors + len(sizes)))
     record, names = Record(weights, shared, courses), Names.of(weights.values())
     own = variances, turn, still, record, names, globals_.factors.numbers, reference

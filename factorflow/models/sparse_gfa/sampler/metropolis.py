@@ -23,7 +23,7 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -110,6 +110,18 @@ class Entries:
         return device.on_host(ratios.sum(axis=1))
 
 
+def log_ratios(
+    entries: Sequence[Entries], scores: Float64[Array, "B K"], design: Float64[Array, "B C"]
+) -> Float64[Array, " B"]:
+    """Return log R of all rows at these scores."""
+    total, rows = np.zeros(len(scores)), np.concatenate([scores, design], axis=1)
+    for of_view in entries:
+        for part in tiles(len(rows), of_view.y):
+            x = predictor(rows[part], of_view.weights, of_view.y)
+            total[part] += of_view.log_ratio(x, np.arange(part.start, min(part.stop, len(rows))))
+    return total
+
+
 def slice_scores(
     entries: Sequence[Entries],
     design: Float64[Array, "B C"],
@@ -118,10 +130,12 @@ def slice_scores(
     fresh: Float64[Array, "B K"],
     rows: Integer[Array, " B"],
     step: Step,
+    beside: Callable[[Float64[Array, "P K"], Integer[Array, " P"]], Float64[Array, " P"]] | None = None,
 ) -> tuple[Float64[Array, "B K"], float]:
     """Return scores after a step of elliptical slice sampling, and how many places were tried in all.
 
     The ellipse is about the mean of the pseudo-posterior, through the scores before and a fresh draw.
+    ``beside``: logarithm of what the density of scores of some rows has beside the pseudo-posterior and R.
     """
     n, k = before.shape
     uniform = draws.uniform(step, SLICE_SITE, rows, 2 + MOST_SHRINKS)
@@ -134,6 +148,10 @@ def slice_scores(
 
     def log_ratio(index: Integer[Array, " P"], angle: Float64[Array, " P"]) -> Float64[Array, " P"]:
         total = np.zeros(len(index))
+        if beside is not None:
+            cosine, sine = np.cos(angle)[:, None], np.sin(angle)[:, None]
+            parts = (before - centre)[index], (fresh - centre)[index]
+            total += beside(centre[index] + cosine * parts[0] + sine * parts[1], index)
         for of_view, x, first, second in ways:
             for part in tiles(len(index), x):
                 rows = device.move_beside(index[part], x)

@@ -53,8 +53,12 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
     chains: int
     learned_slab: bool
     kind: ClassVar[Literal["variational", "monte carlo"]] = "monte carlo"
-    symmetry: ClassVar[Literal["none", "sign", "flip"]] = "sign"
     predicts_new: ClassVar[bool] = True
+
+    @property
+    def symmetry(self) -> Literal["none", "sign", "flip"]:
+        """What leaves the model as it is: signs of factors, where scores may be negative."""
+        return "none" if self.settings.nonnegative else "sign"
 
     @property
     def n_chains(self) -> int:
@@ -129,7 +133,8 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
             return Averages(covariates, (scores, nothing, sizes), (nothing, nothing, 0.0 * sizes))
         k, mean = scores.shape[1], local.total / local.n_kept
         variance = np.maximum(local.squares / local.n_kept - mean**2, 0.0)
-        cuts = [k, (1 if self.settings.smooth is None else 2) * k]
+        has_more = self.settings.smooth is not None or self.settings.scores_spike
+        cuts = [k, (2 if has_more else 1) * k]
         means, variances = (tuple(np.split(values, cuts, axis=1)) for values in (mean, variance))
         if not self.settings.learns_sizes:
             means = *means[:2], sizes

@@ -47,10 +47,12 @@ class Sites:
     slab: int
     terms: int
     sizes: int
+    psi: int
 
 
 OF_RECORD, ONWARDS = (
-    Sites(*(MODELS[i] for i in found)) for found in ((13, 14, 15, 16, 18, 31, 34), (7, 8, 9, 11, 19, 32, 35))
+    Sites(*(MODELS[i] for i in found))
+    for found in ((13, 14, 15, 16, 18, 31, 34, 37), (7, 8, 9, 11, 19, 32, 35, 38))
 )
 """Shared parameters are drawn twice: as it goes with the scores of this sweep, and as the chain goes on."""
 
@@ -127,13 +129,19 @@ def draw_shared(
     else:
         shape, rate = np.array([view.alpha_prior for view in settings.views]).T[:, :, None]
         density += float(((shape - 1.0) * np.log(alpha) - rate * alpha).sum())
-    beta, number, second = before.beta, stats.number[:, :k], stats.second[:, :k]
-    if settings.scores_prior == "ard":
+    beta, psi, power = before.beta, before.psi, settings.score_power
+    number, second = stats.number[:, :k], stats.second[:, :k]
+    if settings.scores_prior != "normal":
         shape, rate = settings.priors.beta
         uniforms = draws.uniform(step, sites.beta, np.arange(beta.size))[:, 0].reshape(beta.shape)
-        beta = _gamma(shape + 0.5 * number, rate + 0.5 * second, uniforms)
+        beta = _gamma(shape + number / power, rate + second / power, uniforms)
         density += float(((shape - 1.0) * np.log(beta) - rate * beta).sum())
-    density += 0.5 * float((number * np.log(beta) - beta * second).sum())
+    density += float((number * np.log(beta) - beta * second).sum()) / power
+    if psi is not None:
+        on, off = settings.priors.psi[0] + number, settings.priors.psi[1] + stats.rows[:, None] - number
+        uniforms = draws.uniform(step, sites.psi, np.arange(psi.size))[:, 0].reshape(psi.shape)
+        psi = np.clip(special.betaincinv(on, off, uniforms), EDGE, 1.0 - EDGE)
+        density += float(((on - 1.0) * np.log(psi) + (off - 1.0) * np.log1p(-psi)).sum())
     shape, rate = settings.priors.sizes
     halves, rates = (
         shape + 0.5 * stats.number[:, k:].sum(axis=0),
@@ -141,7 +149,7 @@ def draw_shared(
     )
     sizes = _gamma(halves, rates, draws.uniform(step, sites.sizes, np.arange(len(halves)))[:, 0])
     density += float(((halves - 1.0) * np.log(sizes) - rates * sizes).sum())
-    return Shared(views, beta, slab, sizes), density
+    return Shared(views, beta, slab, sizes, psi), density
 
 
 def draw_moves(
@@ -165,7 +173,7 @@ def draw_moves(
     scale, share = _draw_scales(settings, stats, sums, now, globals_.courses, step)
     sums = {name: replace(mine, squares=mine.squares / scale**2) for name, mine in sums.items()}
     of_all = np.append(scale, np.ones(shift.shape[1] - k))  # size factors are in units of their own
-    stats, shift = replace(stats, second=stats.second * of_all**2), of_all * shift
+    stats, shift = replace(stats, second=stats.second * of_all**settings.score_power), of_all * shift
     shared, _ = draw_shared(settings, stats, sums, now, step, ONWARDS)
     weights = {
         view.name: _transform_weights(settings, view, weights[view.name], scale, shift)
@@ -218,7 +226,10 @@ def _draw_shift(
     now: Shared,
     step: Step,
 ) -> Float64[Array, "C L"]:
-    """Draw c of z -> z + c'a, b -> b - c w, which leaves the likelihood as it is: exactly, it is normal."""
+    """Draw c of z -> z + c'a, b -> b - c w, which leaves the likelihood as it is: exactly, it is normal.
+
+    0 of scores that have spikes, which stay where they are.
+    """
     assert stats.first is not None
     assert stats.design is not None
     n_given, beta = (
@@ -237,12 +248,13 @@ def _draw_shift(
         linear = linear + weight[:, None] * mine.reading
         linear[0] -= shared.intercept_precision * shared.intercept_mean * mine.total
     columns = slice(0 if settings.intercepts else 1, None)  # without intercepts their place is given
-    size = (n_given - columns.start) * k
-    root = np.linalg.cholesky(precision[columns, :, columns].reshape(size, size))
+    free = slice(now.beta.shape[1] if settings.scores_spike else 0, None)
+    size = (n_given - columns.start) * (k - free.start)
+    root = np.linalg.cholesky(precision[columns, free, columns, free].reshape(size, size))
     noise = special.ndtri(draws.uniform(step, SHIFT_SITE, np.arange(size)))[:, 0]
     shift = np.zeros((n_given, k))
-    along = np.linalg.solve(root.T, np.linalg.solve(root, linear[columns].ravel()) + noise)
-    shift[columns] = along.reshape(-1, k)
+    along = np.linalg.solve(root.T, np.linalg.solve(root, linear[columns, free].ravel()) + noise)
+    shift[columns, free] = along.reshape(n_given - columns.start, k - free.start)
     return shift
 
 
@@ -266,13 +278,13 @@ def _log_scale_density(
     """Return the log density of u = log r by factor, alpha (and a learned beta) integrated out.
 
     With z -> r z, w -> w / r (and c -> r c) the likelihood stays; the volume element is r^(N - c) d log r, c
-    the loadings that are not 0, N with the coefficients of the course.
+    the loadings that are not 0, N the scores that are not, with the coefficients of the course.
     """
-    number = stats.number[:, : len(u)]
-    squares, out = stats.second[:, : len(u)] * np.exp(2.0 * u), number.sum(axis=0) * u
-    if settings.scores_prior == "ard":
+    number, power = stats.number[:, : len(u)], settings.score_power
+    squares, out = stats.second[:, : len(u)] * np.exp(power * u), number.sum(axis=0) * u
+    if settings.scores_prior != "normal":
         shape, rate = settings.priors.beta
-        out = out - ((shape + 0.5 * number) * np.log(rate + 0.5 * squares)).sum(axis=0)
+        out = out - ((shape + number / power) * np.log(rate + squares / power)).sum(axis=0)
     else:
         out = out - 0.5 * (shared.beta * squares).sum(axis=0)
     if courses is not None:
@@ -300,7 +312,9 @@ def _draw_scales(
         return np.ones(0), 0.0
     normal = special.ndtri(draws.uniform(step, SCALE_SITE, np.arange(k), SCALE_TRIES))
     uniform = draws.uniform(step, SCALE_SITE, k + np.arange(k), SCALE_TRIES)
-    width = 0.5 if settings.scores_prior == "ard" else 2.4 / np.sqrt(2.0 * max(2.0, float(stats.rows.sum())))
+    width = (
+        0.5 if settings.scores_prior != "normal" else 2.4 / np.sqrt(2.0 * max(2.0, float(stats.rows.sum())))
+    )
     now = _log_scale_density(settings, stats, sums, shared, courses, u)
     accepted = np.zeros(k, dtype=bool)
     for i in range(SCALE_TRIES):

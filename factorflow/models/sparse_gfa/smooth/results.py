@@ -152,10 +152,10 @@ def courses_from_record(record: Mapping[str, Array]) -> Courses:
         The stored variables, whole; of a sampler ``course`` of all draws, others of one.
     """
     share = np.asarray(record["smooth_share"], np.float64)
-    none, no_matrix = np.zeros(len(share)), np.zeros((0, 0))
+    none = np.zeros(len(share))
     return Courses(
         mean=np.asarray(record["course"], np.float64),
-        covariance=np.asarray(record.get("course_covariance", no_matrix), np.float64),
+        covariance=np.asarray(record.get("course_covariance", np.zeros((len(share), 0, 0))), np.float64),
         energy=none,
         logdet=none,
         noise=1.0 - share,
@@ -164,7 +164,7 @@ def courses_from_record(record: Mapping[str, Array]) -> Courses:
         evidence=np.asarray(record["smooth_evidence"], np.float64),
         average=none,
         centre=np.asarray(record["course_centre"], np.float64),
-        second=np.asarray(record.get("course_second", no_matrix), np.float64),
+        second=np.asarray(record.get("course_second", np.zeros((0, 0))), np.float64),
         n_known=0.0,
         warp=np.asarray(record["warp"], np.float64) if "warp" in record else None,
         units=np.asarray(record["course_unit"], np.float64) if "course_unit" in record else None,
