@@ -87,7 +87,7 @@ def export_mofa(
         groups = Groups.of(posterior)
         _write_names(file, posterior, groups)
         _write_expectations(file, posterior, groups)
-        if posterior.has("variance_explained") or posterior.kind == "variational":
+        if posterior.has("variance_explained") or posterior.predicts_by_factors:
             _write_variance_explained(file, posterior, groups)
         _write_options(file, posterior)
         if posterior.meta.places is not None:

@@ -145,21 +145,24 @@ class Predictor:
         samples instead of 0.
         """
         posterior, changes = self.posterior, {}
+        order = None if posterior.alignment is None else posterior.alignment.order  # (C, M, K)
+        mask = np.zeros(len(posterior.factors) if order is None else order.shape, bool)
+        chosen = np.array(factors, int)
+        np.put_along_axis(mask, chosen if order is None else order[..., chosen], True, axis=-1)
         views = (self.view,) if posterior.has(f"loadings_{self.view}") else posterior.loaded_views
         words = ("loadings", "loadings_variance", "missing", "missing_variance")
         for name in (f"{word}_{each}" for each in views for word in words):
-            if posterior.has(name):
-                labels = posterior.variable(name).values
-                values = np.zeros_like(labels)
-                values[..., factors] = labels[..., factors]
-                changes[name] = values
+            if name in self._record:
+                changes[name] = np.where(mask[..., None, :], self._record[name], 0.0)
         intercept, positive = (
             f"intercept_{self.view}",
             any(v.name == "scores" and v.positive for v in self._rows),
         )
         if others_at_mean and positive and intercept in self._record:  # programs of counts have none
-            name, centre = f"loadings_{self.view}", posterior.variable("scores").values.mean(axis=0)
-            level = (posterior.variable(name).values - changes[name]) @ centre
+            name, mean = f"loadings_{self.view}", posterior.variable("scores").values.mean(axis=0)
+            if order is not None:  # as the factors of each draw are numbered
+                mean = np.take_along_axis(np.broadcast_to(mean, order.shape), np.argsort(order, axis=-1), -1)
+            level = ((self._record[name] - changes[name]) * mean[..., None, :]).sum(axis=-1)
             changes[intercept] = self._record[intercept] + level
         return self.with_record(changes)
 
@@ -210,8 +213,8 @@ def predict(
             raise InputError("trials", trials, "an integer from 1 to 2^32 - 1", "For example 10.")
     predictor = Predictor(posterior, view, trials)
     if factors is not None:
-        if posterior.kind != "variational" or not posterior.loaded_views:
-            expected = "left out: factors of draws change places, or there are none with loadings"
+        if not posterior.predicts_by_factors:
+            expected = "left out: predictions of this family are no sums over factors with loadings"
             raise InputError("factors", factors, expected, "Predict by all factors.")
         chosen = [factors] if isinstance(factors, str) else list(factors)
         predictor = predictor.with_factors([posterior.factors.index(posterior.factor(f)) for f in chosen])

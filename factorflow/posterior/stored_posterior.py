@@ -57,6 +57,11 @@ class StoredPosterior(StoredVariables):
         return tuple(view for view in self.views if self.has(f"loadings_{view}"))
 
     @property
+    def predicts_by_factors(self) -> bool:
+        """Whether predictions are sums over factors with loadings."""
+        return bool(self.loaded_views) and (self.kind == "variational" or self.model.drawn_by_factors)
+
+    @property
     def factors(self) -> list[str]:
         """Labels of the factors."""
         group = self.tree[self.main_group]

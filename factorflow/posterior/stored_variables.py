@@ -145,8 +145,7 @@ class StoredVariables(FittedRun):
             requested: xr.DataArray = load_variable(group[name], f"posterior/{name}", self.path)
             return requested
         draws = self._load(name)
-        symmetry = getattr(self.model, "symmetry", None) if self.kind == "monte carlo" else None
-        if symmetry is None or "chain" not in draws.dims:
+        if self._symmetry is None or "chain" not in draws.dims:
             return draws
         if "obs" in draws.dims or name not in self.tree[self.main_group]:
             return self._align((name,))[name]
@@ -219,6 +218,18 @@ class StoredVariables(FittedRun):
         loaded: xr.DataArray = load_variable(array, f"{group}/{name}", self.path)
         return loaded
 
+    @property
+    def _symmetry(self) -> Symmetry | None:
+        return getattr(self.model, "symmetry", None) if self.kind == "monte carlo" else None
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """How the factors of every draw of a sampler are renamed; None where they need not be."""
+        if self._symmetry is not None and self._alignment is None:
+            loadings = [self._load(f"loadings_{view}").values for view in self.views]
+            self._alignment = find_alignment(np.concatenate(loadings, axis=2), self._symmetry)
+        return self._alignment
+
     def _align(self, names: Sequence[str]) -> dict[str, xr.DataArray]:
         """Return the draws of some variables of a sampler, the factors of all draws and chains aligned."""
         return self.align({name: self._load(name) for name in names})
@@ -231,15 +242,11 @@ class StoredVariables(FittedRun):
         draws : mapping of str to DataArray
             By the name of a variable, which says whether factors have signs.
         """
-        symmetry: Symmetry = getattr(self.model, "symmetry", "none")
-        loadings = {name: self._load(name) for name in (f"loadings_{view}" for view in self.views)}
-        if self._alignment is None:
-            stacked = np.concatenate([array.values for array in loadings.values()], axis=2)
-            self._alignment = find_alignment(stacked, symmetry)
-        needed = (
-            {**draws, **loadings} if symmetry == "flip" else draws
-        )  # a flip of 0 and 1 moves the intercepts
+        symmetry: Symmetry = self._symmetry or "none"
+        needed = dict(draws)
+        if symmetry == "flip":  # of 0 and 1: it moves the intercepts
+            needed |= {name: self._load(name) for name in (f"loadings_{view}" for view in self.views)}
         dims = {name: tuple(str(dim) for dim in array.dims) for name, array in needed.items()}
         arrays = {name: array.values for name, array in needed.items()}
-        values = align_draws(arrays, dims, symmetry, self._alignment)
+        values = align_draws(arrays, dims, symmetry, self.alignment)
         return {name: array.copy(data=values[name]) for name, array in draws.items()}

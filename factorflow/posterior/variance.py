@@ -83,11 +83,11 @@ def _from_data(posterior: StoredPosterior, by: By | None, view: str | None) -> x
     import xarray as xr
 
     dataset, factors = posterior.data, posterior.factors
-    if posterior.kind != "variational" or not posterior.loaded_views:
+    if not posterior.predicts_by_factors:
         raise InputError(
             "variance_explained",
             posterior.run["config"].get("model"),
-            "a family that records it, or a variational one whose factors have loadings",
+            "a family that records it, or that predicts by factors with loadings",
             "Compare held-out scores instead.",
         )
     views = [value_view.name for value_view in posterior.meta.value_views if view in (None, value_view.name)]
