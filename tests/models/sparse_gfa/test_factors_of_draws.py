@@ -1,4 +1,4 @@
-"""Predictions by some factors of draws, and the variance that each explains, whatever their order in a chain."""
+"""Predictions by some factors of draws, and variance explained, whatever their order in a chain."""
 
 from __future__ import annotations
 
