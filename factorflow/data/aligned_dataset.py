@@ -181,7 +181,8 @@ class AlignedDataset:
                 "dataset",
                 ", ".join(self.dataset.views),
                 f"at least one of the fitted views {', '.join(names)}",
-                f"Name the views as in the dataset that the model was fitted to: {{{names[0]!r}: ...}}.",
+                f"Name the views as in the dataset that the model was fitted to: {{{names[0]!r}: ...}}, or "
+                f"`factorflow ingest {names[0]}=...` before.",
             )
         return shared
 

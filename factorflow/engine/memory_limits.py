@@ -114,7 +114,7 @@ def check_memory(
         raise InputError(
             "memory_limit",
             f"{limit / 2**20:.0f} MiB a worker{note}",
-            f"at least {need / 2**20:.0f} MiB: "
+            f"at least {need / 2**20:.0f} MiB: {PROCESS_BYTES / 2**20:.0f} MiB of the process, "
             f"blocks of {meta.row_bytes * meta.block_rows / 2**20:.1f} MiB and "
             f"{scratch / 2**20:.1f} MiB to work on one, "
             f"{footprint.statistics / 2**20:.1f} MiB of statistics, "
