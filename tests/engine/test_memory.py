@@ -433,7 +433,7 @@ def test_a_run_that_just_fits_is_not_refused() -> None:
     for number in (
         "362 MiB a worker",
         "11.0 MiB to merge",
-        "at least 362 MiB",
+        "at least 362 MiB: 320 MiB of the process",
         "blocks of 4.0",
         "6.0 MiB to work",
         "2.0 MiB of st",
