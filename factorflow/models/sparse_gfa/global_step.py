@@ -48,11 +48,11 @@ def finish_iteration(
     step: Step,
     *,
     sparse: bool,
-    further: bool = True,
+    settles: bool = True,
 ) -> tuple[Globals, dict[str, float]]:
     """Update what all features share, given updated features; return the new globals and the bound.
 
-    ``further``: whether the pass may be taken further (`squarem`).
+    ``settles``: whether the stage ends only when shares of noise no longer move.
     """
     k = globals_.n_factors
     new = replace(
@@ -116,7 +116,7 @@ def finish_iteration(
             or (sparse and settings.deletes and not _number_is_settled(settings, new))
             or needs_longer_step(globals_, step.count)
             or renamed
-            or noise_moves(globals_.courses, new.courses)
+            or (settles and noise_moves(globals_.courses, new.courses))
         ),
     }
     if (
@@ -129,11 +129,7 @@ def finish_iteration(
         gain = objective - globals_.progress.objective
         little = step.count > 0 and abs(gain) < _least_gain(settings, info)  # of the first it is not known
         new = _start_trial(settings, globals_, new, objective, little=little)
-    if (
-        further
-        and not new.change.restored
-        and (new.progress.snapshot is None or not new.progress.snapshot.trial)
-    ):
+    if not new.change.restored and (new.progress.snapshot is None or not new.progress.snapshot.trial):
         new = squarem_step(settings, new, objective, step.count)
     info["n_factors"] = float(new.n_factors)
     return replace_part(new, "progress", objective=objective), info

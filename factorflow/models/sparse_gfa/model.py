@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.results import course_labels, courses_from_record
 from factorflow.models.sparse_gfa.smooth.rows import courses_at
 from factorflow.models.sparse_gfa.smooth.sweeps import CourseSweep, PlacesSweep, close_courses
-from factorflow.models.sparse_gfa.smooth.warping import common_clock
+from factorflow.models.sparse_gfa.smooth.warping import WARP_ROUNDS, common_clock
 from factorflow.models.sparse_gfa.squarem import discard_unverified_step as whole_steps
 from factorflow.models.sparse_gfa.start.components import MomentsSweep, empty_globals, moment_passes
 from factorflow.models.sparse_gfa.start.count import CountSweep, most_passes
@@ -59,6 +59,8 @@ Enter = Callable[[Globals], Globals]
 
 PATIENCE = 2
 """Passes running that gain little, after which the sparse stage ends."""
+LOOSER = 100.0
+"""Times the tolerance of the last stage that the warm-up ends with, and courses are judged at."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
     sparse: bool
     warm: bool = False
     projecting: bool = False
-    further: bool = True
+    settles: bool = True
     name: ClassVar[str] = "update"
 
     def send(self, globals_: Globals) -> Globals:
@@ -115,7 +117,7 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         step: Step,
     ) -> tuple[Globals, Info]:
         """Update shared parameters and compute the bound; see `finish_iteration`."""
-        how = {"sparse": self.sparse, "further": self.further}
+        how = {"sparse": self.sparse, "settles": self.settles}
         return finish_iteration(self.settings, globals_, stats, parts, sums, step, **how)
 
 
@@ -179,9 +181,7 @@ class SparseGFAModel(Model[Globals, Local]):
                 "warm-up",
                 (warm,),
                 self.warmup_iter if s.sets is None else min(self.warmup_iter, WARM_UP),
-                tol=100 * self.tol,
-                parameter_tol=100 * PARAMETER_TOL,
-                patience=1,
+                **self._loose,
             ),
             *self._sparse_stages(sparse),
             *self._smooth_stages(),
@@ -205,20 +205,29 @@ class SparseGFAModel(Model[Globals, Local]):
         s = self.settings
         if s.smooth is None:
             return []
-        loadings = UpdateSweep(s, sparse=True, warm=True)
-        fit = self._sparse_stage(loadings)
-        twice = replace(loadings, further=False), loadings
-        sweeps, after = (CourseSweep(s, opening=True), *twice), (CourseSweep(s, opening=False), *twice)
+        early = UpdateSweep(s, sparse=True, warm=True, settles=False)
+        loadings = replace(early, settles=True)
         return [
             Stage[Globals]("places", (PlacesSweep(s),), 1, counts=False, enter=whole_steps),
-            replace(fit, name="smooth", sweeps=sweeps),
             replace(
-                fit,
+                self._sparse_stage(early),
+                name="smooth",
+                sweeps=(CourseSweep(s, opening=True), early),
+                min_iter=0 if s.smooth.warping is None else WARP_ROUNDS[-1] + 1,
+                **self._loose,
+            ),
+            replace(
+                self._sparse_stage(loadings),
                 name="smooth or not",
-                sweeps=after,
+                sweeps=(CourseSweep(s, opening=False), loadings),
                 enter=partial(_both, whole_steps, partial(close_courses, s)),
             ),
         ]
+
+    @property
+    def _loose(self) -> dict[str, Any]:
+        """When stages end that are followed by another of their kind."""
+        return {"tol": LOOSER * self.tol, "parameter_tol": LOOSER * PARAMETER_TOL, "patience": 1}
 
     def _sparse_stage(self, sweep: UpdateSweep, enter: Enter | None = None) -> Stage[Globals]:
         return Stage(

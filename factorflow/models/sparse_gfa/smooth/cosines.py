@@ -32,6 +32,7 @@ from factorflow.models.sparse_gfa.smooth.basis import (
 from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.processes import group_correlation, log_spectral_density
 from factorflow.places import Places
+from factorflow.trees import replace
 
 MOST_FUNCTIONS = 400
 """Cosines at most, of all columns and groups together."""
@@ -124,6 +125,42 @@ class Cosines(PlacesBasis):
             return products
         member = codes[:, None] == np.arange(self.n_groups)
         return np.asarray((member[:, :, None] * products[:, None, :]).reshape(len(places), -1))
+
+    @cached_property
+    def products(self) -> Cosines:
+        """The functions that products of two of these are sums of: cosines of up to twice the frequencies."""
+        return replace(self, per_column=tuple(2 * m - 1 for m in self.per_column))
+
+    def quadratic(self, matrix: Float64[Array, "M M"], centre: Float64[Array, " M"]) -> Float64[Array, " P"]:
+        """Return (phi - centre)' C (phi - centre), C symmetric, as a sum over the functions of `products`.
+
+        They are some 4 M, products of functions M^2: 2 cos a cos b = cos(a - b) + cos(a + b).
+        """
+        n_groups, m, wide = self.n_groups, self.per_column, self.products.per_column
+        linear = matrix @ centre
+        total = np.zeros((n_groups, *wide))
+        for g, whole in enumerate(total):
+            own = slice(g * len(self._orders), (g + 1) * len(self._orders))
+            values = matrix[own, own].reshape(*m, *m)
+            for column, table in enumerate(self._addition):  # the column's two axes become one, the last
+                values = np.tensordot(values, table, ([0, len(m) - column], [1, 2]))
+            whole += values
+            whole[tuple(slice(each) for each in m)] -= 2.0 * linear[own].reshape(m)
+            whole[(0,) * len(m)] += centre @ linear * np.sqrt(np.prod(2.0 * self._half))  # of a constant
+        return total.ravel()
+
+    @property
+    def _addition(self) -> list[Float64[Array, "m2 m m"]]:
+        """Products of two cosines of each column as sums of cosines."""
+        tables = []
+        for m, half in zip(self.per_column, self._half, strict=True):
+            i, j = np.indices((m, m))
+            scale = np.sqrt(half * np.where(np.arange(2 * m - 1) == 0, 2.0, 1.0))
+            table = np.zeros((2 * m - 1, m, m))
+            for order in abs(i - j), i + j:
+                table[order, i, j] += 0.5 * scale[order] / scale[i] / scale[j]
+            tables.append(table)
+        return tables
 
 
 def choose_basis(places: Places, kernel: str, n_functions: int | None) -> PlacesBasis:

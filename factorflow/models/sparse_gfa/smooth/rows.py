@@ -23,14 +23,12 @@ from jaxtyping import Bool, Float64, Int64
 from factorflow.kernels.linalg import diagonal, pack, unpack
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.smooth.basis import Basis
+from factorflow.models.sparse_gfa.smooth.cosines import Cosines
 from factorflow.models.sparse_gfa.smooth.courses import Courses, NoiseSums
 from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.warping import common_clock, moved_basis
 from factorflow.places import PLACES
 from factorflow.trees import replace
-
-LEAST_VARIANCE = 1e-8
-"""Share of the variance of the coefficients of a course that may be left out, with their least directions."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +103,8 @@ def for_blocks(smooth: SmoothSettings, courses: Courses) -> Courses:
 def with_tables(smooth: SmoothSettings, courses: Courses, *, each: bool) -> Courses:
     """Return the courses with tables for rows of the fit.
 
-    E f and Var f by place; of cosines E c, and roots of Cov c side by side, as many for each factor that has
-    a course. ``each``: see `course_prior`.
+    E f and Var f by place; of cosines E c, and Var f as a sum of cosines; of others Cov c side by side.
+    ``each``: see `course_prior`.
     """
     if courses.values is None:
         values = courses.mean
@@ -124,16 +122,10 @@ def _spread(smooth: SmoothSettings, courses: Courses) -> Float64[Array, "M V"]:
         variances = np.diagonal(courses.covariance, axis1=1, axis2=2) - 2.0 * pulled
         variances = variances + (pulled @ courses.centre)[:, None]
         return np.asarray(np.maximum(variances, 0.0).T)
-    roots = [_root(covariance) for covariance in courses.covariance[courses.is_smooth]]
-    width = max((root.shape[1] for root in roots), default=0)
-    wide = [np.pad(root, ((0, 0), (0, width - root.shape[1]))) for root in roots]
-    return np.concatenate(wide, axis=1) if wide else np.zeros((len(courses.centre), 0))
-
-
-def _root(covariance: Float64[Array, "M M"]) -> Float64[Array, "M r"]:
-    values, vectors = np.linalg.eigh(covariance)
-    significant = np.cumsum(np.maximum(values, 0.0)) > LEAST_VARIANCE * values.sum()
-    return np.asarray(vectors[:, significant] * np.sqrt(values[significant]))
+    if isinstance(smooth.basis, Cosines):
+        each = [smooth.basis.quadratic(covariance, courses.centre) for covariance in courses.covariance]
+        return np.stack(each, axis=1)
+    return np.concatenate([np.zeros((smooth.basis.size, 0)), *courses.covariance[courses.is_smooth]], axis=1)
 
 
 def course_prior(
@@ -175,11 +167,13 @@ def course_prior(
     assert spread is not None
     if isinstance(basis, Points):
         variance = np.where(has_place[:, None], spread[functions], 0.0)
+    elif isinstance(basis, Cosines):
+        products = basis.products.functions(np.where(has_place[:, None], places, 0.0), codes)
+        variance = np.where(has_place[:, None], np.maximum(products @ spread, 0.0), 0.0)
     else:
-        variance = np.zeros(mean.shape)
-        own = np.flatnonzero(courses.is_smooth)
-        squares = (functions @ spread) ** 2
-        variance[:, own] = squares.reshape(len(mean), len(own), -1).sum(axis=2) if len(own) else 0.0
+        variance, own = np.zeros(mean.shape), np.flatnonzero(courses.is_smooth)
+        products = (functions @ spread).reshape(len(mean), len(own), basis.size)
+        variance[:, own] = np.maximum(np.einsum("bkm,bm->bk", products, functions), 0.0)
     return CoursePrior(mean, variance, precision, has_place, functions)
 
 

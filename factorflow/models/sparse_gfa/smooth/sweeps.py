@@ -1,10 +1,10 @@
-"""Passes of a fit with smooth scores: sums over the functions, then courses in every third pass.
+"""Passes of a fit with smooth scores: sums over the functions, then courses in every second pass.
 
 The first pass of these sums functions, their products, and products of them with the scores of the fit so far
 and with these under random signs. Whether factors get courses at all (`shows_courses`) is a test of all of
 them: rotated among each other, some white direction is always the smoothest. Then, in turn, a pass that
-updates the courses at the loadings as they are, and two that update loadings at the courses as they are: both
-from the same sums would not be the maximum of either.
+updates the courses at the loadings as they are, and one that updates loadings at the courses as they are:
+both from the same sums would not be the maximum of either.
 """
 
 from __future__ import annotations
@@ -193,14 +193,14 @@ def shows_courses(
             values, vectors = np.linalg.eigh(n_known * turned_root(root, turned_root(root, second).T))
             values, axes = np.maximum(values, 0.0), turned_root(root, np.eye(basis.size))
             axes = vectors.T @ axes
-            along = np.einsum("ij,jsk->sik", axes, turned), np.einsum("ij,jsk->sik", axes, scaled)
+            along = [np.tensordot(axes, each, 1).swapaxes(0, 1) for each in (turned, scaled)]
             for share in SHARES:
                 noise = 1.0 - share
                 of_noise = n_known * np.log(noise) + np.log1p(share / noise * values).sum()
                 base = n_known * (1.0 - 1.0 / noise) - of_noise
                 weights = 1.0 / (noise / share + values) / noise
                 for which, candidate in enumerate(along):
-                    own = np.einsum("sik,i,sil->skl", candidate, weights, candidate)
+                    own = (candidate * weights[:, None]).swapaxes(1, 2) @ candidate
                     diagonal = np.einsum("skk->sk", own)
                     largest = diagonal.max(axis=1) if which else np.linalg.eigvalsh(own)[:, -1]
                     best[which] = np.maximum(best[which], 0.5 * (base + largest))

@@ -86,24 +86,28 @@ def weak_sums(
         Of each draw; ones first.
     """
     assert settings.smooth is not None
-    part = smooth_part(settings.smooth.basis)
-    if part is None:
+    part, names = smooth_part(settings.smooth.basis), _views(settings, globals_)
+    if part is None or not names:
         return WeakSums(np.zeros(0), np.zeros(0), {})
     places, has_place = place_values(block)
     functions = few_functions(part[0]).functions(places[:, part[1]], np.zeros(block.n_rows, np.int64))
     functions = functions * has_place[:, None]
     signed = (signs[:, : 1 + WEAK_SIGNS, None] * functions[:, None, :]).reshape(block.n_rows, -1)
-    features = {
-        name: signed.T @ _residuals(settings, block, globals_, name, extended) for name in _views(settings)
-    }
+    signed = signed.astype(settings.dtype)
+    features = {}
+    for name in names:
+        residuals = _residuals(settings, block, globals_, name, extended)
+        features[name] = (signed.T @ residuals.astype(settings.dtype)).astype(np.float64)
     return WeakSums(functions.sum(axis=0), pack(functions.T @ functions), features)
 
 
-def _views(settings: Settings) -> list[str]:
-    """Return the views that are looked at: none where scores are functions of levels and covariates alone."""
+def _views(settings: Settings, globals_: Globals) -> list[str]:
+    """Return the views that are looked at: none where there is no room for factors, or nothing smooth."""
     assert settings.smooth is not None
-    is_smooth = smooth_part(settings.smooth.basis) is not None
-    return [view.name for view in settings.views if view.is_gaussian and is_smooth]
+    full = globals_.n_factors >= settings.n_factors or globals_.factors.numbers is not None
+    if full or not settings.deletes or smooth_part(settings.smooth.basis) is None:
+        return []
+    return [view.name for view in settings.views if view.is_gaussian]
 
 
 def _residuals(
@@ -122,9 +126,8 @@ def _residuals(
 
 def add_weak_factors(settings: Settings, globals_: Globals, sums: WeakSums, n_known: float) -> Globals:
     """Return the globals with a factor more for each component that no signs have, as far as there may be."""
-    room = settings.n_factors - globals_.n_factors
-    names = _views(settings)
-    if room <= 0 or not names or globals_.factors.numbers is not None or not settings.deletes:
+    room, names = settings.n_factors - globals_.n_factors, _views(settings, globals_)
+    if not names:
         return globals_
     products = _components(settings, globals_, sums, n_known)
     values, vectors = np.linalg.eigh(np.einsum("smd,snd->smn", products, products))
@@ -146,7 +149,7 @@ def _components(
     values, vectors = np.linalg.eigh(unpack(sums.products, size) - n_known * np.outer(centre, centre))
     significant = values > LEAST * values[-1]
     inverse = (vectors[:, significant] / np.sqrt(values[significant])) @ vectors[:, significant].T
-    stacked = np.concatenate([sums.features[name] for name in _views(settings)], axis=1)
+    stacked = np.concatenate(list(sums.features.values()), axis=1)
     stacked = stacked.reshape(1 + WEAK_SIGNS, size, -1)
     constant = sums.functions[0] / n_known  # the first function is constant: it sums residuals
     centred = stacked - centre[None, :, None] * (stacked[:, :1] / constant)
@@ -155,7 +158,7 @@ def _components(
         [
             expected_weights(globals_.weights[name])[0]
             * np.sqrt(settings.precision(name, globals_.weights[name]).mean(axis=1))[:, None]
-            for name in _views(settings)
+            for name in sums.features
         ]
     )
     along = np.linalg.qr(loadings)[0]
