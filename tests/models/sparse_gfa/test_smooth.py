@@ -18,6 +18,7 @@ from factorflow.data.places import code_places
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa.smooth import evidence as evidence_module
 from factorflow.models.sparse_gfa.smooth import sweeps as sweeps_module
+from factorflow.models.sparse_gfa.smooth import weak as weak_module
 from factorflow.models.sparse_gfa.smooth.cosines import Cosines, choose_basis
 from factorflow.models.sparse_gfa.smooth.courses import (
     Courses,
@@ -43,10 +44,11 @@ from factorflow.models.sparse_gfa.smooth.rows import (
     courses_at,
     noise_sums,
     spread_scores,
+    with_tables,
 )
 from factorflow.models.sparse_gfa.smooth.site_sums import site_sums
 from factorflow.models.sparse_gfa.smooth.sweeps import shows_courses
-from factorflow.models.sparse_gfa.smooth.warping import KNOTS, common_clock
+from factorflow.models.sparse_gfa.smooth.warping import KNOTS, WARP_ROUNDS, common_clock
 from factorflow.models.sparse_gfa.weights import Weights
 from factorflow.places import PLACES, Places
 from factorflow.shape import Block
@@ -306,6 +308,27 @@ def test_new_rows_know_no_more_than_their_course() -> None:
     assert_close(prior.precision[2], 1.0)
 
 
+@pytest.mark.parametrize("groups", [(), ("a", "b")])
+@pytest.mark.parametrize("per_column", [(5,), (3, 4)])
+def test_variances_of_cosines(groups: tuple[str, ...], per_column: tuple[int, ...]) -> None:
+    """Var f = (phi - mean phi)' Cov c (phi - mean phi), 0 where the place is not known."""
+    rng, columns = np.random.default_rng(5), len(per_column)
+    ends = {"low": (0.0,) * columns, "high": (1.0, 3.0)[:columns], "nearest": (0.1,)}
+    basis = Cosines(Places(("x", "y")[:columns], (0,) * columns, **ends, groups=groups), "rbf", per_column)
+    places, codes = rng.random((6, columns)), np.arange(6) % basis.n_groups
+    places[4] = np.nan
+    opened = open_courses(basis, rng.standard_normal(basis.size), np.eye(basis.size), 6.0, 2)
+    roots = rng.standard_normal((2, basis.size, basis.size))
+    courses = replace(opened, covariance=roots @ roots.swapaxes(1, 2))
+    block = Block(0, 0, 6, 1, {}, columns={PLACES: places, "group": codes})
+    smooth = SmoothSettings(basis, complete=True)
+    prior = course_prior(smooth, block, with_tables(smooth, courses, each=True), each=True, new=False)
+    functions = basis.functions(np.nan_to_num(places), codes) - courses.centre
+    wanted = np.einsum("bm,kmn,bn->bk", functions, courses.covariance, functions)
+    assert prior.variance is not None
+    assert_close(prior.variance, np.where(np.isfinite(places).all(axis=1)[:, None], wanted, 0.0))
+
+
 def test_the_average_of_scores_goes_into_the_intercepts(monkeypatch: pytest.MonkeyPatch) -> None:
     """b + w (z + m) is (b + w m) + w z."""
     monkeypatch.setattr(sweeps_module, "with_fresh_pairs", lambda settings, globals_: globals_)
@@ -403,6 +426,14 @@ def test_no_round_lowers_the_bound(fitted: SimpleNamespace) -> None:
         values = trace.loc[trace["stage"] == stage, "objective"].to_numpy()
         assert len(values) > 1
         assert (np.diff(values) > -1e-10 * np.abs(values[:-1])).all()
+
+
+def test_courses_are_judged_before_passes_settle(fitted: SimpleNamespace) -> None:
+    """What is rough is closed as soon as the bound rises little: its passes would settle last."""
+    stages = {stage.name: stage for stage in fitted.posterior.model.stages()}
+    assert stages["smooth"].tol == stages["warm-up"].tol == 100 * stages["smooth or not"].tol
+    assert not stages["smooth"].sweeps[1].settles
+    assert stages["smooth or not"].sweeps[1].settles
 
 
 def test_curves_at_the_samples_are_their_courses(fitted: SimpleNamespace) -> None:
@@ -533,7 +564,7 @@ def test_places_that_say_nothing_open_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("square", [0.006, 0.0])
-def test_weak_smooth_factors(tmp_path: Path, square: float) -> None:
+def test_weak_smooth_factors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, square: float) -> None:
     """A factor far below what a plain fit can see is found if it is smooth; noise is no factor."""
     rng = np.random.default_rng(4)
     n, n_features = 400, 100
@@ -553,6 +584,7 @@ def test_weak_smooth_factors(tmp_path: Path, square: float) -> None:
     assert len(found.factors) == (2 if square else 1)
     assert like[0] < 0.3
     assert (like[1] > 0.95) == bool(square)
+    monkeypatch.setattr(weak_module, "_residuals", None)  # not even looked for where there is no room
     full = ff.fit(dataset, ff.models.SparseGFA(n_factors=1, smooth_covariates="time"), progress=False)
     assert len(full.factors) == 1  # never more than were asked for
 
@@ -670,6 +702,7 @@ def test_clocks_of_groups(tmp_path: Path) -> None:
     fits = [ff.fit(dataset, ff.models.SparseGFA(**given, warping=w), progress=False) for w in (False, True)]
     bounds = [fit.trace.to_dataframe()["objective"].iloc[-1] for fit in fits]
     assert bounds[1] > bounds[0] + 10.0
+    assert (fits[1].trace.to_dataframe()["stage"] == "smooth").sum() > WARP_ROUNDS[-1]
     clock = fits[1].warped().values.reshape(3, n)
     np.testing.assert_allclose(clock[0], own)  # the reference
     before, after = (np.sqrt(((t - common) ** 2).mean(axis=1)) for t in (np.tile(own, (3, 1)), clock))
