@@ -12,6 +12,7 @@ own file only, so the stamp here covers every file of the shared kernels and of 
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -46,10 +47,37 @@ NO_PLACE = (
 """Warning where nothing can be cached."""
 
 
+COLLECTED = 50_000
+"""Objects between two looks for garbage while something is compiled: Python's 700 are a tenth of the time."""
+
+
+@cache
+def _collect_rarely() -> None:
+    """Look for garbage less often while Numba compiles, from now on."""
+    from numba.core.event import Listener, register
+
+    class Thresholds(Listener):
+        """Sets those of the collector; functions are compiled inside others, under a lock of Numba."""
+
+        def __init__(self) -> None:
+            self.before: list[tuple[int, int, int]] = []
+
+        def on_start(self, event: Any) -> None:
+            self.before.append(gc.get_threshold())
+            if self.before[0][0]:  # else the collector is off
+                gc.set_threshold(COLLECTED, *self.before[0][1:])
+
+        def on_end(self, event: Any) -> None:
+            gc.set_threshold(*self.before.pop())
+
+    register("numba:compile", Thresholds())
+
+
 def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
     """Compile with `numba.njit`, cached on disk if possible."""
     from numba import njit
 
+    _collect_rarely()
     alone = chosen.pop("vectors_first", False)
     if INNER.items() <= chosen.items():
         from factorflow.kernels.linked import LinkedCompiler, OptimisedCompiler

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import pkgutil
@@ -14,11 +15,13 @@ from typing import Any
 
 import pytest
 from numba import types
+from numba.core import event
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
+from numba.core.errors import TypingError
 
 import factorflow
-from factorflow.kernels.compile import INNER, compile_scalar, jit
+from factorflow.kernels.compile import COLLECTED, INNER, compile_scalar, jit
 from factorflow.kernels.scalar import normal
 from factorflow.models.probit.kernels import trajectory
 
@@ -145,3 +148,39 @@ def test_functions_that_are_omitted_are_not_compiled() -> None:
     assert draw(0.2, 0.01, 0.005) == pytest.approx(normal.positive_tail(0.2, 0.01, 0.005), rel=1e-14)
     assert draw(-2.0 * normal.FAR, 0.5, 0.0) == 0.0
     assert draw.py_func.__qualname__ == "positive_tail_without__far_tail"  # a name of its own in the cache
+
+
+class Noting(event.Listener):
+    """Notes the threshold of the garbage collector as a compilation begins."""
+
+    def __init__(self, seen: list[int]) -> None:
+        self.seen = seen
+
+    def on_start(self, event: Any) -> None:
+        self.seen.append(gc.get_threshold()[0])
+
+    def on_end(self, event: Any) -> None:
+        """Note nothing."""
+
+
+def test_garbage_is_looked_for_less_often_while_something_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a function and what it calls; afterwards as often as before, also where that fails."""
+    seen = []
+
+    def inner(x: Any) -> Any:
+        return x + 1
+
+    called = jit(inner)
+    before = gc.get_threshold()
+    listener = Noting(seen)
+    event.register("numba:compile", listener)
+    try:
+        assert jit(lambda x: called(x) + 1)(1) == 3
+        with pytest.raises(TypingError):
+            jit(lambda x: x + "no number")(1)
+    finally:
+        event.unregister("numba:compile", listener)
+    assert seen == [COLLECTED] * 3
+    assert gc.get_threshold() == before

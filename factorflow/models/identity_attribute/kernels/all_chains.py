@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from factorflow.kernels.compile import compile_scalar, options
+from factorflow.models.identity_attribute.kernels.chains import add_frame_before, continue_chain
 from factorflow.models.identity_attribute.kernels.chains import smooth_block as smooth_attributes_of
 from factorflow.models.identity_attribute.kernels.presence import smooth_block as smooth_presence_of
 from factorflow.models.identity_attribute.kernels.small import STEADY
@@ -81,4 +82,4 @@ def smooth_all(*arguments: Any) -> None:
     joint, earlier, present_entropy, mean, covariance, cross, mean_entropy : (P, B, ...) arrays
         Written (`state.Track`).
     """
-    compile_scalar(_smooth_all)(*arguments)
+    compile_scalar(_smooth_all, omit=frozenset({continue_chain, add_frame_before}))(*arguments)

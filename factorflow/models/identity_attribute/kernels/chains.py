@@ -83,32 +83,35 @@ def smooth_run(
     half = 0.5 * size * (1.0 + LOG_2PI)
     known, step = work[: size + 1], work[size + 1 : 2 * size + 2]
     past, edge = work[2 * size + 2 : 3 * size + 2], work[3 * size + 2 :]
-    extra = 0.0
+    extra, last = 0.0, high - 1
     if fresh:
         for i in range(size):
             step[size, i] = 0.0
             for j in range(size):
                 step[i, j] = 1.0 / variance if i == j else 0.0
     else:
-        extra = -0.5 * invert_with_link(each, before, moments, 2, past)
-        propagate(each, before, past, moments, 0, step)
+        extra = continue_chain(each, before, moments, past, step)
     for t in range(low, high):
         add_evidence(each, t, present, evidence, own, gaps, step, known)
+        if t == last and not ended:
+            for i in range(size):
+                known[size, i] += behind[size, i]
+                for j in range(size):
+                    known[i, j] += behind[i, j]
         for i in range(size):
             mean[t, i] = known[size, i]
-        if t < high - 1:
-            entropy[t] = half - 0.5 * invert_with_link(each, known, moments, 2, there[t])
+            for j in range(size):
+                there[t, i, j] = known[i, j]
+            if t < last:
+                there[t, i, i] += moments[2, i]
+        entropy[t] = half - 0.5 * invert_small(each, there[t], there[t])
+        if t < last:
             propagate(each, known, there[t], moments, 0, step)
-    last = high - 1
-    for i in range(size):
-        for j in range(size):
-            step[i, j] = known[i, j] + (0.0 if ended else behind[i, j])
-        step[size, i] = known[size, i] + (0.0 if ended else behind[size, i])
-    entropy[last] = half - 0.5 * invert_small(each, step, covariance[last])
     for i in range(size):
         total = 0.0
         for j in range(size):
-            total += covariance[last, i, j] * step[size, j]
+            covariance[last, i, j] = there[last, i, j]
+            total += covariance[last, i, j] * known[size, j]
         mean[last, i] = total
     for t in range(last - 1, low - 1, -1):
         condition(
@@ -118,11 +121,27 @@ def smooth_run(
     if fresh:
         for i in range(size):
             cross[low, i] = 0.0
-    else:  # of the frame before, in another block
+    else:
         for i in range(size):
             step[size, i] = before[size, i]
-        condition(each, past, moments, step[size], mean[low], covariance[low], edge, cross[low], known)
-        entropy[low] += extra - 0.5 * invert_small(each, edge, edge)
+        entropy[low] += extra - add_frame_before(
+            each, past, moments, step[size], mean[low], covariance[low], edge, cross[low], known
+        )
+
+
+@options(fastmath=STEADY)
+def continue_chain(each, before, moments, past, step):
+    """Write the message about a of the first frame of a run that goes on from another block."""
+    log_determinant = invert_with_link(each, before, moments, 2, past)
+    propagate(each, before, past, moments, 0, step)
+    return -0.5 * log_determinant
+
+
+@options(fastmath=STEADY)
+def add_frame_before(each, there, moments, mean, later, later_covariance, covariance, cross, spare):
+    """Do what `condition` does for the frame before a run, in another block; return its entropy's part."""
+    condition(each, there, moments, mean, later, later_covariance, covariance, cross, spare)
+    return 0.5 * invert_small(each, covariance, covariance)
 
 
 @options(fastmath=STEADY)

@@ -196,16 +196,13 @@ def _update_tiles(
             for group in range(0, count, LANES):
                 for u in range(LANES):
                     n, e = chosen[begin + minimum(group + u, count - 1)], u % 2
-                    if u == 0 or earlier[n] < 0 or earlier[n] != known:  # else what was the later one before
+                    fresh = u == 0 or earlier[n] < 0 or earlier[n] != known  # else the later one before
+                    for end in range(0 if fresh else 1, 2):  # called at one place: every call is compiled
                         mean_of(
-                            earlier[n], 0, other_present, other_on, other_off, other_by, beside_present,
-                            beside_mean, there, e, chances, means,
+                            later[n] if end else earlier[n], end, other_present, other_on, other_off,
+                            other_by, beside_present, beside_mean, there, 1 - e if end else e, chances, means,
                         )  # fmt: skip
                     known = later[n]
-                    mean_of(
-                        known, 1, other_present, other_on, other_off, other_by, beside_present, beside_mean,
-                        there, 1 - e, chances, means,
-                    )  # fmt: skip
                     for p in range(n_identities):
                         ahead, back = odds[place, 1] * chances[e, p], odds[place, 2] * chances[1 - e, p]
                         odds_of[u, p] = odds[place, 0] + ahead + back

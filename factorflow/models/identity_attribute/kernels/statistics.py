@@ -131,16 +131,13 @@ def sum_statistics(
     for t in range(n):
         e, m, where, place = t % 2, at[t], which[t], kind[t]
         numbers[place] += 1.0
+        present, on, off = even_present, even_on, even_off
         if odd[t]:
-            _add_frame(
-                t, m, odd_present, odd_on, odd_off, where, place, linked[t], there, b, a, x, active, cross,
-                bands, squares, chances, pairs,
-            )  # fmt: skip
-        else:
-            _add_frame(
-                t, m, even_present, even_on, even_off, where, place, linked[t], there, b, a, x, active, cross,
-                bands, squares, chances, pairs,
-            )  # fmt: skip
+            present, on, off = odd_present, odd_on, odd_off
+        _add_frame(
+            t, m, present, on, off, where, place, linked[t], there, b, a, x, active, cross, bands, squares,
+            chances, pairs,
+        )  # fmt: skip
         if where < 4:
             continue
         for p in range(n_identities):
