@@ -252,3 +252,16 @@ def test_several_likelihoods_with_groups_and_unknown_covariates(tmp_path: Path) 
     assert agreement(projected.scores(), z).min() > 0.95
     with pytest.raises(InputError, match="scores='nonnegative'"):
         posterior.predict("parts", new_obs=pd.DataFrame({"age": [0.0]}, index=["new"]))
+
+
+def test_without_intercepts_counts_have_none_either(tmp_path: Path) -> None:
+    """Where parts begin at 0 moves no level of a view with a logarithmic link."""
+    rng = np.random.default_rng(15_310)
+    scores, loadings = rng.exponential(size=(60, 2)), rng.exponential(size=(2, 9))
+    counts = rng.poisson(np.exp(0.3 * scores @ loadings)).astype(float)
+    views = {"a": scores @ loadings + 0.3 * rng.normal(size=(60, 9)), "c": counts}
+    data = factorflow.write_dataset(tmp_path / "d.zarr", views, {"c": "poisson"})
+    config = SparseGFA(**PARTS | {"n_factors": 3}, intercepts=False, max_iter=30)
+    posterior = factorflow.fit(data, config, progress=False)
+    for view in views:
+        np.testing.assert_allclose(posterior.intercept(view).values, 0.0, atol=1e-12)

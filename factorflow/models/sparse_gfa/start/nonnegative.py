@@ -89,7 +89,10 @@ class ShiftSweep(Sweep[Globals, Local, ScoreSums]):
         for name, mine in weights.items():
             coefficients = mine.coefficients.copy()
             moved = expected_weights(mine)[0] @ shift
-            coefficients[:, 0] = -levels[name] if name in levels else coefficients[:, 0] - moved
+            if name in levels:
+                coefficients[:, 0] = -levels[name]
+            elif settings.intercepts:
+                coefficients[:, 0] -= moved
             weights[name] = replace(mine, coefficients=coefficients)
             views[name] = replace(views[name], pairs=precision_pairs(settings, name, weights[name]))
         new = replace(
