@@ -16,6 +16,10 @@ fits of the counts with a logarithmic link and size factors; theirs are for each
 Parts "files" and "files_dense" are fits of four files that lack a tenth of the features each, not the same,
 by entries and dense, with the seconds of the processor that joining them and taking logarithms took.
 
+Part "mofapy2" is a fit of the same logarithms by mofapy2 (requirements-sparse_gfa.txt), its defaults::
+
+    python benchmarks/sparse_gfa_entries.py --samples 8000 --features 2000 --parts entries,mofapy2
+
 With ``--workers`` counts of two batches are simulated into an .h5ad file and ingested, a block in memory at a
 time, and each part is a fit on so many Dask workers of 2 GiB each, of ``--max-iter`` passes of its last stage
 at most: "entries", and "poisson_factors", programs of the counts with ``--factors`` programs. Seconds are
@@ -244,10 +248,41 @@ def fit(path: Path, k: int, part: str, workers: int = 0, max_iter: int = 0) -> d
         "passes": len(at),
         "n_factors": summary["n_factors"],
         "objective": summary["objective"],
+        "explained": round(float(posterior.variance_explained_total()[0]), 4),
         "MiB": max(
             (mib for mib, _ in watched.values()),
             default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         ),
+    }
+
+
+def fit_mofapy2(path: Path, k: int) -> dict[str, Any]:
+    """Return seconds and memory of a fit by mofapy2 in this process, its defaults."""
+    from mofapy2.run.entry_point import entry_point
+
+    dataset = factorflow.open_dataset(path)
+    y = np.concatenate([dataset.block(i, ["log"]).data["log"] for i in range(dataset.n_blocks)]).astype(float)
+    begun, peer = time.process_time(), entry_point()
+    peer.set_data_options(use_float32=False)
+    peer.set_data_matrix([[y]], likelihoods=["gaussian"], views_names=["log"])
+    peer.set_model_options(factors=k)
+    peer.set_train_options(seed=42, quiet=True)
+    peer.build()
+    peer.run()
+    seconds = time.process_time() - begun
+    scores = np.asarray(peer.model.getNodes()["Z"].getExpectation())
+    loadings = peer.model.getExpectations()["W"][0]
+    loadings = np.asarray(loadings["E"] if isinstance(loadings, dict) else loadings)
+    y -= y.mean(axis=0)
+    left = np.square(y - scores @ loadings.T).sum() / np.square(y).sum()
+    passes = len(peer.model.getTrainingStats()["time"]) - 1
+    return {
+        "seconds": round(seconds, 1),
+        "pass": round(seconds / passes, 3),
+        "passes": passes,
+        "n_factors": scores.shape[1],
+        "explained": round(1.0 - float(left), 4),
+        "MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
 
 
@@ -286,7 +321,8 @@ def main() -> int:
     path = store_of_file(n, d, save_part) if workers else store_of(n, d)
     if arguments.only:
         part = arguments.only
-        done = products(path, k) if part == "products" else fit(path, k, part, workers, arguments.max_iter)
+        alone = {"products": products, "mofapy2": fit_mofapy2}.get(part)
+        done = alone(path, k) if alone else fit(path, k, part, workers, arguments.max_iter)
         print(json.dumps(done))
         return 0
     save_part(
