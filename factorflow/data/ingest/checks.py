@@ -146,7 +146,8 @@ def check_unique(what: str, names: StrArray) -> None:
     unique, counts = np.unique(names, return_counts=True)
     if unique.size < names.size:
         repeated = unique[counts > 1]
-        raise InputError(what, join_names(repeated), "every name once", "Rename or remove the duplicates.")
+        remedy = "Rename or remove the duplicates (of AnnData: var_names_make_unique, obs_names_make_unique)."
+        raise InputError(what, join_names(repeated), "every name once", remedy)
 
 
 def check_values(
