@@ -208,8 +208,9 @@ def test_names_what_is_wrong(made: dict[str, Any]) -> None:
             factorflow.write_dataset(made["folder"] / "w", {"y": frame}, **given)
     with pytest.raises(InputError, match="n = 'ten': expected an integer"):
         made["posterior"].top_features("y", 1, n="ten")
+    counts = factorflow.write_dataset(made["folder"] / "c", {"y": frame.abs().round()}, {"y": "poisson"})
     with pytest.raises(InputError, match=r"sets = 'MT-'.*help\(Dataset\.qc\)"):
-        made["dataset"].qc("MT-")
+        counts.qc("MT-")
 
 
 def test_huge_integers_and_positions(made: dict[str, Any]) -> None:
