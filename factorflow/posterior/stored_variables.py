@@ -102,7 +102,18 @@ class StoredVariables(FittedRun):
         return mean
 
     def global_variables(self) -> dict[str, NDArray[Any]]:
-        """Return the variables that are not of samples, whole, as they are stored: factors not aligned."""
+        """Return the variables that are not of samples, whole, as they are stored: factors not aligned.
+
+        Returns
+        -------
+        dict of str to array
+            By name.
+
+        Examples
+        --------
+        >>> "loadings_rna" in posterior.global_variables()
+        True
+        """
         return {v.name: self._load(v.name).values for v in self.model.table if not v.rows}
 
     @property
@@ -241,6 +252,11 @@ class StoredVariables(FittedRun):
         ----------
         draws : mapping of str to DataArray
             By the name of a variable, which says whether factors have signs.
+
+        Returns
+        -------
+        dict of str to DataArray
+            In the same shapes.
         """
         symmetry: Symmetry = self._symmetry or "none"
         needed = dict(draws)
