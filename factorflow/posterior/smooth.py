@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from factorflow.data.covariates import numbers_of
 from factorflow.errors import InputError
 from factorflow.places import Places
+from factorflow.posterior.align import align_draws
 from factorflow.posterior.course_model import CourseModel, course_model
 from factorflow.posterior.finding import Finding, naming_option
 from factorflow.posterior.new_samples import in_pieces, predict_from_scores, scores_at
@@ -184,11 +185,9 @@ def _curves(
     dims, labels = ("point", "factor"), {"factor": posterior.factors}
     if posterior.kind != "variational":
         parts = {"course": mean, "variance": variance, "noise": noise}  # a course has a sign
-        each = {
-            name: xr.DataArray(np.broadcast_to(part, mean.shape), dims=("chain", "draw", *dims))
-            for name, part in parts.items()
-        }
-        mean, variance, noise = (part.values for part in posterior.align(each).values())
+        each = {name: np.broadcast_to(part, mean.shape) for name, part in parts.items()}
+        of_draws = dict.fromkeys(parts, ("chain", "draw", *dims))
+        mean, variance, noise = align_draws(each, of_draws, "sign", posterior.alignment).values()
         over = 0, 1
         mean, variance, noise = (
             mean.mean(axis=over),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -243,21 +243,7 @@ class StoredVariables(FittedRun):
 
     def _align(self, names: Sequence[str]) -> dict[str, xr.DataArray]:
         """Return the draws of some variables of a sampler, the factors of all draws and chains aligned."""
-        return self.align({name: self._load(name) for name in names})
-
-    def align(self, draws: Mapping[str, xr.DataArray]) -> dict[str, xr.DataArray]:
-        """Return draws of a sampler, (chain, draw, ...), the factors of all draws and chains aligned.
-
-        Parameters
-        ----------
-        draws : mapping of str to DataArray
-            By the name of a variable, which says whether factors have signs.
-
-        Returns
-        -------
-        dict of str to DataArray
-            In the same shapes.
-        """
+        draws = {name: self._load(name) for name in names}
         symmetry: Symmetry = self._symmetry or "none"
         needed = dict(draws)
         if symmetry == "flip":  # of 0 and 1: it moves the intercepts
