@@ -41,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
     parser.add_argument("--sets", type=int, default=150)
+    parser.add_argument("--first", type=int, default=1000, help="number of the first set, its seed")
     parser.add_argument("--views", nargs="+", default=["gaussian", "bernoulli"], help="their likelihoods")
     parser.add_argument("--thin", type=int, default=6, help="sweeps from one draw to the next")
     parser.add_argument("--burn-in", type=int, default=60, help="sweeps before the first draw")
@@ -50,7 +51,7 @@ def main() -> None:
     settings = settings_of(tuple(given.views), groups=False, slab=True, **options)
     sweep, n = GibbsSweep(settings, keep=False), DRAWS
     start = time.process_time()
-    named = [ranks(sweep, 1000 + i, given.burn_in, n, given.thin) for i in range(given.sets)]
+    named = [ranks(sweep, given.first + i, given.burn_in, n, given.thin) for i in range(given.sets)]
     found = np.array([np.concatenate([*one.values()]) for one in named])
     inside = {
         name: np.array([(one[name] > 0) & (one[name] < n) for one in named]).mean(axis=1) for name in named[0]
