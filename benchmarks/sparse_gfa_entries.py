@@ -194,7 +194,9 @@ def model_of(part: str, k: int, max_iter: int) -> Any:
     return SparseGFA(views=("log",), n_factors=k, **bounded)
 
 
-def fit(path: Path, k: int, part: str, workers: int = 0, max_iter: int = 0) -> dict[str, Any]:
+def fit(
+    path: Path, k: int, part: str, workers: int = 0, max_iter: int = 0, *, checkpoints: bool = False
+) -> dict[str, Any]:
     """Return seconds and memory of a fit in this process, or on workers."""
     clock = time.time if workers else time.process_time
     part, _, blocks = part.partition("_") if part.endswith(("_reread", "_kept")) else (part, "", "")
@@ -223,6 +225,8 @@ def fit(path: Path, k: int, part: str, workers: int = 0, max_iter: int = 0) -> d
         threading.Thread(target=watch, args=(watched,), daemon=True).start()
     model = model_of(part, k, max_iter)
     place: dict[str, Any] = {"executor": "dask", "workers": workers} if workers else {}
+    if checkpoints:
+        place |= {"out": FOLDER / f"{part}.fit", "overwrite": True}
     posterior = factorflow.fit(path, model, memory_limit=MEMORY, on_event=listen, progress=False, **place)
     seconds = clock() - begun
     ends = [began for _, began in entered[1:]] + [clock()]
@@ -308,6 +312,7 @@ def main() -> int:
     )
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--max-iter", type=int, default=0, help="0: to convergence.")
+    parser.add_argument("--checkpoints", action="store_true", help="write checkpoints and the posterior")
     parser.add_argument("--out", help="JSON file; what is in it of other sizes stays.")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -322,7 +327,11 @@ def main() -> int:
     if arguments.only:
         part = arguments.only
         alone = {"products": products, "mofapy2": fit_mofapy2}.get(part)
-        done = alone(path, k) if alone else fit(path, k, part, workers, arguments.max_iter)
+        done = (
+            alone(path, k)
+            if alone
+            else fit(path, k, part, workers, arguments.max_iter, checkpoints=arguments.checkpoints)
+        )
         print(json.dumps(done))
         return 0
     save_part(
@@ -333,6 +342,7 @@ def main() -> int:
     )
     options = ("samples", "features", "factors", "workers", "max_iter")
     given = [f"--{option.replace('_', '-')}={getattr(arguments, option)}" for option in options]
+    given += ["--checkpoints"] if arguments.checkpoints else []
     parts = arguments.parts or ("entries,poisson_factors" if workers else "products,entries,dense")
     for part in parts.split(","):
         command = [sys.executable, __file__, *given, "--only", part]

@@ -24,7 +24,7 @@ from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed_globals import FixedGlobals
 from factorflow.engine.loop import Loop
 from factorflow.engine.memory import fit_into_memory, fits_one_group, measure
-from factorflow.engine.memory_limits import kept_bytes, local_must_spill, local_travels
+from factorflow.engine.memory_limits import kept_bytes, local_must_spill, sends_local
 from factorflow.engine.observers import observers
 from factorflow.engine.plan import Plan
 from factorflow.engine.publish import publish
@@ -344,9 +344,7 @@ def _plan(
         local_path=output.local_path if spill else None,
         may_join=fits_one_group(model, footprint, executor),
         stateful=fixed is not None or not footprint.is_stateless,
-        local_travels=local_travels(
-            meta, footprint, n_groups, n_chains, limit, room, executor.n_root_threads
-        ),
+        sends_local=sends_local(meta, footprint, n_groups, n_chains, limit, room, executor.n_root_threads),
         state_bytes=n_chains * footprint.globals_,
         statistics_bytes=n_chains * footprint.statistics,
     )

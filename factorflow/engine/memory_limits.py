@@ -139,7 +139,7 @@ def kept_bytes(meta: Meta, footprint: Footprint, cache_bytes: int) -> int:
     return cache_bytes * meta.row_bytes // (meta.row_bytes + footprint.kept_per_row)
 
 
-def local_travels(
+def sends_local(
     meta: Meta,
     footprint: Footprint,
     n_groups: int,

@@ -39,7 +39,7 @@ class Plan:
         Whether one worker has memory enough for all blocks: they may become one group.
     stateful : bool
         Whether blocks have local state: else a round leaves nothing on the workers.
-    local_travels : bool
+    sends_local : bool
         Whether local state goes with the statistics to where they are merged, so that no task keeps it.
     state_bytes, statistics_bytes : int
         Size of the globals, and of one set of statistics, of all chains.
@@ -55,7 +55,7 @@ class Plan:
     warm: Warm | None = None
     may_join: bool = False
     stateful: bool = True
-    local_travels: bool = False
+    sends_local: bool = False
     state_bytes: int = 0
     statistics_bytes: int = 0
 

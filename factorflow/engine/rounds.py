@@ -32,7 +32,7 @@ class Rounds:
         self._parents = relay_parents(len(groups), plan.state_bytes)
         self._steps = merge_steps(groups)
         merging = {merge.group for merge in self._steps[0]} if self._steps else {0}
-        self._whole = set(range(len(groups))) if plan.local_travels else merging
+        self._whole = set(range(len(groups))) if plan.sends_local else merging
         shares = executor.n_feature_tasks
         if shares is None:
             shares = feature_shares(groups, plan.statistics_bytes, plan.n_feature_runs)
@@ -55,13 +55,13 @@ class Rounds:
             After the rounds; None of each group, where there is none.
         """
         if n_rounds > 1 and len(self.groups) == 1:
-            return self._submit_alone(plan, state, before[0], n_rounds)
+            return self._submit_single_group(plan, state, before[0], n_rounds)
         locals_ = list(before)
         for number in range(n_rounds):
             state, locals_ = self._submit_round(plan, state, locals_, sends, first=number == 0)
         return state, locals_
 
-    def _submit_alone(
+    def _submit_single_group(
         self, plan: Handle, state: Handle, before: Handle, n_rounds: int
     ) -> tuple[Handle, list[Handle]]:
         """Submit rounds of one group of all blocks."""

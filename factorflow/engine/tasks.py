@@ -224,7 +224,7 @@ def merge(
 def run_rounds(
     plan: Plan, group: range, before: Group | None, state: State, n_rounds: int, n_threads: int
 ) -> tuple[State, Group | None]:
-    """Update all blocks, which are one group, and the globals, some times; return both."""
+    """Run several rounds of a single group of all blocks; return the state and the local state."""
     for number in range(n_rounds):
         before = update_samples(plan, group, before, state)
         state = merge(plan, state, [before], n_threads=n_threads, first=number == 0)

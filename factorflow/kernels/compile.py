@@ -47,13 +47,13 @@ NO_PLACE = (
 """Warning where nothing can be cached."""
 
 
-COLLECTED = 50_000
-"""Objects between two looks for garbage while something is compiled: Python's 700 are a tenth of the time."""
+GC_THRESHOLD = 50_000
+"""New objects between two garbage collections while Numba compiles, where most of them live on (Python: 700)."""
 
 
 @cache
-def _collect_rarely() -> None:
-    """Look for garbage less often while Numba compiles, from now on."""
+def _raise_gc_threshold() -> None:
+    """Collect garbage less often while Numba compiles, from now on."""
     from numba.core.event import Listener, register
 
     class Thresholds(Listener):
@@ -65,7 +65,7 @@ def _collect_rarely() -> None:
         def on_start(self, event: Any) -> None:
             self.before.append(gc.get_threshold())
             if self.before[0][0]:  # else the collector is off
-                gc.set_threshold(COLLECTED, *self.before[0][1:])
+                gc.set_threshold(GC_THRESHOLD, *self.before[0][1:])
 
         def on_end(self, event: Any) -> None:
             gc.set_threshold(*self.before.pop())
@@ -77,7 +77,7 @@ def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
     """Compile with `numba.njit`, cached on disk if possible."""
     from numba import njit
 
-    _collect_rarely()
+    _raise_gc_threshold()
     alone = chosen.pop("vectors_first", False)
     if INNER.items() <= chosen.items():
         from factorflow.kernels.linked import LinkedCompiler, OptimisedCompiler

@@ -63,7 +63,7 @@ class Model(VariableTable[G, L]):
     meta: Meta
     predicts_new: ClassVar[bool] = False
     """Whether `predict` takes any mean and variance of the scores as ``rows``, not of fitted rows alone."""
-    drawn_by_factors: ClassVar[bool] = False
+    predicts_by_factors: ClassVar[bool] = False
     """Of a sampler: whether predictions are sums over the factors of its draws."""
 
     @property

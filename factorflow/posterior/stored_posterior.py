@@ -59,7 +59,7 @@ class StoredPosterior(StoredVariables):
     @property
     def predicts_by_factors(self) -> bool:
         """Whether predictions are sums over factors with loadings."""
-        return bool(self.loaded_views) and (self.kind == "variational" or self.model.drawn_by_factors)
+        return bool(self.loaded_views) and (self.kind == "variational" or self.model.predicts_by_factors)
 
     @property
     def factors(self) -> list[str]:

@@ -63,7 +63,7 @@ def test_merges_of_neighbours(plan: Any, alone: dict[str, Any], monkeypatch: pyt
     monkeypatch.setattr("factorflow.engine.tree.FAN_IN", 2)
     for tasks, travels in ((0, True), (2, False)):
         executor = Noting(1, 2, 3, feature_tasks=tasks)
-        assert_same_found(run_plan(replace(plan, local_travels=travels), executor), alone, tasks)
+        assert_same_found(run_plan(replace(plan, sends_local=travels), executor), alone, tasks)
         names = [name for name, _ in executor.noted]
         assert names.count("merge_nodes") == 2 * (1 + tasks) * names.count("merge")
         # of two groups of four: not beside a merge, and not sent with the statistics

@@ -26,9 +26,9 @@ from factorflow.engine.memory_limits import (
     check_memory,
     kept_bytes,
     local_must_spill,
-    local_travels,
     merge_bytes,
     required_bytes,
+    sends_local,
 )
 from factorflow.engine.source import Source
 from factorflow.engine.tasks import merge_nodes
@@ -411,15 +411,15 @@ def test_small_local_state_is_sent_where_memory_is_left() -> None:
     """Smaller than a set of statistics, or on disk; what came to a merge stays: 2 sets, 4 local states."""
     meta = Meta(8000, 8, 1024, (ViewMeta("a", "gaussian", 4, "none"),))
     small, huge = Footprint(10, 40001, 0), 1 << 40
-    assert local_travels(meta, small, 2, 3, huge, 0)
-    assert not local_travels(meta, replace(small, statistics=40000), 2, 3, huge, 0)
-    assert not local_travels(meta, Footprint(0, 0, 0), 2, 3, huge, 0)  # not measured
+    assert sends_local(meta, small, 2, 3, huge, 0)
+    assert not sends_local(meta, replace(small, statistics=40000), 2, 3, huge, 0)
+    assert not sends_local(meta, Footprint(0, 0, 0), 2, 3, huge, 0)  # not measured
     limit = required_bytes(meta, small, 2, 3, huge) + 7 + 3 * (2 * 40001 + 4 * 40000)
-    assert local_travels(meta, small, 2, 3, limit, 7)
-    assert not local_travels(meta, small, 2, 3, limit - 1, 7)
+    assert sends_local(meta, small, 2, 3, limit, 7)
+    assert not sends_local(meta, small, 2, 3, limit - 1, 7)
     large, limit = Footprint(10**5, 40000, 0), 1 << 31
     assert local_must_spill(meta, large, 2, 3, limit)
-    assert local_travels(meta, large, 2, 3, limit, 0)
+    assert sends_local(meta, large, 2, 3, limit, 0)
 
 
 def test_a_run_that_just_fits_is_not_refused() -> None:

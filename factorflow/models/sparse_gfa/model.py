@@ -59,8 +59,8 @@ Enter = Callable[[Globals], Globals]
 
 PATIENCE = 2
 """Passes running that gain little, after which the sparse stage ends."""
-LOOSER = 100.0
-"""Times the tolerance of the last stage that the warm-up ends with, and courses are judged at."""
+EARLY_TOLERANCE = 100.0
+"""Tolerance of the warm-up, and of the stage after which courses are judged, relative to the last stage's."""
 
 
 @dataclass(frozen=True)
@@ -227,7 +227,11 @@ class SparseGFAModel(Model[Globals, Local]):
     @property
     def _loose(self) -> dict[str, Any]:
         """When stages end that are followed by another of their kind."""
-        return {"tol": LOOSER * self.tol, "parameter_tol": LOOSER * PARAMETER_TOL, "patience": 1}
+        return {
+            "tol": EARLY_TOLERANCE * self.tol,
+            "parameter_tol": EARLY_TOLERANCE * PARAMETER_TOL,
+            "patience": 1,
+        }
 
     def _sparse_stage(self, sweep: UpdateSweep, enter: Enter | None = None) -> Stage[Globals]:
         return Stage(

@@ -130,12 +130,13 @@ def slice_scores(
     fresh: Float64[Array, "B K"],
     rows: Integer[Array, " B"],
     step: Step,
-    beside: Callable[[Float64[Array, "P K"], Integer[Array, " P"]], Float64[Array, " P"]] | None = None,
+    log_extra: Callable[[Float64[Array, "P K"], Integer[Array, " P"]], Float64[Array, " P"]] | None = None,
 ) -> tuple[Float64[Array, "B K"], float]:
     """Return scores after a step of elliptical slice sampling, and how many places were tried in all.
 
     The ellipse is about the mean of the pseudo-posterior, through the scores before and a fresh draw.
-    ``beside``: logarithm of what the density of scores of some rows has beside the pseudo-posterior and R.
+    ``log_extra``: logarithm of the factor of the density of some rows' scores that is in neither the
+    pseudo-posterior nor R.
     """
     n, k = before.shape
     uniform = draws.uniform(step, SLICE_SITE, rows, 2 + MOST_SHRINKS)
@@ -148,10 +149,10 @@ def slice_scores(
 
     def log_ratio(index: Integer[Array, " P"], angle: Float64[Array, " P"]) -> Float64[Array, " P"]:
         total = np.zeros(len(index))
-        if beside is not None:
+        if log_extra is not None:
             cosine, sine = np.cos(angle)[:, None], np.sin(angle)[:, None]
             parts = (before - centre)[index], (fresh - centre)[index]
-            total += beside(centre[index] + cosine * parts[0] + sine * parts[1], index)
+            total += log_extra(centre[index] + cosine * parts[0] + sine * parts[1], index)
         for of_view, x, first, second in ways:
             for part in tiles(len(index), x):
                 rows = device.move_beside(index[part], x)

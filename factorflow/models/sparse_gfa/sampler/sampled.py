@@ -54,7 +54,7 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
     learned_slab: bool
     kind: ClassVar[Literal["variational", "monte carlo"]] = "monte carlo"
     predicts_new: ClassVar[bool] = True
-    drawn_by_factors: ClassVar[bool] = True
+    predicts_by_factors: ClassVar[bool] = True
 
     @property
     def symmetry(self) -> Literal["none", "sign", "flip"]:

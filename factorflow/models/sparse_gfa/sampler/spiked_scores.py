@@ -36,7 +36,7 @@ from factorflow.trees import replace
 ROW_SITE = MODELS[36]
 """Noise: s, v and acceptance of each score, then what the slice begins with."""
 FIRST_SCANS = 10
-"""Of rows whose scores begin anywhere; later ones take one a sweep."""
+"""Draws of every score in the first sweep, from arbitrary values; there is one in each later sweep."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class SpikedPrior:
     def of(
         cls, settings: Settings, precision: Float64[Array, "#B L"], share: Float64[Array, "#B K"]
     ) -> SpikedPrior:
-        """Return the prior by what the settings say of the scores."""
+        """Return the prior of the scores in these settings."""
         kind = SLABS[settings.score_slab].kind if settings.nonnegative else "normal"
         assert kind != "zero"
         return cls(kind, precision, share)
@@ -92,7 +92,9 @@ class SpikedPrior:
             value = np.maximum(value, np.finfo(np.float32).tiny)  # 0 says that s is 0
         return np.where(uniform[:, 0] < special.expit(log_odds), value, 0.0)
 
-    def base(self) -> tuple[Float64[Array, "#B L"], Callable[[Float64[Array, "P L"], Array], Array] | None]:
+    def gaussian_part(
+        self,
+    ) -> tuple[Float64[Array, "#B L"], Callable[[Float64[Array, "P L"], Array], Array] | None]:
         """Return the precision of a normal density of scores that are not 0, and log of the slab over it."""
         n_factors = self.share.shape[1]
         if self.slab == "normal":
@@ -101,14 +103,14 @@ class SpikedPrior:
         if self.slab == "exponential":  # as wide: alone it has no precision
             precision[:, :n_factors] = rate**2
 
-        def beside(values: Float64[Array, "P L"], rows: Integer[Array, " P"]) -> Float64[Array, " P"]:
+        def log_extra(values: Float64[Array, "P L"], rows: Integer[Array, " P"]) -> Float64[Array, " P"]:
             z, extra = values[:, :n_factors], np.zeros(len(values))
             if self.slab == "exponential":
                 scaled = z * (rate if len(rate) == 1 else rate[rows])
                 extra = (0.5 * scaled**2 - scaled).sum(axis=1)
             return np.where((z >= 0.0).all(axis=1), extra, -np.inf)
 
-        return precision, beside
+        return precision, log_extra
 
 
 def draw_spiked(
@@ -157,12 +159,12 @@ def draw_spiked(
         return z, 0.0
     is_free = np.ones(z.shape, bool)
     is_free[:, : prior.share.shape[1]] = z[:, : prior.share.shape[1]] != 0.0
-    precision, beside = prior.base()
+    precision, log_extra = prior.gaussian_part()
     centre, fresh = _gaussian(
         (pairs, linear), precision, is_free, special.ndtri(noise[:, 3 * n_scans * size :])
     )
-    z, tried_places = slice_scores(entries, design, centre, z, fresh, rows, step, beside)
-    return z if beside is None else _not_below_zero(z, prior.share.shape[1]), tried_places
+    z, tried_places = slice_scores(entries, design, centre, z, fresh, rows, step, log_extra)
+    return z if log_extra is None else _not_below_zero(z, prior.share.shape[1]), tried_places
 
 
 def _not_below_zero(z: Float64[Array, "B L"], n_factors: int) -> Float64[Array, "B L"]:
