@@ -48,7 +48,7 @@ NO_PLACE = (
 
 
 GC_THRESHOLD = 50_000
-"""New objects between two garbage collections while Numba compiles, where most of them live on (Python: 700)."""
+"""New objects between two garbage collections while Numba compiles: most of them live on (Python: 700)."""
 
 
 @cache
