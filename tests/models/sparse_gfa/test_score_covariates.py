@@ -208,6 +208,9 @@ def test_draws_have_the_effects_on_the_scores(cohort: SimpleNamespace, fitted: A
     inside = (predicted["lower"].values < y) & (y < predicted["upper"].values)
     assert 0.87 < inside.mean() < 0.94
     assert np.mean((predicted["mean"] - expected["mean"]) ** 2) < 0.05 * np.mean(expected["sd"] ** 2)
+    later = unseen.iloc[:1].assign(time=3.5)  # where the course is not known, new data are as uncertain
+    sd, of_fit = (p.predict("a", new_obs=later)["sd"].values for p in (sampled, fitted))
+    assert np.abs(np.log(sd / of_fit)).max() < 0.15
     new = ff.write_dataset(tmp_path / "d.zarr", {"a": cohort.frame.iloc[-20:]}, obs=cohort.obs.iloc[-20:])
     projected = sampled.project(new, progress=False, iterations=2).scores().values
     corr = np.abs(np.corrcoef(cohort.z[-20:].T, projected.T)[:4, 4:]).max(axis=1)
