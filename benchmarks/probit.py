@@ -39,12 +39,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from factorflow.core.block import Block, Meta, ViewMeta
 from factorflow.kernels.random import Step
 from factorflow.models.probit import ProbitFactors
 from factorflow.models.probit.kernels.blocks import sweep_block
 from factorflow.models.probit.kernels.samplers import HMC, NONNEGATIVE
 from factorflow.models.probit.kernels.tables import FactorTables
-from factorflow.shape import Block, Meta, ViewMeta
 
 
 def chain(config: ProbitFactors, x: Any, sweeps: int, seed: int = 0) -> Iterator[tuple[Any, Any]]:

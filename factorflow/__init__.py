@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from factorflow.core.lazy_imports import names_of, on_first_use
 from factorflow.errors import FactorflowError, InputError, RunError
-from factorflow.lazy_imports import names_of, on_first_use
 
 if TYPE_CHECKING:
     from factorflow import analysis, data, models, posterior, report, tracking

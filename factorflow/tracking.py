@@ -11,9 +11,9 @@ import re
 from typing import TYPE_CHECKING, Any
 from warnings import warn
 
+from factorflow.core.extras import require
+from factorflow.core.lazy_imports import names_of
 from factorflow.engine.events import Event, IterationDone, OnEvent, RunFinished, RunStarted
-from factorflow.extras import require
-from factorflow.lazy_imports import names_of
 from factorflow.posterior.summary import holdout_scores, shares_by_view, short_config
 
 if TYPE_CHECKING:

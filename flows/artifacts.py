@@ -27,10 +27,10 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from factorflow.core.markdown import code_block, plain
 from factorflow.engine.events import CheckpointWritten, Event, IterationDone, RunFinished, RunStarted
 from factorflow.engine.progress import Silence
 from factorflow.errors import pluralize
-from factorflow.markdown import code_block, plain
 from factorflow.storage.location import Location, as_location
 from factorflow.storage.remote import RemotePath
 

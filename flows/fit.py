@@ -23,9 +23,9 @@ from factorflow.cli import options
 from factorflow.cli.application import serve
 from factorflow.cli.options import ModelOptions, Results
 from factorflow.cli.output import DisplayedResult, command, without_findings
+from factorflow.cli.prefect_server import check_prefect
 from factorflow.errors import InputError
 from factorflow.models import configure
-from factorflow.prefect_server import check_prefect
 from factorflow.storage.location import is_remote, source_not_found
 from factorflow.workflow.folder import Folder, Outcome
 from flows import tasks

@@ -9,10 +9,10 @@ import logging
 import os
 import sys
 
+from factorflow.cli.prefect_server import exempt_local_server, read_settings
+from factorflow.core.extras import require
 from factorflow.engine.progress import clock
 from factorflow.errors import FactorflowError
-from factorflow.extras import require
-from factorflow.prefect_server import exempt_local_server, read_settings
 
 _DEFAULTS = {
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # the first start makes a database

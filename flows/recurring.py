@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from factorflow.core.extras import require
 from factorflow.errors import InputError, RunError
-from factorflow.extras import require
 from factorflow.settings import RefreshOptions, RunOptions, SourceOptions
 from factorflow.workflow import pipeline
 from factorflow.workflow.folder import Folder
@@ -307,7 +307,7 @@ def _start(
     last: Last | None, dataset: Dataset, model: ModelConfig | Mapping[str, Any], rule: RefreshOptions
 ) -> tuple[str | None, str]:
     """Return the posterior that a fit begins with, or None and why not."""
-    from factorflow.run import check_warm_start
+    from factorflow.engine.run import check_warm_start
 
     if last is None or not rule.warm:
         return None, ""

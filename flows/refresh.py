@@ -16,7 +16,7 @@ from prefect.client.orchestration import get_client
 from prefect.concurrency.sync import concurrency
 from prefect.events import emit_event
 
-from factorflow.markdown import plain
+from factorflow.core.markdown import plain
 from factorflow.settings import RefreshOptions
 from factorflow.workflow.folder import Folder
 from flows import tasks

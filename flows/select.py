@@ -16,9 +16,9 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, as_completed
 
 from factorflow.api import open_posterior
+from factorflow.core.markdown import plain
 from factorflow.data import open_dataset
 from factorflow.engine.executors.launch import shared_cluster
-from factorflow.markdown import plain
 from factorflow.models.registry import registered_models
 from factorflow.settings import SELECTION, SelectOptions, naming_types
 from factorflow.workflow.folder import Folder

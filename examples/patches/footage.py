@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.extras import require
 from factorflow.errors import InputError
-from factorflow.extras import require
 from factorflow.storage.location import source_not_found
 
 __all__ = ["Footage", "FootageKind", "open_footage"]

@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Float, Float64
 from threadpoolctl import threadpool_limits
 
+from factorflow.core.block import Array
 from factorflow.data.store.moments import Survey
 from factorflow.errors import InputError
-from factorflow.shape import Array
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset

@@ -17,6 +17,7 @@ from examples.patches.footage import Footage, FootageKind, open_footage
 from examples.patches.spool import RowFile
 from examples.patches.transform import PIECE, PatchTransform, learn
 from examples.patches.windows import Motion, Windows
+from factorflow.core.kinds import KINDS
 from factorflow.data.ingest import checks
 from factorflow.data.simulation.noise import check_count
 from factorflow.data.store.dataset import Dataset, open_dataset
@@ -25,7 +26,6 @@ from factorflow.data.store.rows import Columns, RowNames
 from factorflow.data.store.view_source import ViewSource
 from factorflow.data.store.writer import write_store
 from factorflow.errors import InputError
-from factorflow.kinds import KINDS
 from factorflow.storage.local import check_space
 from factorflow.storage.location import as_location
 from factorflow.storage.publish import new_directory

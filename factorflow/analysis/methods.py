@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from factorflow.analysis.association import associate
 from factorflow.analysis.enrichment import enrich
 from factorflow.analysis.matching import Matching, match_factors
-from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.posterior.stored_posterior import StoredPosterior
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.analysis.export import check_target, run_attributes
+from factorflow.core.extras import require
 from factorflow.data.covariates import numbers_of
 from factorflow.errors import ExportWarning
-from factorflow.extras import require
 from factorflow.posterior.labels import group_labels, sample_metadata
 from factorflow.posterior.smooth import group_correlation, interpolate, smoothness, warped
 from factorflow.posterior.variance import variance_explained

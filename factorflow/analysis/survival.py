@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.analysis.column_tests import Adjustment, as_numbers
+from factorflow.core.extras import require
 from factorflow.errors import InputError
-from factorflow.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd

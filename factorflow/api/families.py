@@ -6,9 +6,9 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from factorflow import run
 from factorflow.api.smooth_scores import SmoothScoresMethods
-from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.core.arguments import name_wrong_arguments_of_methods
+from factorflow.engine import run
 from factorflow.engine.executors.launch import executor_options
 from factorflow.errors import InputError
 from factorflow.posterior import consensus, covariates, feature_sets, prediction, sequences, summary

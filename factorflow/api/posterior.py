@@ -10,14 +10,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
-from factorflow import run
 from factorflow.api.inputs import as_dataset, likelihoods_for
 from factorflow.api.storage import StorageMethods
-from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.core.arguments import name_wrong_arguments_of_methods
+from factorflow.core.lazy_imports import on_first_use
+from factorflow.engine import run
 from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import LOGGER, say, watching
 from factorflow.errors import InputError
-from factorflow.lazy_imports import on_first_use
 from factorflow.posterior import card, diagnostics, draws, summary
 from factorflow.posterior.labels import sample_metadata
 from factorflow.posterior.open import open_tree

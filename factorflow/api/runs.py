@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from factorflow import run
 from factorflow.api.inputs import as_dataset, split_options
 from factorflow.api.posterior import Posterior, as_posterior, log_findings, write_card
+from factorflow.engine import run
 from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import LOGGER, say, watching
 from factorflow.settings import FitOptions, RunOptions, document_options, parse_config
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
+    from factorflow.core.block import HoldoutUnit
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
     from factorflow.engine.executors.launch import Place
     from factorflow.models.configuration import ModelConfig
-    from factorflow.shape import HoldoutUnit
 
 
 @document_options(FitOptions)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
 from factorflow.api.prediction import PredictionMethods
-from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
 from factorflow.posterior import card, findings, store
 from factorflow.posterior.open import load_tree

@@ -157,7 +157,8 @@ def inspect(
     ] = False,
 ) -> DisplayedResult:
     """Show the contents of a dataset or posterior."""
-    from factorflow import open_dataset, open_posterior
+    from factorflow.api import open_posterior
+    from factorflow.data import open_dataset
     from factorflow.posterior.schema import is_posterior
 
     if is_posterior(store):

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-import factorflow
 from factorflow.cli.options import Dataset, ModelOptions, Source, assignments, names_set, path, values_of
 from factorflow.cli.output import DisplayedResult, as_table, command, describe_posterior, report_findings
 from factorflow.engine.progress import progress_bar
@@ -42,8 +41,10 @@ def fit(
     options: FitOptions,
 ) -> DisplayedResult:
     """Fit a model to a dataset."""
+    from factorflow import api
+
     with progress_bar() as on_event:
-        posterior = factorflow.fit(dataset, model.values(), out=out, on_event=on_event, **options.arguments())
+        posterior = api.fit(dataset, model.values(), out=out, on_event=on_event, **options.arguments())
     return _describe_fit(out, posterior)
 
 
@@ -54,6 +55,8 @@ def resume(
     run: ResumeOptions,
 ) -> DisplayedResult:
     """Resume an interrupted run with the dataset, model and seed it began with."""
+    from factorflow.workflow.resume import resume as continue_run
+
     began = False
 
     def watch(event: Event) -> None:
@@ -62,7 +65,7 @@ def resume(
         on_event(event)
 
     with progress_bar() as on_event:
-        posterior = factorflow.resume(out, on_event=watch, **run.arguments())
+        posterior = continue_run(out, on_event=watch, **run.arguments())
     if began:
         return _describe_fit(out, posterior)
     note = f"The run to {out} is complete: there is nothing to go on with."

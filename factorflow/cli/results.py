@@ -13,8 +13,8 @@ import typer
 
 from factorflow.cli.options import Overwrite, path
 from factorflow.cli.output import DisplayedResult, command, describe_posterior, report_findings
+from factorflow.core.extras import require
 from factorflow.errors import InputError
-from factorflow.extras import require
 from factorflow.settings import ProjectOptions
 from factorflow.storage.location import Location, output_location
 from factorflow.storage.publish import new_directory, new_file
@@ -22,7 +22,7 @@ from factorflow.storage.publish import new_directory, new_file
 if TYPE_CHECKING:
     import xarray as xr
 
-    import factorflow
+    from factorflow import api
 
 Posterior = Annotated[
     Path,
@@ -123,7 +123,7 @@ def project(
     ] = False,
 ) -> DisplayedResult:
     """Find the scores of new samples, the model fixed."""
-    import factorflow
+    from factorflow import api
 
     opened = open_posterior(posterior)
     if covariates is not None and no_covariates:
@@ -131,9 +131,7 @@ def project(
             "covariates", str(covariates), "one of the two options", "Leave out --no-covariates."
         )
     covariate_source = False if no_covariates else covariates
-    projected = factorflow.project(
-        opened, dataset, out=out, covariates=covariate_source, **options.arguments()
-    )
+    projected = api.project(opened, dataset, out=out, covariates=covariate_source, **options.arguments())
     findings = [asdict(finding) for finding in projected.findings]
     return report_findings(
         {"posterior": str(out), "n_samples": len(projected.obs_names), "findings": findings},
@@ -186,19 +184,19 @@ def report(
     return {"report": str(out)}
 
 
-def open_posterior(posterior: Path | str) -> factorflow.Posterior:
+def open_posterior(posterior: Path | str) -> api.Posterior:
     """Return the posterior at a path, or one that was shared: at a URL, or in a .zip file."""
-    import factorflow
+    from factorflow import api
 
     text = str(posterior)
     if text.startswith(("http://", "https://")) or (text.endswith(".zip") and not Path(text).is_dir()):
-        return factorflow.load(text)
-    return factorflow.open_posterior(posterior)
+        return api.load(text)
+    return api.open_posterior(posterior)
 
 
 def open_with_dataset(posterior: Path, dataset: Path | None) -> Any:
     """Return the posterior at a path, and see to it that it finds its dataset where that is now."""
-    from factorflow import open_dataset
+    from factorflow.data import open_dataset
 
     opened = open_posterior(posterior)
     if dataset is not None:

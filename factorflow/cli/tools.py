@@ -37,8 +37,8 @@ def doctor(
     ] = None,
 ) -> dict[str, Any]:
     """Check this machine, its packages, with --executor the workers of a cluster, with FOLDER its results."""
-    from factorflow.compatibility import examine_folder
-    from factorflow.doctor import describe, examine
+    from factorflow.cli.compatibility import examine_folder
+    from factorflow.cli.doctor import describe, examine
 
     where = parse_config(ResumeOptions, {"executor": executor or "local", "cluster": cluster})
     checks = [] if results is None else examine_folder(results)

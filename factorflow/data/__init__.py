@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from factorflow.lazy_imports import names_of, on_first_use
+from factorflow.core.lazy_imports import names_of, on_first_use
 
 if TYPE_CHECKING:
+    from factorflow.core.block import Block, Likelihood, Meta, Missing, ViewMeta
+    from factorflow.core.design import TableDesign
     from factorflow.data.holdout import Holdout
     from factorflow.data.ingest.add_view import add_view
     from factorflow.data.ingest.checks import DataWarning
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
     from factorflow.data.simulation.simulate import simulate
     from factorflow.data.store.dataset import Dataset, open_dataset
     from factorflow.data.tables.write import write_table
-    from factorflow.design import TableDesign
-    from factorflow.shape import Block, Likelihood, Meta, Missing, ViewMeta
 
 __all__ = [
     "Block",
@@ -37,11 +37,11 @@ __all__ = [
 __getattr__ = on_first_use(
     __name__,
     {
-        **dict.fromkeys(("Block", "Likelihood", "Meta", "Missing", "ViewMeta"), "factorflow.shape"),
+        **dict.fromkeys(("Block", "Likelihood", "Meta", "Missing", "ViewMeta"), "factorflow.core.block"),
         **dict.fromkeys(("Dataset", "open_dataset"), "factorflow.data.store.dataset"),
         "DataWarning": "factorflow.data.ingest.checks",
         "Holdout": "factorflow.data.holdout",
-        "TableDesign": "factorflow.design",
+        "TableDesign": "factorflow.core.design",
         "add_view": "factorflow.data.ingest.add_view",
         "simulate": "factorflow.data.simulation.simulate",
         "write_dataset": "factorflow.data.ingest.ingest",

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from factorflow.core.block import AUX_DTYPES, Block, Meta, ViewMeta
+from factorflow.core.design import TableDesign
+from factorflow.core.trees import freeze
 from factorflow.data.holdout import Holdout
 from factorflow.data.store.dataset import Dataset
-from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.kernels.sparse_rows import SparseRows
-from factorflow.shape import AUX_DTYPES, Block, Meta, ViewMeta
-from factorflow.trees import freeze
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.covariates import Column, Covariates, Term
+from factorflow.core.covariates import Column, Covariates, Term
 from factorflow.data.ingest.checks import join_names, warn
 from factorflow.data.ingest.levels import text_of
 from factorflow.data.store.fingerprint import digest_column, digest_names

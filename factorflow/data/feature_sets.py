@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from factorflow.core.feature_sets import FeatureSets
 from factorflow.data.gmt import read_gmt
 from factorflow.data.ingest.checks import warn
 from factorflow.data.store.fingerprint import digest_names
 from factorflow.errors import InputError, pluralize
-from factorflow.feature_sets import FeatureSets
 
 if TYPE_CHECKING:
     from factorflow.data.store.dataset import Dataset

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from factorflow.core.kinds import Kind
 from factorflow.data.holdout import Holdout
 from factorflow.errors import InputError
-from factorflow.kinds import Kind
 
 if TYPE_CHECKING:
+    from factorflow.core.block import Meta
     from factorflow.data.store.dataset import Dataset
     from factorflow.likelihoods import Likelihood
-    from factorflow.shape import Meta
 
 
 def is_split(holdout: Holdout | None, kind: Kind) -> bool:

@@ -9,14 +9,14 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.block import HoldoutUnit
+from factorflow.core.design import TableDesign
+from factorflow.core.kinds import Kind
 from factorflow.data.thinning import Where, split_counts
-from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.kernels.random import entry_uniform
 from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
 from factorflow.kernels.sparse_rows import SparseRows
-from factorflow.kinds import Kind
-from factorflow.shape import HoldoutUnit
 
 UNITS: tuple[HoldoutUnit, ...] = get_args(HoldoutUnit)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.places import MOST_CELLS, Places
 from factorflow.data.covariates import check_columns, labels_of, numbers_of, rows_by_sample
 from factorflow.data.store.fingerprint import digest_column, digest_names
 from factorflow.errors import InputError
-from factorflow.places import MOST_CELLS, Places
 
 if TYPE_CHECKING:
     from factorflow.data.store.dataset import Dataset

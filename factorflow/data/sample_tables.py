@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.covariates import COVARIATES
+from factorflow.core.block import SIZES
+from factorflow.core.covariates import COVARIATES
+from factorflow.core.places import PLACES
 from factorflow.data.chosen_features import choose_features
 from factorflow.data.covariates import CovariateTable, code_covariates, projected_covariates, with_digests
 from factorflow.data.feature_sets import match_feature_sets
 from factorflow.data.places import PlaceTable, code_levels, code_places, places_with_digests, projected_places
 from factorflow.data.sizes import SizeTable, code_sizes, projected_sizes
 from factorflow.errors import InputError
-from factorflow.places import PLACES
-from factorflow.shape import SIZES
 
 if TYPE_CHECKING:
-    from factorflow.covariates import Covariates
+    from factorflow.core.block import Meta
+    from factorflow.core.covariates import Covariates
+    from factorflow.core.places import Places
     from factorflow.data.holdout import Holdout
     from factorflow.data.store.dataset import Dataset
-    from factorflow.places import Places
-    from factorflow.shape import Meta
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.covariates import Column
+from factorflow.core.covariates import Column
 from factorflow.data.covariates import numbers_of, plain_numbers, rows_by_sample
 from factorflow.data.store.fingerprint import digest_column, digest_names
 from factorflow.errors import InputError

@@ -29,7 +29,7 @@ from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
 from factorflow.kernels.sparse_rows import SparseRows
 
 if TYPE_CHECKING:
-    from factorflow.kinds import Kind
+    from factorflow.core.kinds import Kind
 
 Where = tuple[NDArray[np.int32], NDArray[np.int32]]
 """Rows and features of entries."""

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from factorflow.core.trees import freeze
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan
 from factorflow.engine.spill import delete_spilled, link_into
@@ -27,7 +28,6 @@ from factorflow.storage.checksums import signature
 from factorflow.storage.local import describe, sync_directory
 from factorflow.storage.publish import write_file
 from factorflow.storage.serialize import dumps, loads
-from factorflow.trees import freeze
 
 CHECKPOINT_VERSION = 11
 MANIFEST = "manifest.json"

@@ -10,9 +10,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from factorflow.core.trees import Gather, freeze, map_gathers, replace
 from factorflow.engine.plan import Plan, Record, State
 from factorflow.models.contract import Info, Stage, Sweep
-from factorflow.trees import Gather, freeze, map_gathers, replace
 
 _RHAT_EVERY = 50
 """Kept draws between two looks at R-hat."""

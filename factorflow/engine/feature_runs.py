@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from factorflow.core.trees import freeze, join, narrow, restrict
 from factorflow.engine.plan import FEATURE_RUN
 from factorflow.engine.tree import Tree
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Sweep
-from factorflow.trees import freeze, join, narrow, restrict
 
 
 @dataclass(frozen=True)

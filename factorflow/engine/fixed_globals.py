@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from factorflow.core.trees import nbytes
 from factorflow.models.contract import Model, Stage
 from factorflow.posterior.globals import StoredGlobals
-from factorflow.trees import nbytes
 
 HELD_BYTES = 64 << 20
 """Of a set of globals that is held until another is asked for. Each task of each iteration asks, and reading

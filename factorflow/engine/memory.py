@@ -26,7 +26,10 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.covariates import COVARIATES
+from factorflow.core.block import AUX_DTYPES, SIZES, Block, Meta, ViewMeta
+from factorflow.core.covariates import COVARIATES
+from factorflow.core.places import PLACES
+from factorflow.core.trees import find_gathers, freeze, map_leaves, multiply, narrow, nbytes, restrict
 from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.feature_runs import Run, cut_features, update_globals
 from factorflow.engine.memory_limits import Footprint, check_memory, local_must_spill
@@ -36,9 +39,6 @@ from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models.contract import Model, Stage, Sweep
-from factorflow.places import PLACES
-from factorflow.shape import AUX_DTYPES, SIZES, Block, Meta, ViewMeta
-from factorflow.trees import find_gathers, freeze, map_leaves, multiply, narrow, nbytes, restrict
 
 ROWS = 64
 """Made-up rows that a model is tried on."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from factorflow.core.block import Meta
 from factorflow.engine.executors.assignment import max_merged_nodes
 from factorflow.engine.plan import FEATURE_RUN
 from factorflow.engine.source import READ_AHEAD
 from factorflow.engine.tree import FAN_IN
 from factorflow.errors import InputError
-from factorflow.shape import Meta
 
 PROCESS_BYTES = 320 << 20
 """A Python process with its libraries and the compiled loops of a model loaded (measured: 180 to 290 MiB)."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 from warnings import warn
 
+from factorflow.core.extras import require
 from factorflow.engine.events import (
     CheckpointWritten,
     Event,
@@ -26,7 +27,6 @@ from factorflow.engine.events import (
 from factorflow.engine.executors.local import Executor
 from factorflow.engine.source import READING
 from factorflow.errors import InputError, OptionText, UnusedWarning
-from factorflow.extras import require
 from factorflow.settings import ResumeOptions
 
 

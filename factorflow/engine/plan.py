@@ -8,12 +8,12 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any, TypeVar
 
+from factorflow.core.trees import nbytes
 from factorflow.engine.fixed_globals import FixedGlobals
 from factorflow.engine.source import Source
 from factorflow.engine.warm_start import Warm
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Info, Model, Stage
-from factorflow.trees import nbytes
 
 T = TypeVar("T")
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.core.block import Block, ViewMeta, without_values
+from factorflow.core.design import EXPOSURE
+from factorflow.core.trees import freeze
 from factorflow.data.aligned_dataset import AlignedDataset
 from factorflow.data.held_out_counts import exposure_of_rest, is_split
-from factorflow.design import EXPOSURE
 from factorflow.engine.loop import Loop
 from factorflow.engine.plan import Plan, State
 from factorflow.engine.run_directory import Output
@@ -26,9 +28,7 @@ from factorflow.posterior.record import RunRecord, Status
 from factorflow.posterior.score_sums import Sums, entry_scores, level_sums, ranked_entries, training_sums
 from factorflow.posterior.scoring import finish_scores
 from factorflow.posterior.store import create_rows, fit_draws, read_variable, save, write_rows
-from factorflow.shape import Block, ViewMeta, without_values
 from factorflow.storage.location import Location
-from factorflow.trees import freeze
 
 if TYPE_CHECKING:
     import xarray as xr

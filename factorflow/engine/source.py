@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.core.block import Block
+from factorflow.core.trees import freeze, nbytes
 from factorflow.engine.reading import Reading, announce
-from factorflow.shape import Block
-from factorflow.trees import freeze, nbytes
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset, Holdout

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from factorflow.core.trees import freeze
 from factorflow.errors import RunError
 from factorflow.storage.local import atomic_write, describe, sync
 from factorflow.storage.serialize import dumps, loads
-from factorflow.trees import freeze
 
 SUPERSEDED = 4
 """States of a block on disk at once: no task that may yet run reads an older one."""
@@ -75,7 +75,7 @@ def load_spilled(
     Parameters
     ----------
     classes : mapping of str to type
-        As for `factorflow.flatten.unflatten`.
+        As for `factorflow.core.flatten.unflatten`.
     """
     if len(values) != 1 or not isinstance(values[0], OnDisk):
         return values

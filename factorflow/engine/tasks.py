@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from factorflow.core.block import Block
+from factorflow.core.trees import arrays, find_gathers, freeze, map_gathers, narrow, nbytes, replace, restrict
 from factorflow.engine.decide import current, decide, enter_stage, evaluating, keeps
 from factorflow.engine.feature_runs import Run, as_slice, cut_features, update_globals
 from factorflow.engine.minibatch import part_of
@@ -31,8 +33,6 @@ from factorflow.errors import RunError
 from factorflow.kernels.device import on_host
 from factorflow.models.contract import Stage, Sweep
 from factorflow.posterior.store import fit_draws, write_rows
-from factorflow.shape import Block
-from factorflow.trees import arrays, find_gathers, freeze, map_gathers, narrow, nbytes, replace, restrict
 
 Nodes = tuple[Node, ...]
 

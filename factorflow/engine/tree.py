@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from factorflow.trees import add, nbytes
+from factorflow.core.trees import add, nbytes
 
 FAN_IN = 4
 """Neighbours whose subtrees one task merges at most, and workers that fetch a large state from one."""

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.core.trees import Gather, map_gathers
 from factorflow.errors import InputError
 from factorflow.posterior.globals import StoredGlobals, n_sets
-from factorflow.trees import Gather, map_gathers
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset

@@ -13,7 +13,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from jaxtyping import Float64, Num, Shaped
 
-from factorflow.shape import Array
+from factorflow.core.block import Array
 
 
 class HostRows:

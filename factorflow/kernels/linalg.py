@@ -12,8 +12,8 @@ import numpy as np
 from jaxtyping import Float, Int, Real
 from numpy.typing import DTypeLike
 
+from factorflow.core.block import Array
 from factorflow.kernels.device import namespace
-from factorflow.shape import Array
 
 _MANY, _SMALL = 300, 26
 """Matrices from which on, and rows up to which, T S T' is one product with what takes packed S there: half as

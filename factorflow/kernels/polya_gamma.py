@@ -23,13 +23,13 @@ from math import log, sqrt
 import numpy as np
 from jaxtyping import Float, Integer, Shaped
 
+from factorflow.core.block import Array
 from factorflow.kernels import device
 from factorflow.kernels.compile import compile_scalar, options
 from factorflow.kernels.jacobi import FAR, STEP, quantile, table
 from factorflow.kernels.random import Step
 from factorflow.kernels.scalar.normal import at_least_zero, fast_exp, ndtri
 from factorflow.kernels.scalar.philox import philox_pair
-from factorflow.shape import Array
 
 _LAST = int(FAR / STEP) - 1
 

@@ -14,7 +14,7 @@ from factorflow.kernels.device import HostRows
 from factorflow.kernels.sparse import scatter_rows
 
 if TYPE_CHECKING:
-    from factorflow.kinds import Kind
+    from factorflow.core.kinds import Kind
 
 ABSENT = np.iinfo(np.uint32).max
 """Number of entries of a row that the view lacks."""

@@ -9,8 +9,8 @@ import numpy as np
 from array_api_compat import is_cupy_array
 from jaxtyping import Float
 
+from factorflow.core.block import Array
 from factorflow.kernels.device import namespace, on_device
-from factorflow.shape import Array
 
 
 def _special_function(name: str, x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:

@@ -35,12 +35,12 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Float, Float64
 
+from factorflow.core.block import Array
 from factorflow.errors import InputError
 from factorflow.kernels.device import namespace, on_device
 from factorflow.kernels.random import Step
 from factorflow.kernels.special import logistic, softplus
 from factorflow.likelihoods.newton import newton_step
-from factorflow.shape import Array
 
 N_NODES = 9
 """Nodes of a message."""
@@ -81,7 +81,7 @@ class Likelihood(ABC):
 
     name: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]]
-    """Kinds of views (`factorflow.kinds`) whose entries it explains."""
+    """Kinds of views (`factorflow.core.kinds`) whose entries it explains."""
     discrete: ClassVar[bool] = False
     """Whether y is a whole number: exp(log_density) is then a probability."""
     smallest: ClassVar[float] = -float("inf")

@@ -7,10 +7,10 @@ from math import log
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.kernels.device import namespace
 from factorflow.kernels.special import gammaln, logistic
 from factorflow.likelihoods.base import LARGEST, Likelihood, nodes
-from factorflow.shape import Array
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.errors import InputError
 from factorflow.kernels.device import namespace
 from factorflow.kernels.random import Step
 from factorflow.kernels.special import gammaln, logistic, softplus
 from factorflow.likelihoods.base import LARGEST, Likelihood, Message, expected_softplus
-from factorflow.shape import Array
 
 
 @dataclass(frozen=True)

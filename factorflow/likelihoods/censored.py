@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.kernels.device import namespace
 from factorflow.kernels.special import log_ndtr
 from factorflow.likelihoods.base import Likelihood, Message, quadrature
 from factorflow.likelihoods.gaussian import Gaussian
-from factorflow.shape import Array
 
 
 @dataclass(frozen=True)

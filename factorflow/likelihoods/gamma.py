@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.kernels.device import namespace
 from factorflow.kernels.special import gammaln
 from factorflow.likelihoods.base import LARGEST, Likelihood, Message
 from factorflow.likelihoods.poisson import rate_of
-from factorflow.shape import Array
 
 
 @dataclass(frozen=True)

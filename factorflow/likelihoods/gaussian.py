@@ -7,9 +7,9 @@ from math import log, pi
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.kernels.device import namespace
 from factorflow.likelihoods.base import Likelihood, Message
-from factorflow.shape import Array
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.kernels.device import namespace
 from factorflow.kernels.special import logistic
 from factorflow.likelihoods.base import Message
 from factorflow.likelihoods.beta import Beta
 from factorflow.likelihoods.gaussian import Gaussian
 from factorflow.likelihoods.poisson import LARGEST_VARIANCE, rate_of
-from factorflow.shape import Array
 
 STEPS = np.arange(-27, 28) * 0.3
 """Nodes of a trapezoidal rule for means of a logistic function of a normal variable."""

@@ -8,11 +8,11 @@ from math import log
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.kernels.device import namespace, on_device
 from factorflow.kernels.special import digamma, gammaln, softplus, trigamma
 from factorflow.likelihoods.base import Message, expected_softplus
 from factorflow.likelihoods.poisson import LARGEST_VARIANCE, MANY, Poisson, rate_of
-from factorflow.shape import Array
 
 FIRST_DISPERSIONS = 1e-4, 1.0
 """Smallest and largest dispersion 1 / r that a fit begins with."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.block import Array
 from factorflow.kernels.linalg import unpack
-from factorflow.shape import Array
 
 MOST = 0.5
 """Most that a nuisance parameter, a logarithm, moves in a pass: the state that its derivatives are taken at

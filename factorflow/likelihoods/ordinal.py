@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.errors import InputError
 from factorflow.kernels.device import namespace
 from factorflow.kernels.special import logistic, softplus
 from factorflow.likelihoods.base import Likelihood, Message, expected_softplus
-from factorflow.shape import Array
 
 FAR, CLOSE = 1e30, 1e-12
 """Where the ends of the first and the last level lie, and the smallest gap."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.kernels.device import namespace, on_device
 from factorflow.kernels.special import gammaln
 from factorflow.likelihoods.base import LARGEST, Likelihood, Message
-from factorflow.shape import Array
 
 LEAST_RATE = 0.05
 """Mean of counts that an intercept begins with at least."""

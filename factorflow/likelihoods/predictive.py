@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from factorflow.core.block import Array
 from factorflow.likelihoods.base import LARGEST, Likelihood
-from factorflow.shape import Array
 
 REACH = 6.0
 """Standard deviations of x on either side of its mean that are looked at."""

@@ -8,10 +8,10 @@ from math import lgamma, log, pi
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.errors import InputError
 from factorflow.kernels.device import namespace
 from factorflow.likelihoods.base import Likelihood, Message
-from factorflow.shape import Array
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.errors import InputError
 from factorflow.kernels.device import namespace
 from factorflow.kernels.special import logistic
 from factorflow.likelihoods.base import LARGEST, Likelihood, Message
 from factorflow.likelihoods.poisson import rate_of
-from factorflow.shape import Array
 
 MOST_INTERVALS = 5
 """Intervals of the baseline hazard: quintiles of the times of events."""

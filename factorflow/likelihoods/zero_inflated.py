@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.kernels.device import namespace
 from factorflow.kernels.special import logistic, softplus
 from factorflow.likelihoods.base import Likelihood, Message, quadrature
 from factorflow.likelihoods.negative_binomial import NegativeBinomial
 from factorflow.likelihoods.poisson import Poisson
-from factorflow.shape import Array
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from factorflow.core.block import Array, Block, Meta, ViewMeta
+from factorflow.core.trees import Gather, wide
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.stages import Info, Stage, Sweep
 from factorflow.models.variables import Variable, VariableTable
-from factorflow.shape import Array, Block, Meta, ViewMeta
-from factorflow.trees import Gather, wide
 
 __all__ = [
     "Array",
@@ -145,8 +145,8 @@ class Model(VariableTable[G, L]):
     def row_roles(self, block: Block, view: str) -> Mapping[str, Array]:
         """Return columns with a role for a view, such as its exposure: (B,) arrays by role.
 
-        The roles of tables (`factorflow.design`): ``exposure`` of counts; ``offset``, ``weight``, ``within``
-        of measurements. Held-out scores go by them. Nothing: every entry is one observation.
+        The roles of tables (`factorflow.core.design`): ``exposure`` of counts; ``offset``, ``weight``,
+        ``within`` of measurements. Held-out scores go by them. Nothing: every entry is one observation.
 
         Parameters
         ----------

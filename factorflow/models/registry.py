@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
-from factorflow.flatten import allow_package
+from factorflow.core.flatten import allow_package
 from factorflow.models.configuration import ModelConfig
 
 _REGISTRY: dict[str, type[ModelConfig]] = {}

@@ -20,9 +20,9 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.kinds import KINDS
 from factorflow.kernels import device
 from factorflow.kernels.sparse_rows import SparseRows
-from factorflow.kinds import KINDS
 from factorflow.models.contract import Array
 
 METHODS = ("none", "total", "median")

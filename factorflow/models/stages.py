@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+from factorflow.core.block import Block, Meta
 from factorflow.kernels.random import Step
-from factorflow.shape import Block, Meta
 
 G = TypeVar("G")
 L = TypeVar("L")

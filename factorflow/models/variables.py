@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 import numpy as np
 
+from factorflow.core.block import Array, Block
 from factorflow.kernels.random import Step
-from factorflow.shape import Array, Block
 
 G = TypeVar("G")
 L = TypeVar("L")

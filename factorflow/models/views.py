@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from factorflow.core.block import Meta
 from factorflow.errors import InputError
-from factorflow.shape import Meta
 
 
 def refuse_inputs(meta: Meta, model: str) -> None:

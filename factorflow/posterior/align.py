@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float64, Int64, Shaped
 
-from factorflow.shape import Array
+from factorflow.core.block import Array
 
 SIGNED = ("scores", "scores_draws", "smooth_scores", "score_coefficients", "course")
 """Variables beside the loadings that take the sign of their factor."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.block import Meta
 from factorflow.data.store.names import node_names
 from factorflow.models.contract import Model, Variable
 from factorflow.posterior.labels import CODE, COLUMN_TYPE, POSITION
@@ -18,7 +19,6 @@ from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.open import LAZY_LABELS
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import NAMED, attributes, group_attributes
-from factorflow.shape import Meta
 
 if TYPE_CHECKING:
     import xarray as xr

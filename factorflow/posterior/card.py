@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from factorflow.core.markdown import code_block, plain
 from factorflow.errors import pluralize
-from factorflow.markdown import code_block, plain
 from factorflow.posterior.labels import sample_metadata
 from factorflow.posterior.summary import (
     holdout_scores,

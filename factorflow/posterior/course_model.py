@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from factorflow.core.block import Array
 from factorflow.errors import InputError
-from factorflow.shape import Array
 
 
 @runtime_checkable

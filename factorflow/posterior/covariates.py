@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.covariates import Covariates
+from factorflow.core.covariates import Covariates
 from factorflow.errors import InputError
 from factorflow.posterior.labels import as_slice, rows_of
 from factorflow.posterior.prediction import Predictor, lazily, values_of_rows

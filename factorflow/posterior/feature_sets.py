@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.feature_sets import FeatureSets
 from factorflow.errors import InputError
-from factorflow.feature_sets import FeatureSets
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,14 +6,14 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.core.arguments import name_wrong_arguments_of_methods
+from factorflow.core.block import Meta
 from factorflow.errors import InputError
 from factorflow.models import configure
 from factorflow.models.configuration import ModelConfig
 from factorflow.models.contract import Model
 from factorflow.posterior.record import RunRecord, decode
 from factorflow.posterior.schema import meta_of
-from factorflow.shape import Meta
 
 if TYPE_CHECKING:
     import xarray as xr

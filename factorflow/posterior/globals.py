@@ -1,6 +1,6 @@
 """The globals of a run, stored beside its record, so that new samples can be projected.
 
-They are stored leaf by leaf (`factorflow.flatten`): group ``globals`` of a posterior holds an array
+They are stored leaf by leaf (`factorflow.core.flatten`): group ``globals`` of a posterior holds an array
 for each large leaf, one with the bytes of all small ones and, in its attributes, the structure they
 belong to. Of a sampler some draws are stored, evenly spread over those of the record, with leading
 (chain, set).
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.core.flatten import flatten, unflatten
+from factorflow.core.trees import freeze
 from factorflow.errors import InputError
-from factorflow.flatten import flatten, unflatten
 from factorflow.posterior.chunks import new_array, write_part
 from factorflow.storage.location import is_remote
 from factorflow.storage.remote import map_concurrently
-from factorflow.trees import freeze
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.block import sample_numbers
 from factorflow.data.store.column_types import decode, text_columns
 from factorflow.errors import InputError
-from factorflow.shape import sample_numbers
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.shape import sample_names
+from factorflow.core.block import sample_names
 
 
 def lazy_array(get: Callable[[tuple[Any, ...]], Any], shape: tuple[int, ...], dtype: Any) -> Any:

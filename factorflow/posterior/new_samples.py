@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.covariates import Covariates
+from factorflow.core.block import Block
+from factorflow.core.covariates import Covariates
+from factorflow.core.places import Places
 from factorflow.data.covariates import labels_of, numbers_of, warn_of_levels
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.kernels.sites import DRAWS
-from factorflow.places import Places
 from factorflow.posterior.course_model import course_model
 from factorflow.posterior.prediction import PIECE_ENTRIES, exposure_of_all_counts
 from factorflow.posterior.predictive import exposed
 from factorflow.posterior.predictive import interval as ends_of
-from factorflow.shape import Block
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.core.block import sample_names
 from factorflow.errors import FactorflowError, InputError
 from factorflow.models.variables import AVERAGES
 from factorflow.posterior.schema import NAMED, read_with_checksums
-from factorflow.shape import sample_names
 from factorflow.storage.checksums import CHECKSUM_ATTRIBUTES
 from factorflow.storage.location import is_remote
 from factorflow.storage.remote import RemotePath, map_concurrently

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.block import Block
 from factorflow.errors import InputError
 from factorflow.posterior.draws import check_seed
 from factorflow.posterior.labels import as_slice, names_of_rows
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.open import LAZY_LABELS, load_variable
 from factorflow.posterior.predictive import exposed, interval, tails
-from factorflow.shape import Block
 
 if TYPE_CHECKING:
     import xarray as xr

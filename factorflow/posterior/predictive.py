@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from jaxtyping import Float
 
-from factorflow.design import WEIGHT, WITHIN
+from factorflow.core.design import WEIGHT, WITHIN
 from factorflow.likelihoods import Likelihood, get_likelihood
 
 Array = np.ndarray

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from factorflow.core.block import HoldoutUnit
 from factorflow.errors import InputError
 from factorflow.settings import ResumeOptions, RunOptions
 from factorflow.settings.runs import PASSING
-from factorflow.shape import HoldoutUnit
 
 Status = Literal["running", "partial", "complete", "projected"]
 

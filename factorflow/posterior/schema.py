@@ -9,11 +9,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
+from factorflow.core.block import Meta
+from factorflow.core.records import from_record
 from factorflow.errors import InputError, OptionText
 from factorflow.models.contract import Model
 from factorflow.posterior.record import RunRecord, decode, encode
-from factorflow.records import from_record
-from factorflow.shape import Meta
 from factorflow.storage.checksums import CHECKSUM_ATTRIBUTES, ChecksumManifest
 from factorflow.storage.location import as_location
 from factorflow.storage.remote import RemotePath

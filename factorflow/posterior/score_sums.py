@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float64, Integer, Shaped
 
-from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
+from factorflow.core.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
+from factorflow.core.trees import Gather
 from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.likelihoods import Likelihood, get_likelihood
-from factorflow.trees import Gather
 
 if TYPE_CHECKING:
+    from factorflow.core.block import Likelihood as KindName
     from factorflow.likelihoods.predictive import Predictive
-    from factorflow.shape import Likelihood as KindName
 
 AUC_BINS = 2**14
 """Bins of equal width in log-odds. Pairs that fall into one bin count one half each, so AUC is off by at most

@@ -12,9 +12,9 @@ from factorflow.errors import InputError
 if TYPE_CHECKING:
     import xarray as xr
 
+    from factorflow.core.block import Block
     from factorflow.data import Dataset
     from factorflow.posterior.stored_posterior import StoredPosterior
-    from factorflow.shape import Block
 
 
 def check_identities(posterior: StoredPosterior) -> None:

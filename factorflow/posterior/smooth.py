@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.places import Places
 from factorflow.data.covariates import numbers_of
 from factorflow.errors import InputError
-from factorflow.places import Places
 from factorflow.posterior.align import align_draws
 from factorflow.posterior.course_model import CourseModel, course_model
 from factorflow.posterior.finding import Finding, naming_option

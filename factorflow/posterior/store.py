@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.block import Meta
 from factorflow.errors import InputError, RunError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Model, Variable
@@ -24,7 +25,6 @@ from factorflow.posterior.chunks import new_array, open_array, write_part
 from factorflow.posterior.draw_store import resize
 from factorflow.posterior.record import RunRecord
 from factorflow.posterior.schema import read_attributes
-from factorflow.shape import Meta
 from factorflow.storage.checksums import write_manifest
 from factorflow.storage.local import describe
 from factorflow.storage.remote import RemotePath

@@ -16,9 +16,9 @@ from factorflow.posterior.active_views import active_views
 if TYPE_CHECKING:
     import pandas as pd
 
+    from factorflow.core.block import ViewMeta
     from factorflow.posterior.findings import Finding
     from factorflow.posterior.stored_posterior import StoredPosterior
-    from factorflow.shape import ViewMeta
 
 N_TOP = 5
 """Features named per factor and view in a summary."""

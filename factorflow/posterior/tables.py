@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.core.block import without_values
 from factorflow.errors import InputError
 from factorflow.posterior.prediction import Predictor
-from factorflow.shape import without_values
 
 if TYPE_CHECKING:
     import xarray as xr

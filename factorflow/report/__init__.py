@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from factorflow.lazy_imports import names_of, on_first_use
+from factorflow.core.lazy_imports import names_of, on_first_use
 
 if TYPE_CHECKING:
     from factorflow.report.analysis_plots import plot_association, plot_enrichment

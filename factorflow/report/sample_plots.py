@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 import numpy as np
 
+from factorflow.core.extras import require
 from factorflow.engine.progress import clock
 from factorflow.errors import InputError, pluralize
-from factorflow.extras import require
 from factorflow.posterior.labels import group_labels
 from factorflow.report.drawing import (
     axis_of,

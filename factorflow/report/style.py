@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from factorflow.extras import require
+from factorflow.core.extras import require
 
 require("matplotlib", "draws figures and reports")
 

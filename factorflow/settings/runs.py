@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
+from factorflow.core.block import HoldoutUnit
 from factorflow.errors import InputError
 from factorflow.settings.base import Options
 from factorflow.settings.clusters import Cluster, bytes_of
-from factorflow.shape import HoldoutUnit
 
 PASSING = ("cluster", "log_json", "metrics", "performance_report")
 """Options that no record keeps: where a run worked in full (arguments may be secrets), and who looked on."""

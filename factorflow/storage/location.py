@@ -8,8 +8,8 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+from factorflow.core.extras import install
 from factorflow.errors import InputError
-from factorflow.extras import install
 from factorflow.storage.remote import SCHEMES, RemotePath
 
 URL = re.compile(r"[A-Za-z][\w+.-]*://|(?:s3|gs|az|https?|ftp):/")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.flatten import flatten, unflatten
+from factorflow.core.flatten import flatten, unflatten
 from factorflow.storage.checksums import CRC_BYTES, crc32c_bytes
 
 MAGIC = b"factorflow tree 2\n"
@@ -39,7 +39,7 @@ def dumps(tree: Any) -> bytes:
 def loads(data: bytes, classes: Mapping[str, type] = MappingProxyType({})) -> Any:
     """Return the tree that `dumps` made these bytes of; ValueError: they were changed, or are something else.
 
-    ``classes`` are those of `factorflow.flatten.unflatten`.
+    ``classes`` are those of `factorflow.core.flatten.unflatten`.
     """
     start = len(MAGIC) + CRC_BYTES
     body = data[start:]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from factorflow import run
 from factorflow.api.posterior import Posterior, as_posterior, log_findings, write_card
 from factorflow.api.runs import preparation_text
+from factorflow.engine import run
 from factorflow.engine.executors.launch import executor_options
 from factorflow.engine.progress import watching
 from factorflow.settings import ResumeOptions, parse_config

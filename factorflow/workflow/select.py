@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, replace
 from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
+from factorflow.core.extras import require
 from factorflow.errors import InputError
-from factorflow.extras import require
 from factorflow.settings import SELECTION, RunOptions, SelectOptions, TrialOptions
 from factorflow.storage.local import disk_errors
 from factorflow.storage.location import Location, as_location

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import factorflow
 from factorflow.cli import app
-from factorflow.compatibility import examine_folder
+from factorflow.cli.compatibility import examine_folder
 from factorflow.engine.events import CheckpointWritten
 from factorflow.engine.executors import environment
 from factorflow.errors import InputError
@@ -54,7 +54,7 @@ def upgraded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     now = environment.environment()
 
     def upgrade(**changes: str) -> None:
-        for module in ("factorflow.engine.executors.environment", "factorflow.run"):
+        for module in ("factorflow.engine.executors.environment", "factorflow.engine.run"):
             monkeypatch.setattr(f"{module}.environment", lambda: {**now, **changes})
 
     return upgrade

@@ -18,53 +18,37 @@ import flows
 ROOT = Path(factorflow.__file__).parent
 FLOWS = Path(flows.__file__).parent
 
-# Room (or module) of factorflow -> those it may import from, besides itself and the ground; whether at the
+# Package (or module) of factorflow -> those it may import from, besides itself and the ground; whether at the
 # top of a file, in a function or for types only.
-GROUND = {
-    "arguments", "covariates", "design", "errors", "extras", "feature_sets", "flatten", "kinds",
-    "lazy_imports", "leaves", "markdown", "places", "records", "shape", "storage", "trees",
-}  # fmt: skip
-BELOW_API = {"run", "engine", "posterior", "data", "models", "kernels", "settings"}
+GROUND = {"errors", "core"}
+BELOW_API = {"engine", "posterior", "data", "models", "kernels", "settings", "storage"}
 MAY_IMPORT: dict[str, set[str]] = {
     **{name: set() for name in GROUND},
+    "storage": set(),
     "settings": set(),
     "kernels": set(),
     "likelihoods": {"kernels"},
-    "data": {"likelihoods", "kernels", "settings"},
+    "data": {"likelihoods", "kernels", "settings", "storage"},
     "models": {"likelihoods", "kernels", "settings"},
-    "posterior": {"data", "models", "likelihoods", "kernels", "settings"},
-    "engine": {"data", "models", "kernels", "posterior", "settings"},
-    "run": {"engine", "posterior", "data", "models", "settings"},
+    "posterior": {"data", "models", "likelihoods", "kernels", "settings", "storage"},
+    "engine": {"data", "models", "kernels", "posterior", "settings", "storage"},
     "api": {"analysis", *BELOW_API} - {"kernels"},
     "": {"api", "models", "data", "posterior", "analysis", "report", "tracking", "workflow"},  # public names
-    "analysis": {"posterior", "data", "models", "kernels"},
-    "report": {"api", "analysis", "engine", "posterior", "data", "models", "kernels", "settings"},
+    "analysis": {"posterior", "data", "models", "kernels", "storage"},
+    "report": {"api", "analysis", *BELOW_API},
     "tracking": {"api", "engine", "posterior"},
     "workflow": {"api", "analysis", "report", *BELOW_API},
-    "prefect_server": set(),
-    "doctor": {"engine", "data", "kernels", "settings", "prefect_server"},
-    "compatibility": {"doctor", "engine", "data", "models", "posterior"},
-    "cli": {
-        "",
-        "api",
-        "analysis",
-        "report",
-        "workflow",
-        "doctor",
-        "compatibility",
-        "flows.recurring",
-        *BELOW_API,
-    },
+    "cli": {"", "api", "analysis", "report", "workflow", "flows.recurring", *BELOW_API},
     "__main__": {"cli"},
 }
 FLOORS = (
-    GROUND | {"settings", "prefect_server"},
-    {"kernels"},
+    GROUND,
+    {"kernels", "settings", "storage"},
     {"likelihoods"},
     {"models", "data"},
     {"posterior"},
     {"engine", "analysis"},
-    {"run", "api", "doctor", "compatibility"},
+    {"api"},
     {"report", "tracking"},
     {"workflow", ""},
     {"cli", "__main__"},
@@ -74,8 +58,8 @@ ONLY_IN = {
     "google_crc32c": {"factorflow/storage/checksums.py"},
     "obstore": {"factorflow/storage"},
     "prefect": {"flows"},
-    # run and api name the type of a Client
-    "distributed": {"factorflow/engine", "factorflow/run.py", "factorflow/api"},
+    # api names the type of a Client
+    "distributed": {"factorflow/engine", "factorflow/api"},
     # api names the type of its objects
     "anndata": {"factorflow/data", "factorflow/analysis", "factorflow/cli", "factorflow/api"},
     "matplotlib": {"factorflow/report", "flows/artifacts.py"},
@@ -216,7 +200,7 @@ def test_no_family_is_named_outside_its_folder() -> None:
 
     names = {name for name, kind in registered_models().items() if kind.__module__.startswith("factorflow.")}
     names |= {registered_models()[name].__name__ for name in names}
-    allowed = {ROOT / "data/simulation", ROOT / "arguments.py", ROOT / "models"}
+    allowed = {ROOT / "data/simulation", ROOT / "core/arguments.py", ROOT / "models"}
     for path in sources():
         if allowed.isdisjoint({path, *path.parents}):
             words = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}  # docstrings

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import factorflow
-from factorflow import doctor
+from factorflow.cli import doctor
 from factorflow.engine.executors.worker_info import WorkerInfo
 from factorflow.errors import InputError
 from factorflow.posterior.findings import Finding

@@ -30,7 +30,7 @@ def test_a_fit_without_a_place_for_compiled_code(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     code = """
 import numpy as np, factorflow as ff
-from factorflow.doctor import _compiled_code
+from factorflow.cli.doctor import _compiled_code
 x = np.random.default_rng(0).normal(size=(40, 4))
 data = ff.write_dataset("d", {"x": x, "c": np.random.default_rng(0).poisson(3, (40, 3))})
 ff.fit(data, ff.models.SparseGFA(n_factors=1), max_iter=1, progress=False)

@@ -23,11 +23,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from factorflow.core.trees import add
 from factorflow.kernels.linalg import gaussian
 from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Meta, Model, Stage, Step, Sweep, Variable, wide
 from factorflow.models.registry import register
-from factorflow.trees import add
 
 Z, WEIGHTS, ALPHA, TAU, START = range(5)  # sites of the noise
 A0, B0 = 1.0, 1.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from factorflow.core.flatten import flatten
+from factorflow.core.trees import arrays as leaves
 from factorflow.data.sample_tables import SampleTables, model_meta
 from factorflow.engine.executors.local import LocalExecutor
 from factorflow.engine.loop import Loop
@@ -13,8 +15,6 @@ from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
 from factorflow.engine.spill import load_spilled
 from factorflow.engine.submissions import Budget
-from factorflow.flatten import flatten
-from factorflow.trees import arrays as leaves
 
 __all__ = [
     "Crash",

@@ -40,8 +40,8 @@ import numpy as np
 from pydantic import Field
 from scipy.special import digamma, gammaln
 
+from factorflow.core.kinds import KINDS
 from factorflow.errors import InputError
-from factorflow.kinds import KINDS
 from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Gather, Meta, Model, Stage, Step, Sweep, Variable, wide
 from factorflow.models.registry import register

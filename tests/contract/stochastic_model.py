@@ -37,7 +37,7 @@ import numpy as np
 from pydantic import Field
 from scipy.special import expit, gammaln
 
-from factorflow.kinds import KINDS
+from factorflow.core.kinds import KINDS
 from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Meta, Model, Stage, Step, Sweep, Variable, wide
 from factorflow.models.registry import register

@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 from contract_tools import leaves, run_loop
 
+from factorflow.core.flatten import flatten, unflatten
+from factorflow.core.trees import Gather, map_gathers, nbytes
 from factorflow.engine.decide import current, enter_stage, first_state
 from factorflow.engine.memory import measure
 from factorflow.engine.plan import Plan
 from factorflow.engine.tasks import keep, merge, update_remotely, update_samples
 from factorflow.errors import InputError
-from factorflow.flatten import flatten, unflatten
 from factorflow.models import configure
 from factorflow.models.configuration import ModelConfig
 from factorflow.models.contract import Model, Stage, Sweep
 from factorflow.models.registry import registered_models
-from factorflow.trees import Gather, map_gathers, nbytes
 
 
 def _everything(plan: Plan) -> range:

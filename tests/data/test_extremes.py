@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from factorflow.core.records import from_record
 from factorflow.data import DataWarning, open_dataset, write_dataset
 from factorflow.data.store.extremes import Extremes
 from factorflow.data.store.moments import Survey
-from factorflow.records import from_record
 
 
 def measurements(seed: int = 0) -> Any:

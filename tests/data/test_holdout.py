@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from factorflow.core.block import HoldoutUnit
 from factorflow.data import Holdout, write_dataset
 from factorflow.errors import InputError
 from factorflow.kernels.random import entry_uniform
 from factorflow.kernels.sites import HOLDOUT_ENTRIES, HOLDOUT_UNITS
-from factorflow.shape import HoldoutUnit
 
 
 def hidden_entries(dataset, holdout: Holdout, views=None) -> dict[str, set[tuple[int, int]]]:

@@ -11,11 +11,11 @@ import pytest
 import xarray as xr
 import zarr
 
+from factorflow.core.block import Meta
+from factorflow.core.kinds import INPUTS, KINDS, VALUES, kind_of
 from factorflow.data import Dataset, DataWarning, Holdout, ViewMeta, write_dataset
 from factorflow.errors import InputError
-from factorflow.kinds import INPUTS, KINDS, VALUES, kind_of
 from factorflow.models import configure
-from factorflow.shape import Meta
 
 N = 60
 SITES = np.array(["north", "south", "east"])

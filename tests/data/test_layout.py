@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from factorflow.core.kinds import KINDS
 from factorflow.data.store.chunks import tile_checksums
 from factorflow.data.store.layout import choose_block_rows, choose_tile
 from factorflow.data.store.view_source import ViewSource, is_long_table
-from factorflow.kinds import KINDS
 from factorflow.storage.checksums import crc32c
 
 

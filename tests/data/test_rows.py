@@ -12,9 +12,9 @@ import zarr
 
 import factorflow
 from factorflow import Posterior, open_posterior
+from factorflow.core.block import Meta, ViewMeta, sample_names, sample_numbers
 from factorflow.data import Dataset, open_dataset, simulate, write_dataset
 from factorflow.errors import InputError
-from factorflow.shape import Meta, ViewMeta, sample_names, sample_numbers
 
 
 def test_numbered_names() -> None:

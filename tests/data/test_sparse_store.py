@@ -18,14 +18,14 @@ import zarr
 from google_crc32c import extend
 
 from factorflow import add_view, write_dataset
+from factorflow.core.block import SPARSE_BELOW
+from factorflow.core.records import from_record
 from factorflow.data import Dataset, Holdout
 from factorflow.data.ingest.append import append_rows
 from factorflow.data.ingest.parts import StackedRows
 from factorflow.engine.memory_limits import Footprint, required_bytes
 from factorflow.errors import InputError, OptionError
 from factorflow.kernels.sparse_rows import SparseRows
-from factorflow.records import from_record
-from factorflow.shape import SPARSE_BELOW
 
 pytestmark = pytest.mark.filterwarnings("ignore::factorflow.data.DataWarning")
 

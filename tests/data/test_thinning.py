@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from scipy.stats import binom, chisquare
 
+from factorflow.core.kinds import KINDS
 from factorflow.data import Dataset, Holdout, write_dataset
 from factorflow.data.thinning import scored_entries
 from factorflow.kernels.compile import compile_scalar
 from factorflow.kernels.random import Step
 from factorflow.kernels.scalar.entries import TRIALS, thin_rows
 from factorflow.kernels.sites import HOLDOUT_ENTRIES
-from factorflow.kinds import KINDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::factorflow.data.DataWarning")
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import factorflow
+from factorflow.core.block import HoldoutUnit
 from factorflow.data import Dataset, Holdout, write_dataset
 from factorflow.engine.source import Source
 from factorflow.errors import InputError
 from factorflow.settings import RunOptions, TrialOptions
-from factorflow.shape import HoldoutUnit
 
 CONFIG = {"model": "sparse_gfa", "n_factors": 2, "warmup_iter": 5, "max_iter": 8}
 

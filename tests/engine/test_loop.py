@@ -14,13 +14,13 @@ import pytest
 from contract_tools import Cut, leaves
 
 import factorflow
+from factorflow.core.flatten import allow_package
 from factorflow.engine.executors.local import cut_evenly
 from factorflow.engine.loop import Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
 from factorflow.engine.submissions import Budget
 from factorflow.errors import RunError
-from factorflow.flatten import allow_package
 from factorflow.models.contract import Gather, Model, Stage, Sweep
 
 allow_package(__name__)

@@ -17,6 +17,8 @@ import sequence_model
 import stochastic_model
 
 import factorflow
+from factorflow.core.block import Meta, ViewMeta
+from factorflow.core.trees import nbytes
 from factorflow.engine import memory, memory_limits
 from factorflow.engine import source as source_module
 from factorflow.engine.executors.assignment import cut_aligned, max_merged_nodes
@@ -36,8 +38,6 @@ from factorflow.engine.tree import Tree, merge_steps, n_nodes
 from factorflow.errors import InputError
 from factorflow.models import ProbitFactors, SparseGFA
 from factorflow.models.contract import Step
-from factorflow.shape import Meta, ViewMeta
-from factorflow.trees import nbytes
 
 
 @pytest.fixture(scope="module")

@@ -134,7 +134,7 @@ def test_a_path_taken_meanwhile_is_not_replaced(
     fit: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another run to the same path has ended between the look at it and the lock."""
-    from factorflow import run
+    from factorflow.engine import run
 
     opened = run.open_executor
 

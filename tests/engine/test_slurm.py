@@ -22,7 +22,7 @@ import pytest
 from contract_tools import assert_same_bits
 
 import factorflow
-from factorflow import doctor
+from factorflow.cli import doctor
 from factorflow.engine.events import IterationDone
 from factorflow.models import SparseGFA
 from factorflow.settings import ResumeOptions

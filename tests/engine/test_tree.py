@@ -14,6 +14,7 @@ from dask.sizeof import sizeof
 from hypothesis import given
 from hypothesis import strategies as st
 
+from factorflow.core.trees import add, align_arrays, freeze, join, narrow, replace, restrict
 from factorflow.engine.executors.assignment import LONGER, cut_aligned
 from factorflow.engine.tasks import Group, RemoteGroup, merge_nodes
 from factorflow.engine.tree import (
@@ -27,7 +28,6 @@ from factorflow.engine.tree import (
     relay_parents,
 )
 from factorflow.models.contract import Gather, wide
-from factorflow.trees import add, align_arrays, freeze, join, narrow, replace, restrict
 
 
 def _values(n: int, absent: set[int] | None = None) -> list[Any]:

@@ -38,7 +38,7 @@ def test_a_dataset_replaced_during_a_fit(
     what: str, executor: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks that are not kept are read again each iteration: never from another version."""
-    monkeypatch.setattr("factorflow.run.kept_bytes", lambda *_: 0)
+    monkeypatch.setattr("factorflow.engine.run.kept_bytes", lambda *_: 0)
     path = tmp_path / "d.zarr"
     data = written(path, 1)
 
@@ -56,7 +56,7 @@ def test_a_dataset_replaced_during_a_fit(
 
 
 def test_the_same_data_written_again_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("factorflow.run.kept_bytes", lambda *_: 0)
+    monkeypatch.setattr("factorflow.engine.run.kept_bytes", lambda *_: 0)
     path = tmp_path / "d.zarr"
     data = written(path, 1)
     expected = factorflow.fit(data, CONFIG)

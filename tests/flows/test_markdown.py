@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from factorflow.markdown import code_block, plain
+from factorflow.core.markdown import code_block, plain
 from factorflow.workflow.folder import Folder
 
 NAMES = [

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from jaxtyping import TypeCheckError
 
+from factorflow.core.block import Block
 from factorflow.kernels.linalg import congruence, unpack
 from factorflow.models.probit.kernels.tables import FactorTables
 from factorflow.models.probit.state import Globals
 from factorflow.models.sparse_gfa.kernels.gaps import list_gaps
-from factorflow.shape import Block
 
 TABLES = FactorTables(np.zeros((2, 5)), np.zeros(5), np.zeros((2, 2)), np.zeros(2), 0, 0, 1.0, 9)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from factorflow.extras import EXTRAS
+from factorflow.core.extras import EXTRAS
 
 ROOT = Path(__file__).parents[2]
 OPTIONAL = [*EXTRAS, "arviz_plots", "asyncpg", "fastapi", "prefect_kubernetes", "sklearn", "sqlalchemy"]

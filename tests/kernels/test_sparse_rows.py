@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from factorflow import write_dataset
+from factorflow.core.kinds import KINDS
 from factorflow.data.aligned_dataset import AlignedDataset
 from factorflow.data.holdout import Holdout
 from factorflow.kernels.sparse_rows import SparseRows
-from factorflow.kinds import KINDS
 from factorflow.models.size_factors import level_sums, log_size_factors
 
 pytestmark = pytest.mark.filterwarnings("ignore::factorflow.data.DataWarning")

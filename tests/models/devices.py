@@ -14,8 +14,8 @@ import array_api_compat.numpy as numpy_namespace
 import numpy as np
 
 import factorflow
+from factorflow.core.trees import arrays
 from factorflow.kernels import device, linalg, special
-from factorflow.trees import arrays
 
 BOTH = {special.__name__}
 """Modules that convert what they get, and have a way of their own for arrays of CuPy."""

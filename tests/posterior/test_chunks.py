@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import zarr
 
+from factorflow.core.block import Meta, ViewMeta
 from factorflow.errors import InputError
 from factorflow.posterior.chunks import new_array, write_part
 from factorflow.posterior.store import create_draws, write_draws
-from factorflow.shape import Meta, ViewMeta
 from factorflow.storage.local import atomic_write
 
 SHAPE = (3, 10, 5)

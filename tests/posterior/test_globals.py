@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factorflow.flatten import allow_package, flatten
+from factorflow.core.flatten import allow_package, flatten
 from factorflow.posterior.globals import PACKED, SMALL_FILE, StoredGlobals, write_globals
 from factorflow.storage.local import atomic_write
 

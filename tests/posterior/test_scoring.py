@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom, mannwhitneyu, norm, poisson
 
+from factorflow.core.trees import add
 from factorflow.likelihoods import get_likelihood
 from factorflow.posterior.score_sums import Sums, entry_scores, training_sums
 from factorflow.posterior.scoring import finish_scores
-from factorflow.trees import add
 
 
 def _add(left: Sums, right: Sums) -> Sums:

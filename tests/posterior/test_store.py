@@ -19,6 +19,7 @@ from zarr.errors import ZarrUserWarning
 
 import factorflow
 from factorflow import Posterior, open_posterior
+from factorflow.core.block import Meta, ViewMeta
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Variable
@@ -34,7 +35,6 @@ from factorflow.posterior.store import (
     write_draws,
     write_rows,
 )
-from factorflow.shape import Meta, ViewMeta
 
 
 def test_saved_equals_in_memory(given: Any, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from factorflow.flatten import allow_package, flatten, unflatten
+from factorflow.core.flatten import allow_package, flatten, unflatten
 from factorflow.storage.serialize import MAGIC, dumps, loads
 
 
@@ -74,7 +74,7 @@ def test_what_the_contract_does_not_allow_is_refused(value: Any) -> None:
         "antigravity:Anything",
         "subprocess:Popen",
         "distributed.core:Status",
-        "factorflow.trees:flatten",
+        "factorflow.core.trees:flatten",
         "__main__:No",
     ],
 )

@@ -185,7 +185,7 @@ def test_a_damaged_posterior_does_not_open(name: str, local: Any, bucket: Any, t
 def test_a_dataset_replaced_during_a_fit(
     what: str, there: str, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("factorflow.run.kept_bytes", lambda *_: 0)
+    monkeypatch.setattr("factorflow.engine.run.kept_bytes", lambda *_: 0)
     other = written(tmp_path / "other.zarr", seed=2)
 
     def watch(event: Any) -> None:

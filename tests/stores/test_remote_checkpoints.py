@@ -76,7 +76,7 @@ def test_another_machine_goes_on(
     config, after, held = CASES[case]
     url, whole, end = bucket.url("p.zarr"), fit(data, config=config), End()
     if case != "sweeps":
-        monkeypatch.setattr("factorflow.run.local_must_spill", lambda *_: True)
+        monkeypatch.setattr("factorflow.engine.run.local_must_spill", lambda *_: True)
     cut_off(data, url, after, config=config)
     assert any(held in key for key in bucket.keys("p.zarr.run"))
     first = RunDirectory(as_location(url)).path

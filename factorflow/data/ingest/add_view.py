@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.arguments import name_wrong_arguments
+from factorflow.core.arguments import name_wrong_arguments
 from factorflow.data.chosen_features import HIGHLY_VARIABLE, choose_features
 from factorflow.data.ingest.checks import check_view_names
 from factorflow.data.store.dataset import Dataset, open_dataset

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.extras import require
 from factorflow.data.ingest.joined_metadata import join_metadata
 from factorflow.data.ingest.metadata import keep_integers
 from factorflow.data.ingest.objects import from_object
@@ -19,7 +20,6 @@ from factorflow.data.ingest.sources import Source, labels
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.data.store.column_types import marked_rows
 from factorflow.errors import InputError
-from factorflow.extras import require
 
 if TYPE_CHECKING:
     import pandas as pd

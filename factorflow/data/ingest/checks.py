@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import KINDS, LARGEST, Kind
 from factorflow.data.store.extremes import Outlier
 from factorflow.data.store.layout import RESERVED
 from factorflow.data.store.moments import LevelCounts, Survey
 from factorflow.data.store.rows import RowNames
 from factorflow.errors import FactorflowError, InputError, OptionText, pluralize
-from factorflow.kinds import KINDS, LARGEST, Kind
 
 StrArray = NDArray[np.str_]
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.extras import require
 from factorflow.data.ingest.checks import join_names, warn
 from factorflow.data.ingest.npz import sort_arrays
 from factorflow.data.ingest.reading import Contents, Reading
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
-from factorflow.extras import require
 
 HDF5 = b"\x89HDF\r\n\x1a\n"
 

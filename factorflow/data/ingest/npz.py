@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import KINDS, Kind
 from factorflow.data.ingest.objects import from_object
 from factorflow.data.ingest.reading import Contents, Reading
 from factorflow.data.ingest.sources import KindOf
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.errors import InputError
-from factorflow.kinds import KINDS, Kind
 
 SPARSE = {"format", "shape", "data"}
 """Members of an .npz that `scipy.sparse.save_npz` wrote, of any format."""

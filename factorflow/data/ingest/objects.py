@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import KINDS, Kind
 from factorflow.data.ingest.conversions import convert, is_of
 from factorflow.data.ingest.dialect import NAME_HEADERS, is_feature_header
 from factorflow.data.ingest.sources import (
@@ -28,7 +29,6 @@ from factorflow.data.ingest.sources import (
 from factorflow.data.ingest.sparse import from_scipy
 from factorflow.data.ingest.xarray_zarr import find_variable
 from factorflow.errors import InputError
-from factorflow.kinds import KINDS, Kind
 
 _CONVERT = "Convert the values; NaN where an entry is missing. Labels need inputs={view: 'categorical'}."
 

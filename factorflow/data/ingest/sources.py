@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import Kind
 from factorflow.data.ingest.checks import DAMAGED
 from factorflow.data.ingest.levels import text_of
 from factorflow.errors import InputError
 from factorflow.kernels.sparse_rows import SparseRows, column_type, join_rows
-from factorflow.kinds import Kind
 
 COMPLEX = "Give the real and the imaginary part, or modulus and phase, as features or views of their own."
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import KINDS
 from factorflow.data.store.view_source import ReadBlock, ViewSource
 from factorflow.errors import InputError
-from factorflow.kinds import KINDS
 
 
 def as_sticks(view: ViewSource) -> ViewSource:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import Kind
 from factorflow.data.ingest.checks import warn
 from factorflow.data.ingest.dialect import DEFAULT_FORMAT, NAME_HEADERS, TEXT, TableFormat, is_feature_header
 from factorflow.data.ingest.feather import FEATHER, FeatherFile
@@ -24,7 +25,6 @@ from factorflow.data.ingest.sources import Source, labels, read_type
 from factorflow.data.ingest.text import TextTable
 from factorflow.data.ingest.text_files import table_ending
 from factorflow.errors import InputError
-from factorflow.kinds import Kind
 
 if TYPE_CHECKING:
     import pyarrow as pa

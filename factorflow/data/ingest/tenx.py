@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.extras import require
 from factorflow.data.ingest import annotated
 from factorflow.data.ingest.checks import readable, usable_name
 from factorflow.data.ingest.market import transposed_market
@@ -17,7 +18,6 @@ from factorflow.data.ingest.sources import Source, labels, read_type
 from factorflow.data.ingest.sparse import from_parts
 from factorflow.data.ingest.text_files import open_text
 from factorflow.errors import InputError
-from factorflow.extras import require
 
 MODALITIES = {"Gene Expression": "rna", "Antibody Capture": "prot", "Peaks": "atac"}
 """Views of the types of features, named as muon names them."""

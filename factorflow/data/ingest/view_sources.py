@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import INPUTS, KINDS, Kind, kind_of
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import Names, check_by_view, check_own_names, number_names
 from factorflow.data.ingest.entry_arrays import Limits, Trials, limits_of, trials_of
@@ -20,7 +21,6 @@ from factorflow.data.store.rows import RowNames
 from factorflow.data.store.view_source import EntryReader, ViewSource
 from factorflow.errors import InputError
 from factorflow.kernels.sparse_rows import SparseRows
-from factorflow.kinds import INPUTS, KINDS, Kind, kind_of
 from factorflow.likelihoods import get_likelihood, likelihood_names
 
 StrArray = NDArray[np.str_]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from factorflow.core.kinds import KINDS
 from factorflow.data.ingest.checks import join_names, warn
 from factorflow.data.ingest.objects import from_dataarray
 from factorflow.data.ingest.reading import Contents, Reading
 from factorflow.data.ingest.sources import KindOf, labels
 from factorflow.errors import InputError
-from factorflow.kinds import KINDS
 
 
 def from_xarray(dataset: Any, kinds: KindOf) -> Contents:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import KINDS, VALUES, kind_of
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import number_names
 from factorflow.data.ingest.events import as_times
@@ -17,7 +18,6 @@ from factorflow.data.store.view_source import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
-from factorflow.kinds import KINDS, VALUES, kind_of
 
 SCORES, PARAMETERS, ABSENT, CURVES, POSITIONS = (SIMULATORS[i] for i in range(5))
 FIRST_VIEW = 10

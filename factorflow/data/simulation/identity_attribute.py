@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import KINDS
 from factorflow.data.ingest.align import number_names
 from factorflow.data.simulation.noise import Noise, Simulation, check_count, share_of
 from factorflow.data.simulation.sequence import (
@@ -24,7 +25,6 @@ from factorflow.data.store.view_source import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
-from factorflow.kinds import KINDS
 
 PARAMETERS, PRESENCE = SIMULATORS[1], SIMULATORS[4]
 """Purposes of noise (attributes have that of `autoregressive`)."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import KINDS
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import number_names
 from factorflow.data.simulation.factor_models import specifications
@@ -17,7 +18,6 @@ from factorflow.data.store.view_source import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
-from factorflow.kinds import KINDS
 
 INPUTS, PARAMETERS, LATENT = (SIMULATORS[i] for i in range(3))
 FIRST_VIEW = 10

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import KINDS
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import number_names
 from factorflow.data.simulation.noise import Noise, Simulation, check_count, share_of
@@ -16,7 +17,6 @@ from factorflow.data.store.view_source import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
-from factorflow.kinds import KINDS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import KINDS
 from factorflow.data.ingest.align import number_names
 from factorflow.data.simulation.noise import Noise, Simulation, check_count, share_of
 from factorflow.data.store.view_source import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
-from factorflow.kinds import KINDS
 
 SCORES, PARAMETERS, VALUES, GAPS = (SIMULATORS[i] for i in range(4))
 """Purposes of noise."""

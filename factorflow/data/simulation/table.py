@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import KINDS
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import number_names
 from factorflow.data.simulation.noise import Noise, Simulation, check_count, share_of
@@ -17,7 +18,6 @@ from factorflow.data.store.view_source import ViewSource
 from factorflow.data.store.writer import RowTruth, Truth
 from factorflow.errors import InputError
 from factorflow.kernels.sites import SIMULATORS
-from factorflow.kinds import KINDS
 
 CODES, PARAMETERS, CODE_GAPS, EXPOSURE, RESPONSE, GAPS, WEIGHTS = (SIMULATORS[i] for i in range(7))
 """Purposes of noise."""

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.block import AUX_DTYPES
 from factorflow.errors import InputError
-from factorflow.shape import AUX_DTYPES
 from factorflow.storage.checksums import CRC_BYTES, chunk_damage, crc32c
 from factorflow.storage.location import is_remote
 from factorflow.storage.remote import RemotePath, map_concurrently
 
 if TYPE_CHECKING:
+    from factorflow.core.kinds import Kind
     from factorflow.data.store.layout import Manifest, ViewEntry
-    from factorflow.kinds import Kind
 
 
 @cache

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.core.arguments import name_wrong_arguments_of_methods
+from factorflow.core.block import Block, Meta
+from factorflow.core.design import TableDesign
+from factorflow.core.leaves import freeze
 from factorflow.data.store.chunks import DenseView
 from factorflow.data.store.layout import ATTRIBUTES, ViewEntry
 from factorflow.data.store.stored_views import StoredViews
-from factorflow.design import TableDesign
 from factorflow.errors import InputError
 from factorflow.kernels.sparse_rows import SparseRows
-from factorflow.leaves import freeze
-from factorflow.shape import Block, Meta
 from factorflow.storage.location import as_location
 from factorflow.storage.publish import current_version
 from factorflow.storage.remote import RemotePath

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.kinds import KINDS, Kind
+from factorflow.core.kinds import KINDS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.design import TableDesign
 from factorflow.data.store.layout import ViewEntry
-from factorflow.design import TableDesign
 
 
 class Digest:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from factorflow.core.block import Likelihood, Meta, Missing, ViewMeta
+from factorflow.core.design import TableDesign
+from factorflow.core.kinds import KINDS, Kind
+from factorflow.core.records import from_record
 from factorflow.data.store.extremes import Outlier
-from factorflow.design import TableDesign
 from factorflow.errors import InputError, OptionText
 from factorflow.kernels.sparse_rows import column_type
-from factorflow.kinds import KINDS, Kind
-from factorflow.records import from_record
 from factorflow.settings import check_block_rows
-from factorflow.shape import Likelihood, Meta, Missing, ViewMeta
 from factorflow.storage.checksums import ChecksumManifest
 from factorflow.storage.location import Location
 

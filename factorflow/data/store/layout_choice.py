@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from factorflow.core.block import SPARSE_BELOW
 from factorflow.data.store.moments import MOST_PATTERNS, Survey
 from factorflow.errors import InputError
 from factorflow.kernels.sparse_rows import column_type
-from factorflow.shape import SPARSE_BELOW
 
 if TYPE_CHECKING:
     from factorflow.data.store.view_source import ViewSource

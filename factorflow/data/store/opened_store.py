@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import NDArray
 
-from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.data.store.layout import Manifest, read_manifest
 from factorflow.data.store.views import read_array
 from factorflow.errors import InputError

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.block import sample_names
 from factorflow.data.store.chunks import ChunkedArray
 from factorflow.data.store.fingerprint import Digest
-from factorflow.shape import sample_names
 from factorflow.storage.checksums import crc32c
 
 if TYPE_CHECKING:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.core.arguments import name_wrong_arguments_of_methods
+from factorflow.core.block import sample_names
 from factorflow.data.store.chunks import ChunkedArray
 from factorflow.data.store.column_types import decode
 from factorflow.data.store.names import free_name
 from factorflow.data.store.opened_store import OpenedStore
 from factorflow.data.store.rows import code_array
 from factorflow.errors import InputError
-from factorflow.shape import sample_names
 
 if TYPE_CHECKING:
     import pandas as pd

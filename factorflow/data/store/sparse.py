@@ -23,7 +23,7 @@ from factorflow.storage.location import is_remote
 from factorflow.storage.remote import map_concurrently
 
 if TYPE_CHECKING:
-    from factorflow.kinds import Kind
+    from factorflow.core.kinds import Kind
 
 ROW_POINTERS = 65_536
 """Rows of a chunk of the row pointers, which other readers need."""

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.arguments import name_wrong_arguments_of_methods
+from factorflow.core.arguments import name_wrong_arguments_of_methods
+from factorflow.core.block import ViewMeta
 from factorflow.data.store.chunks import ChunkedArray, DenseView, aux_array, open_dense
 from factorflow.data.store.column_types import decode
 from factorflow.data.store.derived import DerivedView, Transform
@@ -18,7 +19,6 @@ from factorflow.data.store.quality import quality, variability
 from factorflow.data.store.samples import StoredSamples
 from factorflow.data.store.sparse import SparseView
 from factorflow.errors import InputError
-from factorflow.shape import ViewMeta
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.block import AUX_DTYPES
+from factorflow.core.kinds import Kind
 from factorflow.data.store.chunks import tile_checksums
 from factorflow.data.store.fingerprint import Digest
 from factorflow.data.store.layout import choose_tile
 from factorflow.data.store.sparse import ROW_POINTERS
 from factorflow.kernels.sparse_rows import SparseRows, column_type
-from factorflow.kinds import Kind
-from factorflow.shape import AUX_DTYPES
 
 
 class ViewArrays:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.kinds import KINDS, Kind
+from factorflow.core.kinds import KINDS, Kind
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import guess as guess_kind
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.missing import warn_of_codes, warn_of_negatives
 from factorflow.data.store.column_types import encode
@@ -24,7 +25,6 @@ from factorflow.data.store.view_arrays import DenseArrays, SparseArrays
 from factorflow.data.store.view_source import ViewSource
 from factorflow.errors import FactorflowError, InputError, pluralize
 from factorflow.kernels.sparse_rows import SparseRows
-from factorflow.kinds import guess as guess_kind
 from factorflow.storage.checksums import ChecksumManifest
 from factorflow.storage.location import Location
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.design import TableDesign
 from factorflow.data.ingest import checks
 from factorflow.data.store.column_types import encode
 from factorflow.data.store.fingerprint import combine, digest_names
@@ -18,7 +19,6 @@ from factorflow.data.store.names import free_name
 from factorflow.data.store.rows import LABEL_CHUNK, Columns, WrittenCodes, write_codes
 from factorflow.data.store.view_source import ViewSource
 from factorflow.data.store.views import ViewWriter, prepare, write_array, write_columns
-from factorflow.design import TableDesign
 from factorflow.errors import InputError, pluralize
 from factorflow.storage.checksums import write_manifest
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.design import EXPOSURE, OFFSET, WEIGHT, WITHIN, TableDesign
+from factorflow.core.kinds import KINDS, Kind
 from factorflow.data.ingest.checks import join_names
 from factorflow.data.store.view_source import ReadBlock, ViewSource
 from factorflow.data.tables.columns import FileColumn, append
@@ -19,9 +21,7 @@ from factorflow.data.tables.labels import Levels
 from factorflow.data.tables.merge import Cells, ReadCodes, ReadNumbers, merge
 from factorflow.data.tables.names import Names
 from factorflow.data.tables.spool import SpooledTable
-from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN, TableDesign
 from factorflow.errors import InputError
-from factorflow.kinds import KINDS, Kind
 
 PIECE_ROWS = 2**20
 """Rows looked at together."""

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.block import Block
+from factorflow.core.design import TableDesign
+from factorflow.core.kinds import KINDS
 from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.tables.formula import Linear, Offset, Terms, parse
 from factorflow.data.tables.labels import MISSING_LEVEL, as_text, tidy, warn_unknown
 from factorflow.data.tables.names import Names, name_views
 from factorflow.data.tables.pieces import Piece
 from factorflow.data.tables.sources import open_table
-from factorflow.design import TableDesign
 from factorflow.errors import InputError
-from factorflow.kinds import KINDS
-from factorflow.shape import Block
 
 BLOCK_ROWS = 65536
 """Rows of a block."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from factorflow.core.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
 from factorflow.data.ingest.checks import usable_name, warn
 from factorflow.data.tables.formula import Linear, Terms
-from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
 
 
 @dataclass(frozen=True)

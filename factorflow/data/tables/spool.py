@@ -11,13 +11,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import KINDS, LARGEST_COUNT, Kind
 from factorflow.data.holdout import Holdout
 from factorflow.data.tables.columns import FileColumn, append
 from factorflow.data.tables.formula import Terms
 from factorflow.data.tables.labels import Labels
 from factorflow.data.tables.pieces import Piece, TableSource
 from factorflow.errors import InputError
-from factorflow.kinds import KINDS, LARGEST_COUNT, Kind
 
 Part = Literal["both", "kept", "held out"]
 

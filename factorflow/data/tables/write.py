@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from factorflow.core.kinds import KINDS, Kind
 from factorflow.data.holdout import Holdout
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.dialect import TableFormat
@@ -28,7 +29,6 @@ from factorflow.data.tables.names import Names, name_views
 from factorflow.data.tables.sources import open_table
 from factorflow.data.tables.spool import Part, Rules, SpooledTable, spool
 from factorflow.errors import InputError, pluralize
-from factorflow.kinds import KINDS, Kind
 from factorflow.settings import TableOptions, document_options, parse_config
 from factorflow.storage.download import as_local_source
 from factorflow.storage.local import check_space

@@ -13,12 +13,12 @@ from typing import Any
 import dask
 from distributed import Client, Security, SpecCluster, Status
 
+from factorflow.core.extras import EXTRAS, install
 from factorflow.engine.executors.dask import WAIT_SECONDS, DaskExecutor
 from factorflow.engine.executors.local import n_cores
 from factorflow.engine.executors.local_cluster import local_cluster
 from factorflow.engine.executors.timeouts import within
 from factorflow.errors import InputError
-from factorflow.extras import EXTRAS, install
 from factorflow.settings.clusters import EXAMPLE, ClusterSetting, check_address, seconds_of
 
 CONNECT_SECONDS = 10

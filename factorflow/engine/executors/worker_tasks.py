@@ -10,9 +10,9 @@ from typing import Any
 from dask.task_spec import Alias, List
 from distributed import Future, get_worker, rejoin, secede
 
+from factorflow.core.trees import align_arrays
 from factorflow.engine.executors.environment import Environment, check_environment, one_thread
 from factorflow.errors import InputError
-from factorflow.trees import align_arrays
 
 
 def reference(value: Any) -> Any:

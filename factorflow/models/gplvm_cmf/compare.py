@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.block import Array
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, Info, Step, Sweep
 from factorflow.models.gplvm_cmf.psi import moments_of_z
@@ -25,7 +26,6 @@ from factorflow.models.gplvm_cmf.settings import Family, Settings
 from factorflow.models.gplvm_cmf.start import inputs_of
 from factorflow.models.gplvm_cmf.state import Globals, Local, Values
 from factorflow.models.gplvm_cmf.steps import fit_local, pass_inputs, rest_of_bound
-from factorflow.shape import Array
 
 IMPORTANCE = MODELS[10]
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.block import Array
 from factorflow.models.gplvm_cmf.settings import Settings, View, decoder
-from factorflow.shape import Array
 
 PARTS = ("hidden", "hidden_bias", "mean", "mean_bias", "log_variance", "log_variance_bias")
 """Parameters of a decoder; the last two of Gaussian views only."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.block import Array
 from factorflow.kernels.random import Step
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Variable
@@ -15,7 +16,6 @@ from factorflow.models.gplvm_cmf import decoders
 from factorflow.models.gplvm_cmf.compare import FAMILIES
 from factorflow.models.gplvm_cmf.settings import Settings, View, decoder
 from factorflow.models.gplvm_cmf.state import Globals
-from factorflow.shape import Array
 
 NODES, PRIOR, OBSERVED = MODELS[11], MODELS[12], MODELS[13]
 

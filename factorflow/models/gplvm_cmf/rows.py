@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.block import Array, Block
 from factorflow.errors import InputError
 from factorflow.kernels.device import on_host
 from factorflow.kernels.random import Step
 from factorflow.kernels.sites import MODELS
 from factorflow.models.gplvm_cmf.settings import Family, Settings
 from factorflow.models.gplvm_cmf.state import Arrays, Globals, Local, Standardisation, initial_moments
-from factorflow.shape import Array, Block
 
 START, SPREAD = MODELS[0], MODELS[1]
 SCORES, INPUTS = MODELS[2], MODELS[3]

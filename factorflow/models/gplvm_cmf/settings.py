@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
+from factorflow.core.block import Meta
+from factorflow.core.extras import install
 from factorflow.errors import InputError
-from factorflow.extras import install
-from factorflow.shape import Meta
 
 Family = Literal["gp", "mean_field", "full"]
 """Forms of q(z): coupled by the Gaussian process, or row by row, diagonal or with full covariance."""

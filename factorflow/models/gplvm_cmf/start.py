@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.block import Array
 from factorflow.errors import InputError
 from factorflow.kernels.device import on_host
 from factorflow.kernels.linalg import orthonormal
@@ -24,7 +25,6 @@ from factorflow.models.gplvm_cmf.rows import (
 )
 from factorflow.models.gplvm_cmf.settings import Settings
 from factorflow.models.gplvm_cmf.state import Globals, Local, Standardisation, initial_moments, initial_steps
-from factorflow.shape import Array
 
 SKETCH, WEIGHTS, HEADS, REVERSE = MODELS[6], MODELS[7], MODELS[8], MODELS[9]
 OVERSAMPLING = 6

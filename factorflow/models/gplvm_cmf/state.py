@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.block import Array
 from factorflow.models.contract import wide
-from factorflow.shape import Array
 
 Arrays = Mapping[str, Array]
 """Arrays by name; of rows they lead with the rows."""

@@ -32,6 +32,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import map_leaves
 from factorflow.kernels import device
 from factorflow.models.contract import Block, Info, Stage, Step, Sweep
 from factorflow.models.identity_attribute.chains import (
@@ -51,7 +52,6 @@ from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Chains, Globals, Moments, Stats
 from factorflow.models.identity_attribute.sums import sums_by_view
 from factorflow.models.identity_attribute.tables import Tables
-from factorflow.trees import map_leaves
 
 AWAY = 2.0
 """Step in lambda, in standard deviations of q(lambda)."""

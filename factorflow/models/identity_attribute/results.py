@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from factorflow.core.trees import map_leaves
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Variable
 from factorflow.models.identity_attribute.chain_updates import product_moments, rescale_chains
@@ -22,7 +23,6 @@ from factorflow.models.identity_attribute.frame_updates import (
 from factorflow.models.identity_attribute.settings import Settings, on_host
 from factorflow.models.identity_attribute.state import Chains, Globals, Halves
 from factorflow.models.identity_attribute.tables import Tables
-from factorflow.trees import map_leaves
 
 BOUNDS = {"lower": 0.025, "upper": 0.975}
 """Labels of the ends of intervals, and the probability below them."""

@@ -9,9 +9,9 @@ from typing import Literal, TypeVar
 import numpy as np
 from jaxtyping import Bool, Float64, Int
 
+from factorflow.core.block import Array, Block, ViewMeta
+from factorflow.core.trees import map_leaves
 from factorflow.kernels import device
-from factorflow.shape import Array, Block, ViewMeta
-from factorflow.trees import map_leaves
 
 Pair = tuple[float, float]
 T = TypeVar("T")

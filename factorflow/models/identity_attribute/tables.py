@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import digamma
 
+from factorflow.core.trees import arrays
 from factorflow.models.contract import Gather
 from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals
-from factorflow.trees import arrays
 
 FIRST, LAST = 1, 2
 """Bits of the place of a frame (`Settings.place`)."""

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
+from factorflow.core.design import EXPOSURE, OFFSET, WEIGHT, WITHIN
 from factorflow.models.contract import Array, Block, Variable
 from factorflow.models.molten.factors import mean_factors
 from factorflow.models.molten.groups import group_weights

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from factorflow.core.block import Meta, ViewMeta
 from factorflow.errors import InputError
-from factorflow.shape import Meta, ViewMeta
 
 Pair = tuple[float, float]
 

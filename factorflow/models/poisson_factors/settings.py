@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from factorflow.covariates import COVARIATES, Covariates
+from factorflow.core.block import SIZES
+from factorflow.core.covariates import COVARIATES, Covariates
 from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models.contract import Array, Block
-from factorflow.shape import SIZES
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.explained import explained_share
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
@@ -24,7 +25,6 @@ from factorflow.models.sparse_gfa.stored_scores import rotated_scores
 from factorflow.models.sparse_gfa.summaries import Closing, Corrected
 from factorflow.models.sparse_gfa.variance_explained import Squares, explained_squares, squares_of_block
 from factorflow.models.sparse_gfa.weights import expected_weights
-from factorflow.trees import replace
 
 NEW_SAMPLES = 0.5
 """Share of the way that scores of new samples move in each pass, where only the curvature at q(x) guides."""

@@ -10,7 +10,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float64, Integer
 
-from factorflow.covariates import COVARIATES
+from factorflow.core.covariates import COVARIATES
+from factorflow.core.trees import replace
 from factorflow.kernels import device
 from factorflow.kernels.linalg import block_places, diagonal, n_pairs, pack, row_place, unpack
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
@@ -46,7 +47,6 @@ from factorflow.models.sparse_gfa.stored_scores import (
     scores_or_blank,
     starting_scores_of,
 )
-from factorflow.trees import replace
 
 UNKNOWN = 1e-6
 """Added to the variances of unknown covariates: those of all levels of a category are singular."""

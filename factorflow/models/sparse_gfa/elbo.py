@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.learned_sizes import learn_size_prior, size_terms
@@ -16,7 +17,6 @@ from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.smooth.courses import courses_terms
 from factorflow.models.sparse_gfa.state import Globals, View
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
-from factorflow.trees import replace
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Float64, Shaped
 
+from factorflow.core.kinds import KINDS
 from factorflow.kernels import device
 from factorflow.kernels.sparse_rows import SparseRows
-from factorflow.kinds import KINDS
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings

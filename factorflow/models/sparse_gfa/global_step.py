@@ -8,6 +8,7 @@ from dataclasses import fields
 import numpy as np
 from jaxtyping import Float64, Integer
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.elbo import Moves, bound_of, shared_by_features, update_shared
@@ -33,7 +34,6 @@ from factorflow.models.sparse_gfa.start.guided import is_guided
 from factorflow.models.sparse_gfa.state import Change, Globals, Scores, Snapshot, replace_part
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights, transformed_weights
-from factorflow.trees import replace
 
 SETTLED = 10
 """Sparse passes before a factor goes for what it explains: at first one can be weak and come back."""

@@ -8,12 +8,12 @@ from dataclasses import fields
 import numpy as np
 from jaxtyping import Float64, Integer
 
+from factorflow.core.trees import replace
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.statistics import FeatureStats, Stats
-from factorflow.trees import replace
 
 Part = tuple[int, Integer[Array, " P"], Block, Integer[Array, " P"], Local | None]
 

@@ -30,12 +30,12 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.special import gammaln
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import unpack
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 SHAPES = np.geomspace(0.5, 1e5, 12)[:, None]
 """Shapes a of the prior of noise precisions that are compared: from one entry's worth to all alike."""

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.kernels.special import digamma, gamma_term
@@ -32,7 +33,6 @@ from factorflow.models.sparse_gfa.pseudo_data import Table, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.state import Fixed, Globals, Local, View
-from factorflow.trees import replace
 
 START_VARIANCE = 0.01
 """Variance of a logarithm that a fit begins with: a larger one would be read as a higher rate, E e^o."""

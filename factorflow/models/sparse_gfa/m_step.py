@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import block_places, diagonal, row_place, unpack
 from factorflow.kernels.special import digamma, gamma_term
 from factorflow.models.contract import Array, Step
@@ -18,7 +19,6 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View
 from factorflow.models.sparse_gfa.statistics import FeatureStats, FeatureSums, Stats
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
-from factorflow.trees import replace
 
 ROUNDING = 1e-6
 """Bound of the rounding errors of a sum of squares of entries, and products of it, in single precision."""

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from factorflow.core.trees import replace
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import n_pairs
 from factorflow.likelihoods import Likelihood
@@ -53,7 +54,6 @@ from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
 from factorflow.models.sparse_gfa.stored_scores import scores_of
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 Enter = Callable[[Globals], Globals]
 

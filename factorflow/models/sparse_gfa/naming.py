@@ -17,12 +17,12 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.informed import INSIDE, OUTSIDE
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, replace_part
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 EVIDENCE = 3.0
 """Nats that a name has to be better than none by, besides the logarithm of the number of sets."""

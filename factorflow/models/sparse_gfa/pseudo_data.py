@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Float64, Integer, Shaped
 
+from factorflow.core.trees import replace
 from factorflow.kernels import device
 from factorflow.kernels.linalg import diagonal, n_pairs, pad_columns, triangle
 from factorflow.models.contract import Array, Block
@@ -23,7 +24,6 @@ from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.rows import for_blocks, with_tables
 from factorflow.models.sparse_gfa.state import Globals, Local, replace_part
 from factorflow.models.sparse_gfa.weights import Weights, expected_slab, expected_weights
-from factorflow.trees import replace
 
 LOW_NOISE = 5.0
 """Variance in units of the noise variance above which a feature's products are summed in double precision."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from factorflow.core.places import MOST_CELLS
 from factorflow.errors import InputError
 from factorflow.likelihoods import Likelihood, get_likelihood, likelihood_names
 from factorflow.models.contract import Meta, ViewMeta
@@ -18,7 +19,6 @@ from factorflow.models.sparse_gfa.smooth.cosines import Cosines, choose_basis
 from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.processes import LEVELS
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
-from factorflow.places import MOST_CELLS
 
 Options = Any
 """A `SparseGFA`, whose module imports this one."""

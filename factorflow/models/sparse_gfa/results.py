@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Integer
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import diagonal
 from factorflow.models.contract import Array, Block, Step, Variable
 from factorflow.models.sparse_gfa.learned_sizes import log_sizes_of, size_means
@@ -31,7 +32,6 @@ from factorflow.models.sparse_gfa.variance_explained import (
 )
 from factorflow.models.sparse_gfa.view_results import view_table
 from factorflow.models.sparse_gfa.weights import expected_weights
-from factorflow.trees import replace
 
 SCORE = ("obs", "factor")
 

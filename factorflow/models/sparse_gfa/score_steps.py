@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import triangle, unpack
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.learned_sizes import log_sizes_on_the_way
@@ -12,7 +13,6 @@ from factorflow.models.sparse_gfa.messages import TILE
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.weights import expected_weights
-from factorflow.trees import replace
 
 MAX_RISE = 3.0
 """Largest rise of the logarithm of any rate that new scores make in a pass (nats)."""

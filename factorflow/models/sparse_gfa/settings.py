@@ -7,16 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int64
 
-from factorflow.covariates import COVARIATES, Covariates
+from factorflow.core.covariates import COVARIATES, Covariates
+from factorflow.core.feature_sets import FeatureSets
+from factorflow.core.trees import replace
 from factorflow.errors import InputError
-from factorflow.feature_sets import FeatureSets
 from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.loadings import LoadingsPrior, PriorConstants, get_prior
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 PARAMETER_TOL = 1e-3
 """Nats a loading or intercept below which a pass gains little: where samples are many and features few, what

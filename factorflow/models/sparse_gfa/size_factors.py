@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64, Shaped
 
+from factorflow.core.block import SIZES
 from factorflow.models import size_factors
 from factorflow.models.contract import Array, Block
 from factorflow.models.size_factors import LEARNED, METHODS
 from factorflow.models.sparse_gfa.settings import ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed
-from factorflow.shape import SIZES
 
 __all__ = ["LEARNED", "METHODS", "entry_level", "log_size_factors"]
 

@@ -32,12 +32,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.n_factors import EVIDENCE, falls_behind
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Iterate, Snapshot, replace_part
-from factorflow.trees import replace
 
 FIRST = 4
 """Passes of a stage before the first that is taken further: those change too much."""

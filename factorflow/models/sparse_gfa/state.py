@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.summaries import Closing
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 
 @dataclass(frozen=True)

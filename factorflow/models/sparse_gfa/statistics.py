@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import wide
 from factorflow.models.sparse_gfa.loadings import LoadingSums
 from factorflow.models.sparse_gfa.smooth.courses import NoiseSums
-from factorflow.trees import wide
 
 
 @dataclass(frozen=True)

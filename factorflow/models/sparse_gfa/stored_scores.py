@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array, Block, Step
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
-from factorflow.trees import replace
 
 START_VARIANCE = 0.1
 """Variance of the scores that a stage begins with."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64, Int8
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array
-from factorflow.trees import replace
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from scipy.special import digamma, gammaln
 
+from factorflow.core.trees import add, freeze, narrow, restrict
 from factorflow.engine.feature_runs import cut_features
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Block, Meta, ViewMeta
@@ -17,7 +18,6 @@ from factorflow.models.identity_attribute.frame_updates import rescale_frames
 from factorflow.models.identity_attribute.frames import AllFrames, EvenFrames, OddFrames
 from factorflow.models.identity_attribute.state import Chains
 from factorflow.models.identity_attribute.tables import compute_tables
-from factorflow.trees import add, freeze, narrow, restrict
 
 STEP = Step(3)
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from scipy.special import digamma, gammaln
 
+from factorflow.core.trees import add, join, narrow, restrict
 from factorflow.engine.feature_runs import cut_features
 from factorflow.kernels.random import Step
 from factorflow.models.contract import Block, Meta, ViewMeta
-from factorflow.trees import add, join, narrow, restrict
 
 STEP = Step(3)
 

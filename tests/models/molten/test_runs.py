@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from factorflow.core.trees import arrays
 from factorflow.engine.source import _BlockCache, _Memory
 from factorflow.models import MoltenPoisson
 from factorflow.models.molten.kernels import loops
-from factorflow.trees import arrays
 
 LEVELS = (4, 30, 5), (4, 5, 30)
 """The large variable between the two that rows are sorted by, and after them."""

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from scipy.special import digamma, gammaln
 
-from factorflow.covariates import Column, Covariates, Term
+from factorflow.core.covariates import Column, Covariates, Term
+from factorflow.core.trees import add
 from factorflow.kernels.random import Step
 from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models import PoissonFactors
 from factorflow.models.contract import Block, Meta, ViewMeta
 from factorflow.models.poisson_factors import PoissonFactorsModel
 from factorflow.models.poisson_factors.state import Gamma
-from factorflow.trees import add
 
 STEP = Step(3)
 

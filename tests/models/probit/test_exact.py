@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
+from factorflow.core.block import Block, Meta, ViewMeta
 from factorflow.kernels.random import Step
 from factorflow.models.probit import ProbitFactors
-from factorflow.shape import Block, Meta, ViewMeta
 
 PAIRS = [
     ("binary", "gibbs"), ("binary", "collapsed"), ("binary", "hmc"),

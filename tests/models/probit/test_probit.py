@@ -13,11 +13,11 @@ from scipy import special
 
 import factorflow
 from factorflow import models
+from factorflow.core.block import Meta, ViewMeta
 from factorflow.errors import InputError
 from factorflow.models.probit import ProbitFactors, results
 from factorflow.models.probit.kernels.samplers import COLLAPSED, GIBBS
 from factorflow.models.probit.sweep import _log_beta
-from factorflow.shape import Meta, ViewMeta
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ from scipy.special import betaln, digamma, expit, gammaln
 from scipy.stats import binom, nbinom, poisson
 from scipy.stats import t as student_t
 
+from factorflow.core.block import Block, Meta, ViewMeta
+from factorflow.core.trees import add, freeze, restrict
 from factorflow.kernels.linalg import unpack
 from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa import SparseGFA
@@ -24,8 +26,6 @@ from factorflow.models.sparse_gfa.squarem import discard_unverified_step
 from factorflow.models.sparse_gfa.stored_scores import apply_transform
 from factorflow.models.sparse_gfa.stored_scores import starting_scores_of as start_scores
 from factorflow.models.sparse_gfa.weights import expected_weights
-from factorflow.shape import Block, Meta, ViewMeta
-from factorflow.trees import add, freeze, restrict
 
 SIZES = {"gaussian": 7, "bernoulli": 6, "poisson": 5}
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 import factorflow
+from factorflow.core.trees import freeze, restrict
 from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.kernels import cuda as gfa_cuda
-from factorflow.trees import freeze, restrict
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from devices import difference, fits, placed, watched

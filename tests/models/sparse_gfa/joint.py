@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.covariates import COVARIATES, Column, Covariates, Term
+from factorflow.core.block import Block, Meta, ViewMeta
+from factorflow.core.covariates import COVARIATES, Column, Covariates, Term
+from factorflow.core.places import PLACES, Places
 from factorflow.kernels.random import Step
 from factorflow.likelihoods import get_likelihood
 from factorflow.models.sparse_gfa import SparseGFA
@@ -33,8 +35,6 @@ from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.processes import LEVELS
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.models.sparse_gfa.state import Fixed
-from factorflow.places import PLACES, Places
-from factorflow.shape import Block, Meta, ViewMeta
 
 PAIR = (3.0, 2.0)
 PRIORS = Priors(intercept=PAIR, intercept_mean=1.0, beta=PAIR, sizes=PAIR)

@@ -10,6 +10,7 @@ import pytest
 from joint import VARIANCES, D, N, observe, prior, settings_of
 from scipy import special, stats
 
+from factorflow.core.block import Block
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa.kernels.draws import draw_gammas
 from factorflow.models.sparse_gfa.sampler import pooled
@@ -17,7 +18,6 @@ from factorflow.models.sparse_gfa.sampler.collapsed import NOISE_SITE, draw_coll
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.sampler.gibbs_state import DrawnView, ResidualSums
 from factorflow.models.sparse_gfa.settings import Priors
-from factorflow.shape import Block
 
 
 def _agree(found: Any, expected: Any) -> None:

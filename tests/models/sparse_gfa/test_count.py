@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import factorflow
+from factorflow.core.block import Meta, ViewMeta
+from factorflow.core.trees import add, freeze
 from factorflow.errors import InputError
 from factorflow.models.contract import Block, Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.start.count import SPARE, CountSweep, most_passes
-from factorflow.shape import Meta, ViewMeta
-from factorflow.trees import add, freeze
 
 
 def counted(views, n_factors=8, seed=0, rows=None, counts=True, **options):

@@ -13,12 +13,12 @@ import pytest
 from scipy import stats
 
 import factorflow as ff
-from factorflow.covariates import Covariates
+from factorflow.core.covariates import Covariates
+from factorflow.core.records import from_record
+from factorflow.core.trees import replace
 from factorflow.data.covariates import code_covariates
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa import elbo
-from factorflow.records import from_record
-from factorflow.trees import replace
 
 N, D = 160, 40
 

@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 import factorflow as ff
+from factorflow.core.block import SPARSE_BELOW
 from factorflow.data.holdout import Holdout
 from factorflow.data.sample_tables import model_meta
 from factorflow.engine.memory import measure
@@ -22,7 +23,6 @@ from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.kernels.entry_rows import EntryRows
 from factorflow.models.sparse_gfa.start import signs
-from factorflow.shape import SPARSE_BELOW
 
 N, D, K = 300, 60, 3
 

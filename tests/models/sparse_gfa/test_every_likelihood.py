@@ -14,9 +14,9 @@ import pytest
 
 import factorflow
 from factorflow.api import Posterior
+from factorflow.core.trees import replace
 from factorflow.likelihoods import get_likelihood, likelihood_names
 from factorflow.models import SparseGFA
-from factorflow.trees import replace
 
 MODEL = SparseGFA(n_factors=4, max_iter=40)
 N_ROWS, N_FEATURES, TRIALS = 150, 24, 6

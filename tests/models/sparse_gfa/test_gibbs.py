@@ -13,6 +13,7 @@ from joint import D, N, moved_scores, observe, prior, ranks, settings_of, summar
 from scipy import special
 
 import factorflow
+from factorflow.core.block import Block, Meta, ViewMeta
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA
@@ -28,7 +29,6 @@ from factorflow.models.sparse_gfa.sampler.gibbs_state import (
     Shared,
 )
 from factorflow.models.sparse_gfa.state import Fixed
-from factorflow.shape import Block, Meta, ViewMeta
 
 TIMES = "survival(times=1.0, hazards=0.5:0.8)"
 LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest.mark.slow)]

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import factorflow
+from factorflow.core.block import Meta, ViewMeta
 from factorflow.kernels.linalg import n_pairs
 from factorflow.kernels.random import Step
 from factorflow.likelihoods import get_likelihood
@@ -18,7 +19,6 @@ from factorflow.models.sparse_gfa.m_step import System
 from factorflow.models.sparse_gfa.sampler import metropolis
 from factorflow.models.sparse_gfa.sampler.metropolis import Entries
 from factorflow.report import write_report
-from factorflow.shape import Meta, ViewMeta
 
 ENTRIES = {
     "poisson": [0.0, 3.0, np.nan, 1.0, 9.0],

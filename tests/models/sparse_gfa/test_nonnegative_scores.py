@@ -13,6 +13,7 @@ import pytest
 from scipy.integrate import quad
 
 import factorflow
+from factorflow.core.block import Meta, ViewMeta
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models import SparseGFA
@@ -23,7 +24,6 @@ from factorflow.models.sparse_gfa.sampler.gibbs_state import as_globals
 from factorflow.models.sparse_gfa.start.nonnegative import EDGES, ScoreSums, ShiftSweep, _lowest
 from factorflow.models.sparse_gfa.state import Local, Scores
 from factorflow.models.sparse_gfa.weights import expected_weights
-from factorflow.shape import Meta, ViewMeta
 
 BETA, PSI, CERTAIN = 1.4, 0.3, 1e9
 PARTS: dict[str, Any] = {"scores": "nonnegative", "loadings": "nonnegative", "n_factors": 7}

@@ -10,11 +10,11 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import expit
 
 import factorflow
+from factorflow.core.block import Meta, ViewMeta
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.state import replace_part
-from factorflow.shape import Meta, ViewMeta
 
 
 def simulate(likelihoods, n_rows=400, n_factors=4, seed=0, missing=0.1, n_features=60):

@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 import factorflow as ff
-from factorflow.covariates import Column, Covariates, Term
+from factorflow.core.covariates import Column, Covariates, Term
+from factorflow.core.places import Places
 from factorflow.data.sample_tables import SampleTables, model_meta
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import pack
@@ -20,7 +21,6 @@ from factorflow.models.sparse_gfa.smooth.composite import LEAST_SD, Linear, Sum,
 from factorflow.models.sparse_gfa.smooth.cosines import Cosines
 from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.processes import LEVELS
-from factorflow.places import Places
 
 N_SUBJECTS, N_VISITS, N_FEATURES = 60, 5, 60
 ARMS = {"a": -1.0, "b": 0.0, "c": 1.0}

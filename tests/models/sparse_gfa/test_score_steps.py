@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import factorflow
+from factorflow.core.trees import replace
 from factorflow.models.sparse_gfa.score_steps import MAX_RISE, interpolate_scores, step_fraction
-from factorflow.trees import replace
 
 
 @pytest.mark.parametrize(("spread", "seed"), [(3.0, 15_002), (4.0, 15_000)])

@@ -14,6 +14,9 @@ import pytest
 from scipy import stats
 
 import factorflow as ff
+from factorflow.core.block import Block
+from factorflow.core.places import PLACES, Places
+from factorflow.core.trees import replace
 from factorflow.data.places import code_places
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa.smooth import evidence as evidence_module
@@ -50,9 +53,6 @@ from factorflow.models.sparse_gfa.smooth.site_sums import site_sums
 from factorflow.models.sparse_gfa.smooth.sweeps import shows_courses
 from factorflow.models.sparse_gfa.smooth.warping import KNOTS, WARP_ROUNDS, common_clock
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.places import PLACES, Places
-from factorflow.shape import Block
-from factorflow.trees import replace
 
 NUMBERS = json.loads(Path(__file__).with_name("smooth_factors.json").read_text(encoding="utf-8"))
 """Values that an independent program computed, with loops over rows and entries."""

@@ -14,12 +14,12 @@ import factorflow
 import factorflow.posterior.findings
 from factorflow.api import Posterior
 from factorflow.cli import app
+from factorflow.core.block import Meta, ViewMeta
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.start import restarts
 from factorflow.models.sparse_gfa.start.components import empty_globals
 from factorflow.models.sparse_gfa.start.restarts import best_start, start_similarity
 from factorflow.models.sparse_gfa.state import Start, replace_part
-from factorflow.shape import Meta, ViewMeta
 
 SHORT = {"n_factors": 6, "warmup_iter": 20, "max_iter": 40}
 

@@ -13,6 +13,7 @@ from scipy import linalg, special
 from scipy import stats as sp_stats
 
 import factorflow
+from factorflow.core.block import Meta, ViewMeta
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.kernels import draws
@@ -33,7 +34,6 @@ from factorflow.models.sparse_gfa.sampler.turns import (
     plane_of,
     turned_scores,
 )
-from factorflow.shape import Meta, ViewMeta
 
 
 def _evidence(design: Any, y: Any, on: Any, tau: float, precision: Any, shift: float) -> float:

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.optim.adam import adam
 
+from factorflow.core.block import Array
 from factorflow.models.gplvm_cmf.autodiff.tensors import as_array, as_tensor, one_thread
 from factorflow.models.gplvm_cmf.state import Arrays
-from factorflow.shape import Array
 
 FAST, SLOW, TINY = 0.9, 0.999, 1e-8  # decay of the two moments, and what keeps it from dividing by 0
 

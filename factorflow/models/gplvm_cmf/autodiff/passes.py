@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
+from factorflow.core.block import Array, Block
 from factorflow.kernels.device import on_device
 from factorflow.models.gplvm_cmf.autodiff.bound import Terms, terms_of_rows
 from factorflow.models.gplvm_cmf.autodiff.coupling import unpack_cholesky
@@ -32,7 +33,6 @@ from factorflow.models.gplvm_cmf.autodiff.tensors import (
 )
 from factorflow.models.gplvm_cmf.settings import SCRATCH, Family, Settings
 from factorflow.models.gplvm_cmf.state import Arrays, Cotangents, Standardisation
-from factorflow.shape import Array, Block
 
 LIBRARY = 192 << 20
 """Bytes that PyTorch takes once it is loaded (measured: 150 to 190 MiB)."""

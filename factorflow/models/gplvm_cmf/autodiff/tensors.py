@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from jaxtyping import Float64
 
+from factorflow.core.block import Array, Block
 from factorflow.kernels.device import on_device
-from factorflow.shape import Array, Block
 
 HOST = torch.device("cpu")
 

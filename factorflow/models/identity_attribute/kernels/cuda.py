@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from factorflow.core.block import Array
 from factorflow.kernels import device
 from factorflow.kernels.compile import compile_scalar
 from factorflow.kernels.cuda import cuda
@@ -32,7 +33,6 @@ from factorflow.models.identity_attribute.kernels.device_sums import (
     sum_statistics,
     write_means,
 )
-from factorflow.shape import Array
 
 __all__ = [
     "attribute_message",

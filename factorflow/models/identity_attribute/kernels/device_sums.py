@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from factorflow.core.block import Array
 from factorflow.kernels import device
-from factorflow.shape import Array
 
 
 def write_means(present: Array, on: Array, off: Array, x: Array, a: Array) -> None:

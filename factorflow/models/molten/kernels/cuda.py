@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float64, Int32, Int64
 
+from factorflow.core.block import Array
 from factorflow.kernels import device
 from factorflow.kernels.cuda import cuda
-from factorflow.shape import Array
 
 __all__ = ["DeviceRows", "SortedRows", "moments", "place", "products", "shares", "totals"]
 

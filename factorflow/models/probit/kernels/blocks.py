@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Int8
 
+from factorflow.core.block import Array
 from factorflow.kernels.compile import compile_scalar, read_only_view
 from factorflow.kernels.device import on_device
 from factorflow.kernels.random import Step
 from factorflow.models.probit.kernels.loadings import loop_features
 from factorflow.models.probit.kernels.samplers import N_COUNTS, moves_not_taken, sweep_rows
 from factorflow.models.probit.kernels.tables import BlockSums, FactorTables
-from factorflow.shape import Array
 
 
 def sweep_block(

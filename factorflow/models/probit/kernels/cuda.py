@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Float32, Float64, Int8
 
+from factorflow.core.block import Array
 from factorflow.kernels.compile import compile_scalar
 from factorflow.kernels.cuda import cuda
 from factorflow.kernels.random import Step
 from factorflow.models.probit.kernels.samplers import N_COUNTS, sample_step, scratch_size
 from factorflow.models.probit.kernels.tables import BlockSums, FactorTables
-from factorflow.shape import Array
 
 __all__ = ["launch_rows", "sweep_block_cuda"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.block import Array
 from factorflow.kernels.linalg import diagonal, n_pairs
 from factorflow.models.sparse_gfa.kernels.arrays import contiguous, runs
-from factorflow.shape import Array
 
 Rows = Float64[Array, "#N K"]
 

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
+from factorflow.core.block import Array
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, pack, unpack
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, lowest
-from factorflow.shape import Array
 
 __all__ = [
     "MarkedGaps",

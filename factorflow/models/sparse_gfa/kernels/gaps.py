@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int32, Int64, Integer, Shaped
 
+from factorflow.core.block import Array
 from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models.sparse_gfa.kernels.arrays import runs
-from factorflow.shape import Array
 
 
 @dataclass(frozen=True)

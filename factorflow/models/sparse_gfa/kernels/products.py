@@ -15,13 +15,13 @@ import numpy as np
 from jaxtyping import Float, Float64, Int, Int32, Int64, Integer, Shaped
 from numpy.typing import DTypeLike
 
+from factorflow.core.block import Array
 from factorflow.kernels import device
 from factorflow.kernels.linalg import block_places, n_pairs, pack, unpack
 from factorflow.kernels.sparse_rows import SparseRows
 from factorflow.models.sparse_gfa.kernels.arrays import clear, contiguous, runs
 from factorflow.models.sparse_gfa.kernels.coordinates import coordinate_updates
 from factorflow.models.sparse_gfa.kernels.gaps import Gaps, ListedGaps, list_gaps, lowest
-from factorflow.shape import Array
 
 __all__ = [
     "Gaps",

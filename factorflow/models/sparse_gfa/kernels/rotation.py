@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.shape import Array
+from factorflow.core.block import Array
 
 
 def _rotation_objective(

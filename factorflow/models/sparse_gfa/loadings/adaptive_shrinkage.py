@@ -11,13 +11,13 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.special import digamma, gamma_term, gammaln
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.base import LoadingSums, PriorConstants, log_alpha
 from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 
 class AdaptiveShrinkage(Mixture):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.loadings.base import (
@@ -16,7 +17,6 @@ from factorflow.models.sparse_gfa.loadings.base import (
 )
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 
 class ARD(LoadingsPrior):

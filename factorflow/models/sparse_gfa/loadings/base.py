@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import diagonal
 from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 LEAST_PRECISION = 1e-10
 """Of exponential slabs, which add none: what tells of a loading may be as good as nothing."""

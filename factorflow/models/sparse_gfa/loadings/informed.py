@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.special import beta_term, expected_log_beta, gamma_term
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.base import LoadingSums, PriorConstants, log_alpha
@@ -16,7 +17,6 @@ from factorflow.models.sparse_gfa.loadings.optimum import Shares, optimal_slab
 from factorflow.models.sparse_gfa.loadings.spike_slab import SpikeSlab
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 INSIDE, OUTSIDE = (4.0, 1.0), (1.0, 20.0)
 """Counts (on, off) of the priors of the shares inside and outside of a set: most members, few others."""

@@ -20,6 +20,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import diagonal
 from factorflow.kernels.special import log_ndtr
 from factorflow.models.contract import Array
@@ -32,7 +33,6 @@ from factorflow.models.sparse_gfa.loadings.base import (
 )
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
-from factorflow.trees import replace
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 LEAST = 1e-10

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.errors import InputError
 from factorflow.kernels.special import expected_log_beta
 from factorflow.models.contract import Array
@@ -14,7 +15,6 @@ from factorflow.models.sparse_gfa.loadings.base import LoadingSums
 from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 SLABS = {"exponential": Component("exponential"), "half_normal": Component("half")}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.special import expected_log_beta
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.kernels import products as gfa
@@ -20,7 +21,6 @@ from factorflow.models.sparse_gfa.loadings.base import (
 from factorflow.models.sparse_gfa.loadings.optimum import Shares, optimal_slab
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 
 class SpikeSlab(LoadingsPrior):

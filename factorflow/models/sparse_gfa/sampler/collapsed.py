@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy import special
 
+from factorflow.core.trees import replace
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
@@ -27,7 +28,6 @@ from factorflow.models.sparse_gfa.sampler.gibbs_state import (
 )
 from factorflow.models.sparse_gfa.sampler.pooled import N_TRIES, NoiseSums, redrawn_noise_prior, walked
 from factorflow.models.sparse_gfa.settings import Priors, Settings
-from factorflow.trees import replace
 
 VIEW_SITE, FEATURE_SITE, NOISE_SITE = MODELS[20], MODELS[21], MODELS[23]
 """Noise: m and lambda, then a, gamma and s, by view; each b; each tau."""

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array, Variable
 from factorflow.models.sparse_gfa import results
 from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnView, Shared
@@ -17,7 +18,6 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.results import course_variables
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
 from factorflow.models.variables import AVERAGES
-from factorflow.trees import replace
 
 DRAWN, NOT_DRAWN = (
     {"course", "score_coefficients"},

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 from jaxtyping import Float64, Integer
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
 from factorflow.models.sparse_gfa.statistics import Stats
-from factorflow.trees import replace
 
 
 @dataclass(frozen=True)

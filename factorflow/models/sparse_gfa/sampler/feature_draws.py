@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float64, Integer
 from scipy import special
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import triangle
 from factorflow.kernels.sites import MODELS
 from factorflow.likelihoods import Likelihood
@@ -28,7 +29,6 @@ from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
 from factorflow.models.sparse_gfa.sampler.turns import plane_of
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed
-from factorflow.trees import replace
 
 LOADING_SITE, CHOICE_SITE, NOISE_SITE = MODELS[4], MODELS[5], MODELS[22]
 """Noise: each loading; each s; tau."""

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float64, Integer
 from scipy import special
 
+from factorflow.core.trees import replace
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, row_place, unpack
 from factorflow.kernels.sites import MODELS
@@ -68,7 +69,6 @@ from factorflow.models.sparse_gfa.sampler.spiked_scores import (
 )
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Local
-from factorflow.trees import replace
 
 WEIGHT_SITE, SCORE_SITE = MODELS[2], MODELS[3]
 """Noise: words of the tries of each binary entry; of each score."""

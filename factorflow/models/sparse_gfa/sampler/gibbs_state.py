@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import n_pairs
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.m_step import precision_pairs
@@ -22,7 +23,6 @@ from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.rows import course_units
 from factorflow.models.sparse_gfa.state import Factors, Fixed, Globals, Scores, View
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
-from factorflow.trees import replace
 
 NOISE = (1.0, 0.05, 1.0)
 """a, s and gamma of the first sweep: next to nothing is said about the noise."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Step
 from factorflow.models.sparse_gfa.entries import values_of
@@ -19,7 +20,6 @@ from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, Drawn
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import log_size_factors
 from factorflow.models.sparse_gfa.state import Local
-from factorflow.trees import replace
 
 
 def computed_level(

@@ -21,9 +21,9 @@ import numpy as np
 from jaxtyping import Float64
 from scipy import special
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.kernels import draws
-from factorflow.trees import replace
 
 ALIKE = np.geomspace(0.5, 128.0, 25)
 """a and c: from precisions of all orders of magnitude to precisions within a tenth of each other."""

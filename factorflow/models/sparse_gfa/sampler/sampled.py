@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from jaxtyping import Float64, Shaped
 
+from factorflow.core.trees import replace
 from factorflow.likelihoods import Likelihood
 from factorflow.likelihoods.predictive import Predictive
 from factorflow.models.contract import Array, Block, Model, Stage, Step, Sweep, Variable
@@ -29,7 +30,6 @@ from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.results import course_labels
 from factorflow.models.sparse_gfa.state import Globals, Local
-from factorflow.trees import replace
 
 
 @dataclass(frozen=True)

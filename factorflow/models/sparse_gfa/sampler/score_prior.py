@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Float64, Integer
 from scipy import special
 
+from factorflow.core.trees import replace
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Step
 from factorflow.models.sparse_gfa.kernels import draws
@@ -24,7 +25,6 @@ from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.rows import course_prior, with_tables
 from factorflow.models.sparse_gfa.smooth.site_sums import member_rows
 from factorflow.models.sparse_gfa.smooth.warping import moved_basis
-from factorflow.trees import replace
 
 COURSE_SITE = MODELS[33]
 """Noise: coefficients of the courses."""

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy import special
 
+from factorflow.core.trees import replace
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
@@ -30,7 +31,6 @@ from factorflow.models.sparse_gfa.sampler.turns import draw_turn, plane_of, turn
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.statistics import Stats
-from factorflow.trees import replace
 
 SCALE_SITE, SHIFT_SITE = MODELS[6], MODELS[10]
 """Noise: scale, and place, by factor."""

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Integer
 from scipy import special
 
+from factorflow.core.trees import replace
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
@@ -31,7 +32,6 @@ from factorflow.models.sparse_gfa.loadings.nonnegative import SLABS
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats
 from factorflow.models.sparse_gfa.sampler.metropolis import Entries, log_ratios, slice_scores
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.trees import replace
 
 ROW_SITE = MODELS[36]
 """Noise: s, v and acceptance of each score, then what the slice begins with."""

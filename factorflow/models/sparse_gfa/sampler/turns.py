@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy import special
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import n_pairs, unpack
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
@@ -34,7 +35,6 @@ from factorflow.models.sparse_gfa.sampler.gibbs_state import DrawnWeights, Names
 from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.pooled import pick
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.trees import replace
 
 TURN_SITE, PAIR_SITE = MODELS[12], MODELS[17]
 """Noise: plane and lines; s and w of the two factors of each feature."""

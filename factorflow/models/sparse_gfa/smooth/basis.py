@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
+from factorflow.core.places import Places
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.processes import LEVELS
-from factorflow.places import Places
 
 NEIGHBOURS = 1.01
 """Distances of neighbouring places up to which a length scale is at the shortest there may be."""

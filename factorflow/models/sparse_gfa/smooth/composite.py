@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.linalg import block_diag
 
-from factorflow.covariates import Covariates
+from factorflow.core.covariates import Covariates
 from factorflow.kernels.linalg import unpack
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.basis import (

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from factorflow.core.places import Places
+from factorflow.core.trees import replace
 from factorflow.errors import InputError
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.basis import (
@@ -31,8 +33,6 @@ from factorflow.models.sparse_gfa.smooth.basis import (
 )
 from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.processes import group_correlation, log_spectral_density
-from factorflow.places import Places
-from factorflow.trees import replace
 
 MOST_FUNCTIONS = 400
 """Cosines at most, of all columns and groups together."""

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float64, Integer
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.basis import Basis
-from factorflow.trees import replace
 
 LEAST_NOISE = 1e-4
 """Share of the prior variance of a factor that is noise at least; of its course at least."""

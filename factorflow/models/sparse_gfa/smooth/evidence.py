@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Float64
 from scipy.linalg import cholesky, lapack, solve_triangular
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.courses import Courses
-from factorflow.trees import replace
 
 MOST_SHARING = 0.999
 """Largest sharing between groups: their correlations need a root."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.basis import (
     At,
@@ -20,7 +21,6 @@ from factorflow.models.sparse_gfa.smooth.basis import (
     Sharing,
 )
 from factorflow.models.sparse_gfa.smooth.processes import correlation, group_correlation
-from factorflow.trees import replace
 
 JITTER = 1e-9
 """Added to the variances of coefficients of places, which may be nearly equal."""

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
+from factorflow.core.places import PLACES
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import diagonal, pack, unpack
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.smooth.basis import Basis
@@ -27,8 +29,6 @@ from factorflow.models.sparse_gfa.smooth.cosines import Cosines
 from factorflow.models.sparse_gfa.smooth.courses import Courses, NoiseSums
 from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.warping import common_clock, moved_basis
-from factorflow.places import PLACES
-from factorflow.trees import replace
 
 
 @dataclass(frozen=True)

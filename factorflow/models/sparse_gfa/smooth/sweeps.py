@@ -15,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import pack, unpack, whitening
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
@@ -38,7 +39,6 @@ from factorflow.models.sparse_gfa.start.added_factor import with_fresh_pairs
 from factorflow.models.sparse_gfa.state import Globals, Local, replace_part
 from factorflow.models.sparse_gfa.stored_scores import rotated_scores, scores_before, scores_or_blank
 from factorflow.models.sparse_gfa.weights import expected_weights
-from factorflow.trees import replace
 
 SITE_SIGNS = MODELS[30]
 """Random signs of rows."""

@@ -15,13 +15,13 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from factorflow.core.places import Places
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.evidence import EVALUATIONS, Forms, slope_by_covariance
 from factorflow.models.sparse_gfa.smooth.points import Points
-from factorflow.places import Places
-from factorflow.trees import replace
 
 KNOTS = 5
 """Own times between which clocks run evenly."""

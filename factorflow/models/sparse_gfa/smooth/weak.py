@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels import device
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.contract import Array, Block
@@ -33,7 +34,6 @@ from factorflow.models.sparse_gfa.smooth.rows import place_values
 from factorflow.models.sparse_gfa.start.added_factor import with_added_factor, with_fresh_pairs
 from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.weights import expected_weights
-from factorflow.trees import replace
 
 FEW = {1: 15, 2: 6}
 """Functions of a column, by number of columns; 4 of more."""

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64, Int8
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, View, replace_part
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 UNKNOWN, LEAST_SPREAD = 0.05, 0.01
 """Inclusion of loadings that are not known; relative variance of those that are."""

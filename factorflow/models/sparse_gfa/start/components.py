@@ -13,11 +13,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Float64, Real, Shaped
 from numpy.typing import DTypeLike
 
+from factorflow.core.kinds import KINDS
+from factorflow.core.trees import replace
 from factorflow.errors import InputError
 from factorflow.kernels import device
 from factorflow.kernels.linalg import block_places, n_pairs, pad_columns, unpack
 from factorflow.kernels.sites import MODELS
-from factorflow.kinds import KINDS
 from factorflow.likelihoods.base import LEAST_CURVATURE
 from factorflow.models.contract import Array, Block, Info, Step, Sweep, wide
 from factorflow.models.sparse_gfa.entries import aux_of, centred, starting_values
@@ -29,7 +30,6 @@ from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import entry_level
 from factorflow.models.sparse_gfa.state import Factors, Fixed, Globals, Scores, View
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 SITE_SCORES = MODELS[1]
 INTERCEPT_VARIANCE = 0.01

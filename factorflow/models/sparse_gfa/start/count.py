@@ -31,6 +31,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float, Float64, Int64
 
+from factorflow.core.trees import replace
 from factorflow.errors import InputError
 from factorflow.kernels import device
 from factorflow.kernels.linalg import orthonormal, pad_columns
@@ -49,7 +50,6 @@ from factorflow.models.sparse_gfa.start.sketches import (
     inverse_root,
 )
 from factorflow.models.sparse_gfa.state import Globals, replace_part
-from factorflow.trees import replace
 
 SITE_SKETCH = MODELS[0]
 MARGIN = 8

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import varimax
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals
-from factorflow.trees import replace
 
 
 def guided_views(settings: Settings) -> list[str]:

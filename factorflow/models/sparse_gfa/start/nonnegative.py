@@ -17,6 +17,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import diagonal
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.m_step import precision_pairs
@@ -26,7 +27,6 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.stored_scores import rotated_scores, scores_or_blank
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights, transformed_weights
-from factorflow.trees import replace
 
 BELOW = 0.02
 """Share of the scores of a factor that may lie below 0 where the fit begins: errors put some there."""

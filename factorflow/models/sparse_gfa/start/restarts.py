@@ -16,13 +16,13 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.pseudo_data import strip_for_workers
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import initial_globals
 from factorflow.models.sparse_gfa.start.count import MARGIN, first_number
 from factorflow.models.sparse_gfa.state import Globals, Start, replace_part
-from factorflow.trees import replace
 
 SPARE = 8
 """Factors besides those asked for that other starts than the first have until the sparse stage. What comes of

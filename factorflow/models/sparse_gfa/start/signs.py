@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from numpy.typing import DTypeLike
 
+from factorflow.core.trees import replace
 from factorflow.kernels import device
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Step
@@ -15,7 +16,6 @@ from factorflow.models.sparse_gfa.kernels.entry_rows import EntryRows
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import multiply_views
 from factorflow.models.sparse_gfa.start.sketches import Spectrum
-from factorflow.trees import replace
 
 SITE_SIGNS = MODELS[24]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import wide
 from factorflow.models.contract import Array
-from factorflow.trees import wide
 
 PRODUCTS = 1
 """Products of a sketch with the data and its transpose, after one with the transpose alone. Four count no

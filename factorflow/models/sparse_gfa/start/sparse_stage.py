@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels.linalg import diagonal, varimax, whitening
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.global_step import change_basis, select_factors, without_weak_factors
@@ -18,7 +19,6 @@ from factorflow.models.sparse_gfa.start.guided import (
 )
 from factorflow.models.sparse_gfa.state import Globals, Progress
 from factorflow.models.sparse_gfa.weights import expected_weights
-from factorflow.trees import replace
 
 
 def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:

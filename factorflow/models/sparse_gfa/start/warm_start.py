@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Change, Globals, Progress, View
 from factorflow.models.sparse_gfa.weights import Weights
-from factorflow.trees import replace
 
 
 def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Globals:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+from factorflow.cli.prefect_server import check_prefect, read_settings
+from factorflow.core.extras import EXTRAS, install
 from factorflow.errors import InputError
-from factorflow.extras import EXTRAS, install
-from factorflow.prefect_server import check_prefect, read_settings
 from factorflow.storage.location import absolute
 
 if TYPE_CHECKING:

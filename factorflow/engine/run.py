@@ -12,6 +12,7 @@ from warnings import warn
 
 import numpy as np
 
+from factorflow.core.block import ViewMeta
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.data.aligned_dataset import AlignedDataset
 from factorflow.data.held_out_counts import check_split
@@ -44,7 +45,6 @@ from factorflow.posterior.record import RunRecord
 from factorflow.posterior.store import create_draws
 from factorflow.posterior.stored_posterior import StoredPosterior
 from factorflow.settings import ResumeOptions, RunOptions
-from factorflow.shape import ViewMeta
 from factorflow.storage.local import delete
 from factorflow.storage.location import Location, as_location, output_location, real_path
 from factorflow.storage.publish import current_version

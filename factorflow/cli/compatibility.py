@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from factorflow.doctor import Check
+from factorflow.cli.doctor import Check
 from factorflow.engine.checkpoint import DRAWN, MANIFEST
 from factorflow.engine.run_directory import FINISHED, RunDirectory
 from factorflow.errors import InputError, pluralize

@@ -1,7 +1,7 @@
 """Statistics as trees of arrays: add, gather, multiply, restrict, join.
 
 Globals, local state and statistics are frozen dataclasses whose fields are arrays, scalars, None, or
-dictionaries, tuples and dataclasses of those (`factorflow.leaves`).
+dictionaries, tuples and dataclasses of those (`factorflow.core.leaves`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from factorflow.leaves import (
+from factorflow.core.block import Block
+from factorflow.core.leaves import (
     Wide,
     align_arrays,
     arrays,
@@ -27,7 +28,6 @@ from factorflow.leaves import (
     replace,
     wide,
 )
-from factorflow.shape import Block
 
 __all__ = [
     "Gather",

@@ -1,7 +1,7 @@
 """The leaves of frozen dataclasses, dictionaries and tuples of arrays: copy, freeze, map, count.
 
 Globals, local state and statistics of models are such trees; what is done to statistics as a whole is in
-`factorflow.trees`.
+`factorflow.core.trees`.
 """
 
 from __future__ import annotations

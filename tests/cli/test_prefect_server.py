@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from factorflow import doctor, prefect_server
+from factorflow.cli import doctor, prefect_server
+from factorflow.cli.prefect_server import check_prefect, exempt_local_server
 from factorflow.errors import InputError
-from factorflow.prefect_server import check_prefect, exempt_local_server
 
 ROOT = Path(__file__).parents[2]
 
@@ -210,7 +210,7 @@ def test_the_doctor_reads_what_prefect_reads(
     """Profiles, too; of what Prefect cannot read it names setting and file."""
     pytest.importorskip("prefect")
     (tmp_path / "profiles.toml").write_text(profiles)
-    looks = "from factorflow.doctor import _prefect; found = _prefect(); print(found.ok, found.found)"
+    looks = "from factorflow.cli.doctor import _prefect; found = _prefect(); print(found.ok, found.found)"
     assert f"False {said.format(home=tmp_path)}" in run(tmp_path, "-c", looks, **environment).stdout
 
 

@@ -42,7 +42,7 @@ def public(value: Any, package: str, name: str) -> Any:
         return value
     key = package, name
     if key not in _PUBLIC or _PUBLIC[key][0] is not value:
-        from factorflow.arguments import closing_figures, name_wrong_arguments
+        from factorflow.core.arguments import closing_figures, name_wrong_arguments
 
         call = name_wrong_arguments(closing_figures(value), f"{package}.{name}")
         call.__module__, call.__qualname__ = package, name  # where pickle finds it again

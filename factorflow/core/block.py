@@ -9,11 +9,11 @@ from typing import Any, Literal, Protocol, TypeVar
 import numpy as np
 from jaxtyping import Float64, Int, Int32, Int64, Integer, Shaped
 
-from factorflow.covariates import Column, Covariates
-from factorflow.design import TableDesign
-from factorflow.feature_sets import FeatureSets
-from factorflow.kinds import KINDS, Kind
-from factorflow.places import Places
+from factorflow.core.covariates import Column, Covariates
+from factorflow.core.design import TableDesign
+from factorflow.core.feature_sets import FeatureSets
+from factorflow.core.kinds import KINDS, Kind
+from factorflow.core.places import Places
 
 Array = Any
 """A NumPy array, or one of another array-API namespace (CuPy, array-api-strict).
@@ -65,10 +65,10 @@ class Memory(Protocol):
 class Block:
     """One block of rows (samples, frames), as every kernel receives it.
 
-    Types and missing entries are those of the view's kind (`factorflow.kinds`): float32 (float64 of Gaussian
-    views far from 0) with NaN where an entry is missing, int8 with -1 for Bernoulli views; inputs are int32
-    codes with -1 (categorical) and float64 with NaN (covariate). Held-out entries look missing. All arrays
-    are C-contiguous and read-only.
+    Types and missing entries are those of the view's kind (`factorflow.core.kinds`): float32 (float64 of
+    Gaussian views far from 0) with NaN where an entry is missing, int8 with -1 for Bernoulli views; inputs
+    are int32 codes with -1 (categorical) and float64 with NaN (covariate). Held-out entries look missing. All
+    arrays are C-contiguous and read-only.
 
     Parameters
     ----------

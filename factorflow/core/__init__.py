@@ -1,0 +1,1 @@
+"""What all packages stand on: views, blocks and metadata, trees of arrays, optional packages."""
