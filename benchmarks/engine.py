@@ -150,7 +150,7 @@ def wide(folder: Path, missing: float) -> dict[str, float]:
 
 
 def _sparse_iteration(dataset: Any, config: Any, client: Any) -> tuple[float, ...]:
-    """Return the median time of an iteration of the sparse stage, and CPU seconds of workers and client."""
+    """Return the mean time of an iteration of the sparse stage, and CPU seconds of workers and client."""
     times: list[float] = []
     used: list[tuple[float, float, float]] = []
 
@@ -163,8 +163,8 @@ def _sparse_iteration(dataset: Any, config: Any, client: Any) -> tuple[float, ..
 
     factorflow.fit(dataset, config, executor=client, checkpoint_every=10**6, on_event=note)
     (first, *before), (last, *after) = used
-    seconds = float(np.median(np.diff(times)[4:-1]))  # without those in which the workers were asked
-    # By time and not by iterations: of those some are reported at once.
+    # The mean, and CPU by time and not by iterations: of those some are reported at once.
+    seconds = (times[-1] - times[4]) / (len(times) - 5)
     cpu = [(b - a) * seconds / (last - first) for a, b in zip(before, after, strict=True)]
     return seconds, *cpu
 

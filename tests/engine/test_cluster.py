@@ -133,8 +133,8 @@ def test_a_damaged_chunk_is_reported_once(tmp_path: Path, capfd: pytest.CaptureF
     assert not list(tmp_path.glob("p.zarr*"))
 
 
-def test_urgent_tasks_come_first() -> None:
-    """Of those that wait for a worker."""
+def test_urgent_tasks_and_those_of_earlier_rounds_come_first() -> None:
+    """Of those that wait for a worker: the record of a round goes before the next, however long that is."""
     client, owned = local_cluster(1, "1GiB")
     executor = DaskExecutor(client)
 
@@ -146,6 +146,13 @@ def test_urgent_tasks_come_first() -> None:
     plain = [executor.submit("plain", now, begun, group=0) for _ in range(4)]
     urgent = executor.submit("urgent", now, begun, group=0, urgent=True)
     assert executor.result(urgent) < min(executor.result(plain))
+    with executor.together():
+        state = executor.submit("state", time.sleep, 0.5, group=0)
+        more = executor.submit("more", now, state, group=0)
+        record = executor.submit("record", now, more, group=0)
+    with executor.together():
+        later = executor.submit("update_samples", now, more, group=0)
+    assert executor.result(record) < executor.result(later)
     for thing in owned:
         thing.close()
 

@@ -218,7 +218,9 @@ class DaskExecutor:
             self._graph = None
         layers = {str(future.key): layer for future, layer in graph.items()}
         with self._translate_error():
-            self._client.get(HighLevelGraph(layers, {key: set() for key in layers}), list(layers), sync=False)
+            layered = HighLevelGraph(layers, {key: set() for key in layers})
+            # By its time: else, for 60 s, the first tasks of a later round go before the record of this one.
+            self._client.get(layered, list(layers), sync=False, fifo_timeout=0)
 
     def result(self, handle: Handle) -> Any:
         """Wait for a result, or for each of a list of them.
