@@ -152,6 +152,7 @@ def test_tables(given: Any, tmp_path: Path, file_format: Any) -> None:
         export_tables(given.posterior, tmp_path / "other", "xlsx")  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("existing", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_tables_are_whole_or_said_not_to_be(given: Any, tmp_path: Path, existing: bool) -> None:
     """A process that dies before any operation on the disk: the tables of one posterior, all or a marker."""

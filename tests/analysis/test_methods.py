@@ -40,6 +40,7 @@ def run(*arguments: object, code: int = 0) -> Any:
     return json.loads(result.stdout)
 
 
+@pytest.mark.thorough
 def test_methods_are_the_functions(folder: Path) -> None:
     one, two = (open_posterior(folder / f"fit{seed}") for seed in (0, 1))
     pd.testing.assert_frame_equal(one.associate(), analysis.associate(one))
@@ -70,6 +71,7 @@ def test_commands_have_the_same_tables(folder: Path, tmp_path: Path) -> None:
     assert "variational" in run("diagnostics", folder / "fit0", code=2)["error"]["message"]
 
 
+@pytest.mark.thorough
 def test_diagnostics_of_a_sampler(tmp_path: Path) -> None:
     factorflow.simulate("probit", tmp_path / "bits", 30, n_features=6, n_factors=1)
     small = factorflow.models.ProbitFactors(n_factors=1, n_burn_in=2, n_draws=10, chains=2)

@@ -155,6 +155,7 @@ def test_a_posterior_is_saved_to_a_zip_file(stored: Path, shared: Path) -> None:
         opened.save(shared / "a.zip")
 
 
+@pytest.mark.thorough
 def test_what_is_no_posterior(stored: Path, server: Server, shared: Path, cache: Path) -> None:
     (shared / "other").mkdir()
     (shared / "other" / "zarr.json").write_text('{"attributes": {}}')
@@ -197,6 +198,7 @@ def test_an_unknown_certificate(stored: Path, server: Server, monkeypatch: pytes
         ff.load(f"{server.url}/p.zarr")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cut", [r"/c/", r"zarr\.json", r"\.zip$"])
 def test_a_connection_that_ends_early(
     stored: Path, server: Server, shared: Path, cache: Path, cut: str
@@ -212,6 +214,7 @@ def test_a_connection_that_ends_early(
     assert ff.load(url).factors
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["p.zarr", "p.zip"])
 def test_damage_on_the_way(stored: Path, server: Server, shared: Path, cache: Path, name: str) -> None:
     """It does not enter the cache, where it would be found instead of what is right."""
@@ -259,6 +262,7 @@ def test_commands_take_what_was_shared(
     assert "an https:// URL" in refused.output
 
 
+@pytest.mark.thorough
 def test_new_samples_without_the_data_of_the_fit(server: Server, shared: Path, cache: Path) -> None:
     rng = np.random.default_rng(0)
     rna = (rng.normal(size=(40, 2)) @ rng.normal(size=(2, 10)) + rng.normal(size=(40, 10))).round(3)

@@ -167,6 +167,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
 """What new users got wrong, and what they are told."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", MISTAKES)
 def test_a_mistake_is_answered(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
@@ -221,6 +222,7 @@ def in_shell(summary: dict[str, Any]) -> Any:
     return json.loads(json.dumps(summary).replace("with max_iter=", "with --set max_iter="))
 
 
+@pytest.mark.thorough
 def test_select_and_refresh(dataset: Path, source: Path, tmp_path: Path) -> None:
     chosen = run_json("select", dataset, "--grid", "n_factors=1,2", "--out", tmp_path / "s", "--max-iter", 20)
     assert len(chosen["table"]) == 2
@@ -292,6 +294,7 @@ def test_numbers_are_those_of_the_library(posterior: Path, dataset: Path, tmp_pa
     np.testing.assert_allclose(shares, opened.variance_explained().values.T, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_predictions_by_some_factors(posterior: Path, tmp_path: Path) -> None:
     opened = open_posterior(posterior)
     for chosen in (["1"], [opened.factors[0]]):
@@ -434,6 +437,7 @@ def test_sigterm_ends_in_order_and_resume_goes_on(source: Path, tmp_path: Path) 
     assert not (tmp_path / "out.zarr.run").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "how", ["config", *(pytest.param(how, marks=pytest.mark.thorough) for how in ("json", "file"))]
 )

@@ -64,6 +64,7 @@ def found(folder: Path) -> dict[str, tuple[bool, str, str]]:
     return {check.name: (check.ok, check.found, check.remedy) for check in examine_folder(folder)}
 
 
+@pytest.mark.thorough
 def test_all_is_well(results: Path) -> None:
     checks = found(results)
     assert checks == {

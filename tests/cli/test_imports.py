@@ -260,6 +260,7 @@ def test_unknown_names_are_attribute_errors() -> None:
         factorflow.models.NoSuchModel  # noqa: B018
 
 
+@pytest.mark.thorough
 def test_a_fit_imports_its_family_alone(tmp_path: Path) -> None:
     """In this process, of a model by name: neither Dask's cluster nor other families."""
     factorflow.write_dataset(tmp_path / "d.zarr", {"x": np.random.default_rng(0).normal(size=(20, 3))})

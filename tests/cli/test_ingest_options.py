@@ -24,6 +24,7 @@ def ingest(out: Path, *arguments: object, code: int = 0) -> Any:
     return open_dataset(out) if code == 0 else result.output
 
 
+@pytest.mark.thorough
 def test_several_files_of_a_view(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name, first, columns in (("one", 0, "abc"), ("two", 10, "bcd")):
@@ -71,6 +72,7 @@ def test_highly_variable_features_by_view(tmp_path: Path, cells: list[str], orde
     assert "--highly-variable prot" in ingest(tmp_path / "t", *cells, "--highly-variable", "prot", code=2)
 
 
+@pytest.mark.thorough
 def test_layers_by_view(tmp_path: Path, cells: list[str]) -> None:
     dataset = ingest(tmp_path / "a", *cells, "--layer", "rna=counts")
     assert dataset.views["rna"].likelihood == "poisson"

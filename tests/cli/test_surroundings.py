@@ -136,6 +136,7 @@ def test_a_full_disk_is_told_from_a_damaged_table(tmp_path: Path) -> None:
     assert caught.value.errno == 28
 
 
+@pytest.mark.thorough
 def test_a_fit_leaves_the_process_as_it_was(tmp_path: Path) -> None:
     """In a process of its own: packages that are imported for the first time take part."""
     code = f"""

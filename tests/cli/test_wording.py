@@ -307,6 +307,7 @@ def test_options_of_a_cluster_have_no_flags(dataset: Path, tmp_path: Path, given
     assert said in error("fit", dataset, "--out", tmp_path / "p", "--cluster", given)
 
 
+@pytest.mark.thorough
 def test_findings_name_options_as_they_are_typed(tmp_path: Path) -> None:
     """Where the command names the model, in a file of its options, where the posterior does, in JSON."""
     data, out, config = tmp_path / "noise.zarr", tmp_path / "p.zarr", tmp_path / "model.yaml"

@@ -125,6 +125,7 @@ def failures(made: dict[str, Any], name: str, call: Any, every: int) -> Iterator
         yield f"{name}(20 arguments): {type(error).__name__}: {error}"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "every", [5, pytest.param(2, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.slow)]
 )
@@ -156,6 +157,7 @@ def test_no_raw_error(
     assert not found, "\n".join(["", *found])
 
 
+@pytest.mark.thorough
 def test_runs(made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`fit`, `project` and `resume`: too slow for each value that is right."""
     monkeypatch.chdir(tmp_path)

@@ -45,6 +45,7 @@ def test_aliases() -> None:
     assert read_yaml("a: &x {c: 1}\nb: {<<: *x, d: [*x, *x]}")["b"] == {"c": 1, "d": [{"c": 1}, {"c": 1}]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("text", "said"),
     [

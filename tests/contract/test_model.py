@@ -57,6 +57,7 @@ def test_model_is_frozen_and_pickles(plan: Plan) -> None:
     assert len(pickle.dumps(plan.model)) < 10_000
 
 
+@pytest.mark.thorough
 @pytest.mark.once
 def test_model_file_imports_no_executor(family: str) -> None:
     module = registered_models()[family.partition(":")[0]].__module__

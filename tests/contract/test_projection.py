@@ -60,6 +60,7 @@ def explained(posterior: Any) -> list[str]:
     return [view.name for view in posterior.meta.value_views]
 
 
+@pytest.mark.thorough
 @pytest.mark.few
 def test_names_match_features(posterior: Any, dataset: Any, tmp_path: Path) -> None:
     """Features and levels in another order are other columns and codes of the same data."""

@@ -192,6 +192,7 @@ def test_sparse_views_change_no_bits(sparse: Any, config: Any, family: str, data
         assert_same_found(run_plan(plan_of(sparse, config), executor), found)
 
 
+@pytest.mark.thorough
 @pytest.mark.once("sparse_gfa:counts")
 def test_sparse_views_on_workers(cluster: Any, sparse: Any, config: Any, family: str, datasets: Any) -> None:
     found = run_plan(plan_of(datasets(family, missing=0.0), config))
@@ -225,6 +226,7 @@ def test_written_equals_kept_in_memory(dataset: Any, config: Any, reference: Any
     assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
 
 
+@pytest.mark.thorough
 @pytest.mark.once
 def test_dask(cluster: Any, dataset: Any, config: Any, reference: Any, tmp_path: Path) -> None:
     """Two workers, features shared out, checkpoints on the way."""
@@ -233,6 +235,7 @@ def test_dask(cluster: Any, dataset: Any, config: Any, reference: Any, tmp_path:
     assert_same_bits(fit(dataset, config, executor=executor, out=out, checkpoint_every=5), reference)
 
 
+@pytest.mark.thorough
 @pytest.mark.once
 @pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_any_number_of_workers(
@@ -310,6 +313,7 @@ def test_resume_equals_uninterrupted(dataset: Any, config: Any, reference: Any, 
     assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
 
 
+@pytest.mark.thorough
 @pytest.mark.few
 def test_state_on_disk_changes_nothing(
     plan: Any, dataset: Any, config: Any, reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -489,6 +493,7 @@ def test_a_map_that_raises_names_the_cause(
     assert not out.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.once("bayesian_pca:default")
 def test_refusals(dataset: Any, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorflow.engine.executors.clusters.CONNECT_SECONDS", 1)

@@ -35,6 +35,7 @@ write_dataset(sys.argv[1], {"y": Slow()}, {"y": "gaussian"}, block_rows=32, over
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("existing", "number"),
     [

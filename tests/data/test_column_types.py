@@ -85,6 +85,7 @@ def test_a_column_comes_back(name: str) -> None:
         pd.testing.assert_series_equal(some, OBS[name][:2])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("out", [False, True])
 def test_datasets_and_posteriors_keep_types(tmp_path: Path, out: bool) -> None:
     values = pd.DataFrame(np.random.default_rng(0).normal(size=(N, 4)), index=IDS)

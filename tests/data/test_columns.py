@@ -42,6 +42,7 @@ def written(path: Path, obs: Any, **options: Any) -> Dataset:
     return ff.write_dataset(path / "d.zarr", {"x": values}, obs=obs, overwrite=True, **options)
 
 
+@pytest.mark.thorough
 def test_names_that_no_store_can_have(tmp_path: Path) -> None:
     obs = pd.DataFrame({name: np.arange(N) + i for i, name in enumerate(NAMES)}, index=IDS)
     data = written(tmp_path, obs)

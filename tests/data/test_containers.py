@@ -270,6 +270,7 @@ def test_raw_values_and_a_layer_of_that_name(tmp_path: Path, cells: Any) -> None
     np.testing.assert_array_equal(write_dataset(tmp_path / "a", cells, layer="raw").values("X"), cells.X)
 
 
+@pytest.mark.thorough
 def test_layers_of_files_stay_on_disk(tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")
     rng = np.random.default_rng(0)

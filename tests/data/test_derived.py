@@ -97,6 +97,7 @@ def test_largest_values(dataset: Any) -> None:
     np.testing.assert_allclose(totals[np.nansum(counts(), axis=1) > 0], 1000.0, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_a_fit_is_that_of_the_values_themselves(dataset: Any, tmp_path: Path) -> None:
     grown = add_view(dataset, "log", of="rna", transform="log1p")
     values = {"log": np.where(np.isnan(counts()), np.nan, grown.values("log"))}

@@ -175,6 +175,7 @@ def labels_in_every_form(site: np.ndarray, tmp_path: Path) -> dict[str, object]:
     }
 
 
+@pytest.mark.thorough
 def test_labels_in_every_form(
     tmp_path: Path, y: np.ndarray, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

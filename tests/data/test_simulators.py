@@ -175,6 +175,7 @@ def test_plain_tables(tmp_path: Path) -> None:
     assert list(few.views) == ["y", "site", "species", "year"]
 
 
+@pytest.mark.thorough
 def test_sequence(tmp_path: Path) -> None:
     n = 6000
     made = [

@@ -74,6 +74,7 @@ VIEWS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", VIEWS)
 def test_blocks_are_those_of_a_dense_view(case: str, tmp_path: Path) -> None:
     values, likelihood = VIEWS[case]

@@ -63,6 +63,7 @@ def random_views(draw: st.DrawFn) -> tuple[dict[str, np.ndarray], dict[str, str]
     return views, likelihoods, 2 ** draw(st.integers(0, 7))
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None)
 @given(random_views())
 def test_round_trip(made: tuple[dict[str, np.ndarray], dict[str, str], int]) -> None:

@@ -57,6 +57,7 @@ def test_two_parts_make_the_whole(tmp_path: Path, table: pd.DataFrame) -> None:
     assert levels_of(rest) == levels_of(kept)
 
 
+@pytest.mark.thorough
 def test_parts_do_not_depend_on_the_form_of_the_source(
     tmp_path: Path, table: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -246,6 +246,7 @@ def test_what_is_left_out_is_not_looked_at(tmp_path: Path) -> None:
         write_table(tmp_path / "a", frame, "count ~ site + offset(log(hours))")
 
 
+@pytest.mark.thorough
 def test_whole_numbers_are_levels_in_any_type(tmp_path: Path) -> None:
     for number, year in enumerate(
         (FRAME["year"], FRAME["year"].astype(float), FRAME["year"].astype(str) + ".0")

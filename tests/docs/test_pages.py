@@ -333,6 +333,7 @@ def cases() -> list[Any]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("page", cases())
 @pytest.mark.filterwarnings("default")  # as a reader has them
 def test_blocks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,7 @@ def intervals(client: Client) -> set[float]:
     return {*of_workers.values(), *client.run_on_scheduler(of_scheduler)}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("asked", [None, pytest.param("0.0.0.0:0", marks=pytest.mark.thorough)])
 def test_nothing_listens_to_other_machines(asked: str | None) -> None:
     """Scheduler, workers and dashboard are reached from this machine alone, unless asked otherwise."""

@@ -170,6 +170,7 @@ def test_a_class_gives_the_same_bits_and_is_closed(
     assert "n_workers" not in (tmp_path / "p.zarr" / "zarr.json").read_text()
 
 
+@pytest.mark.thorough
 def test_a_cluster_object_and_a_client(data: Any, config: Any, running: OneProcess) -> None:
     """They stay open, with nothing of the run on them, and are cut for the workers that will be there."""
     plugins = lambda dask_worker: sorted(dask_worker.plugins)  # noqa: E731
@@ -261,6 +262,7 @@ def test_the_scheduler_is_compared(
         factorflow.fit(data, config, executor=running)
 
 
+@pytest.mark.thorough
 def test_builds_of_one_version_are_told_apart(
     data: Any, config: Any, running: OneProcess, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -291,6 +293,7 @@ def test_workers_that_do_not_see_the_data_are_named(running: OneProcess, tmp_pat
     executor.close()
 
 
+@pytest.mark.thorough
 def test_which_paths_workers_must_see(
     data: Any, config: Any, running: OneProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,6 +353,7 @@ def test_classes_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
         open_executor(ClusterSetting(**{"class": "json.JSONDecoder", "kwargs": {"corse": 1}}))
 
 
+@pytest.mark.thorough
 def test_python_without_assertions_is_refused_before_a_run() -> None:
     """Zarr's own assertions have effects: nothing could be written at the end."""
     program = "from factorflow.engine.executors.launch import open_executor; open_executor('local')"
@@ -660,6 +664,7 @@ def test_settings_are_described_by_the_names_that_are_given() -> None:
     assert found["kwargs"]["default"] == "{}"
 
 
+@pytest.mark.thorough
 def test_runs_of_other_processes_share_the_memory() -> None:
     """Of a cluster that is running, as Dask's configuration says; not of one that a run starts itself."""
 

@@ -142,6 +142,7 @@ def test_what_is_made_at_its_first_use_is_counted(monkeypatch: pytest.MonkeyPatc
     assert _peak(monkeypatch, lambda given: given[1] or given[1].append(np.zeros(10**6))) >= 8 * 10**6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["gaussian", "bernoulli"])
 def test_what_is_traced_is_near_the_peak_of_a_block(kind: str) -> None:
     """And the bound is above it: of many factors, whose covariances take most."""
@@ -195,6 +196,7 @@ assert tracemalloc.get_traced_memory()[0] >= len(mine)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("traces", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_fits_in_threads_of_a_program_that_traces_its_memory(tmp_path: Path, traces: bool) -> None:
     """Tracing that was switched on and off by each fit crashed Python, and ended the program's own."""
@@ -207,6 +209,7 @@ def test_fits_in_threads_of_a_program_that_traces_its_memory(tmp_path: Path, tra
     assert run.returncode == 0, run.stderr.decode()
 
 
+@pytest.mark.thorough
 def test_a_model_of_a_script_is_traced(tmp_path: Path) -> None:
     """Its classes cannot be imported: they are sent whole."""
     source = Path(bayesian_pca.__file__).read_text(encoding="utf-8")
@@ -295,6 +298,7 @@ def test_what_follows_takes_its_share_of_the_memory_for_blocks(dataset: Any) -> 
     assert 0.99 * 2**20 < rows * (meta.row_bytes + footprint.kept_per_row) <= 1 << 20
 
 
+@pytest.mark.thorough
 def test_a_limit_that_leaves_no_room_is_refused(tmp_path: Path) -> None:
     values = np.ones((4096, 500), np.float32)
     values[::2] = 2.5
@@ -362,6 +366,7 @@ def test_what_is_needed_is_the_sum_of_its_parts() -> None:
     assert required_bytes(meta, Footprint(10, 0, 0), 3, 2, low - 4) == alone + 2 * 3 * 10 * 1024
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n_blocks", [1, 7, 36, 64, 1000, 20000])
 def test_no_less_is_asked_of_more_workers(n_blocks: int) -> None:
     """But for local state, of which each has its share: what comes to the root does not become less."""

@@ -187,6 +187,7 @@ def test_the_report_of_dask(data: Any, config: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "no.html").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["log_json", "performance_report"])
 def test_files_that_cannot_be_written(name: str, data: Any, config: Any, tmp_path: Path) -> None:
     where = "dask" if name == "performance_report" else "local"

@@ -23,6 +23,7 @@ def executor() -> Iterator[DaskExecutor]:
     found.close()
 
 
+@pytest.mark.thorough
 def test_a_worker_that_is_restarted_twice_ends_the_run(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -52,6 +53,7 @@ def test_a_task_that_is_given_up_is_told_with_the_numbers(
         executor.result(None)
 
 
+@pytest.mark.thorough
 def test_a_worker_that_was_lost_before_it_was_looked_at_has_the_limit_of_the_others(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +64,7 @@ def test_a_worker_that_was_lost_before_it_was_looked_at_has_the_limit_of_the_oth
         executor._watch.refuse_restarts()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("answers", "raised"), [(False, RunError), (True, OSError)])
 def test_a_scheduler_whose_loss_the_client_has_not_noticed(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch, answers: bool, raised: type[Exception]
@@ -79,6 +82,7 @@ def test_a_scheduler_whose_loss_the_client_has_not_noticed(
         executor.result(handle)
 
 
+@pytest.mark.thorough
 def test_what_a_worker_may_use_ends_where_dask_pauses_or_restarts_it(executor: DaskExecutor) -> None:
     """Of the engine's own workers, that are not paused: where they are restarted."""
     assert executor.memory_bytes == int(0.95 * (400 << 20))

@@ -83,6 +83,7 @@ def dies_at(patch: pytest.MonkeyPatch, name: str, when: Callable[..., bool]) -> 
         patch.setattr(os, step, do)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "moment",
     ["between", *(pytest.param(moment, marks=pytest.mark.thorough) for moment in ("before", "after"))],
@@ -175,6 +176,7 @@ def test_what_a_kill_left_is_cleared(fit: Callable[..., Any], tmp_path: Path) ->
     assert [p.name for p in tmp_path.iterdir()] == ["p.zarr"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("left", [["checkpoint-000001", "lock"], ["lock"], []], ids=str)
 def test_what_a_kill_left_beside_a_result_is_cleared(
     left: list[str], fit: Callable[..., Any], tmp_path: Path
@@ -263,6 +265,7 @@ def test_the_record_is_that_of_the_run(data: Any, config: Any, fit: Callable[...
     assert run["environment"]["numpy"] == record.environment["numpy"]
 
 
+@pytest.mark.thorough
 def test_going_on_in_another_environment_warns(fit: Callable[..., Any], tmp_path: Path) -> None:
     out = tmp_path / "p.zarr"
 

@@ -59,6 +59,7 @@ def test_a_task_that_waits_for_a_worker_that_is_gone(cluster: LocalCluster) -> N
         executor.close()
 
 
+@pytest.mark.thorough
 def test_a_run_that_stalls_twice_ends(cluster: LocalCluster) -> None:
     """Where nothing is done between the two: what is wrong is something else."""
     with dask.config.set({"factorflow.no-workers-timeout": "2s"}):

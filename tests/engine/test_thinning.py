@@ -251,6 +251,7 @@ def test_rows_of_a_table_are_scored_by_their_exposures(tmp_path: Path, formula: 
         factorflow.fit(held, model, **THINNED)
 
 
+@pytest.mark.thorough
 def test_the_score_rises_up_to_the_true_number_and_is_flat_from_there(tmp_path: Path) -> None:
     """Differences of scores of the same entries: from 3 programs on they are small beside those before."""
     rng = np.random.default_rng(8)

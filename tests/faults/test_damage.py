@@ -181,6 +181,7 @@ def test_dataset(damages: dict[str, Damage], rich_dataset: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.thorough
 @some
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=OFTEN.get(case.split(":")[0], pytest.mark.slow)) for case in CASES]

@@ -221,6 +221,7 @@ def test_replace(
         assert [p.name for p in work.iterdir()] == ["p.zarr"], where
 
 
+@pytest.mark.thorough
 @every
 @in_turn(["sparse", "ingest", "overwrite"])
 def test_ingest(case: str, fault: str, every: bool, attempt: Attempt, tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def test_a_fence_ends_no_block_of_code(render: MarkdownIt) -> None:
     assert page.text.strip() == text
 
 
+@pytest.mark.thorough
 def test_names_on_the_page_of_what_changed(render: MarkdownIt) -> None:
     """Of the data, the folder, factors and features; in alerts, notes and tables."""
     from flows.artifacts import Label

@@ -289,6 +289,7 @@ def test_an_interrupted_refresh_begins_anew_where_its_checkpoint_is_damaged(
     assert latest(out) == "0001.zarr"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("damage", "with_draws"),
     [("cut off", True), ("deleted", True), ("metadata", True), ("metadata", False), ("root", False)],
@@ -329,6 +330,7 @@ def test_an_interrupted_sampler_begins_anew_where_its_draws_are_damaged(
     assert factorflow.open_posterior(out / "0001.zarr").n_draws == 8
 
 
+@pytest.mark.thorough
 def test_a_killed_refresh_is_repaired_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Killed before the pointer, or while it prunes: the next refresh repairs both, of the same data too."""
     source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
@@ -363,6 +365,7 @@ def test_a_killed_refresh_is_repaired_by_the_next(tmp_path: Path, monkeypatch: p
     assert sorted(path.name for path in out.glob("0*")) == ["0003.json", "0003.npz", "0003.zarr"]
 
 
+@pytest.mark.thorough
 def test_what_is_damaged_in_a_history_is_an_error_or_made_anew(tmp_path: Path) -> None:
     """Moments that cannot be read are named before a fit; a latest posterior that is gone is made anew."""
     source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
@@ -395,6 +398,7 @@ def test_the_bound_itself_is_enough_rows(tmp_path: Path, rows: int, share: float
         check_rows(empty, last(), SimpleNamespace(n_rows=rows - 1, design=None), rule)  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_a_source_that_lost_its_rows_does_not_become_the_latest(tmp_path: Path) -> None:
     """Most of them: refused, whatever is asked for. A few: an alert, and the hook decides."""
     source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
@@ -432,6 +436,7 @@ def test_a_source_that_lost_its_rows_does_not_become_the_latest(tmp_path: Path) 
     assert again(source, out, {"min_rows": 0.0}, max_iter=3).due.action == "fit"
 
 
+@pytest.mark.thorough
 def test_rows_are_known_where_no_posterior_of_the_history_can_be_read(tmp_path: Path) -> None:
     """The bound on them holds, and the hook is asked."""
     source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
@@ -463,6 +468,7 @@ def hook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "cohort_checks:calm"
 
 
+@pytest.mark.thorough
 def test_a_hook_is_named_by_its_path(hook: str, tmp_path: Path) -> None:
     """In the rule, as the form and the command have it."""
     source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
@@ -476,6 +482,7 @@ def test_a_hook_is_named_by_its_path(hook: str, tmp_path: Path) -> None:
     assert latest(out) == "0002.zarr"
 
 
+@pytest.mark.thorough
 def test_a_hook_of_the_command(hook: str, tmp_path: Path) -> None:
     source, out = write(tmp_path / "y.csv", 100), tmp_path / "out"
     command = ["refresh", str(source), "--out", str(out), "--set", "n_factors=1", "--max-iter", "3", "--json"]
@@ -587,6 +594,7 @@ def test_the_last_posteriors_and_the_last_fit_stay(tmp_path: Path, keep: int, le
     assert history.prune(keep) == []
 
 
+@pytest.mark.thorough
 def test_summary_and_report_that_are_not_whole_are_written_anew(tmp_path: Path) -> None:
     """Cut off, changed, deleted, or with no word of what they are of; where nothing is to be done, too."""
     source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
@@ -610,6 +618,7 @@ def by_command(posterior: Path) -> None:
     assert CliRunner().invoke(app, ["resume", str(posterior)]).exit_code == 0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("resume", [by_command, factorflow.resume])
 def test_resume_repairs_summary_and_report(tmp_path: Path, resume: Any) -> None:
     """Of a complete run, whose posterior a flow summarised; where no flow did, it writes none."""
@@ -631,6 +640,7 @@ def test_resume_repairs_summary_and_report(tmp_path: Path, resume: Any) -> None:
         report.unlink()
 
 
+@pytest.mark.thorough
 def test_a_source_that_is_refused_leaves_the_dataset_of_the_posterior(tmp_path: Path) -> None:
     """Whose rows are read where they are: anomalies, predictions; and the source is looked at again."""
     source, out = write(tmp_path / "y.csv", 60), tmp_path / "out"
@@ -707,6 +717,7 @@ def test_a_dataset_that_lost_rows_is_refused(tmp_path: Path) -> None:
     assert again(source, out, {"min_rows": 0.5}, max_iter=3).due.action == "fit"
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*not among the levels of the fit")  # a warm start keeps its levels
 def test_a_changed_covariate_is_changed_data(tmp_path: Path) -> None:
     """Columns that the model is given, after a fit and after a projection; no other column."""

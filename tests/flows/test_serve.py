@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 GIVEN = {"source": "cohort.csv", "out": "runs/cohort"}
 
 
+@pytest.mark.thorough
 def test_all_flows_are_served_without_parameters() -> None:
     from flows.serve import deployments
 

@@ -31,6 +31,7 @@ def refusal(flow: str = "fit", **parameters: Any) -> str:
     return ""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
@@ -107,6 +108,7 @@ def test_a_hook_is_refused_that_has_no_path() -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
@@ -172,6 +174,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.thorough
 def test_grids_have_the_bounds_of_the_family() -> None:
     """Options that families have with other bounds, other types or not at all."""
     from factorflow.models.registry import registered_models

@@ -108,6 +108,7 @@ def run(script: str, folder: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_a_fit_needs_no_optional_package(tmp_path: Path) -> None:
     assert run(FIT, tmp_path)[-1] == "done"
 
@@ -120,6 +121,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return run(script, tmp_path_factory.mktemp("without"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("extra", REFUSED)
 def test_missing_extras_are_named(extra: str, lines: list[str]) -> None:
     expected = [f"'factorflow[{extra}]'."] * REFUSED[extra].count("refused(")

@@ -247,6 +247,7 @@ def test_intervals_are_quintiles_of_events_and_ties_join_them() -> None:
     assert event_intervals(np.zeros(3), np.ones(3)) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_probabilities_sum_to_one_and_have_the_moments(name: str) -> None:
     density, x, phi, aux = example(name, 12)

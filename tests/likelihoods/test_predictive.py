@@ -35,6 +35,7 @@ def test_a_normal_entry_of_a_normal_predictor_is_normal() -> None:
     np.testing.assert_allclose(sd, known.std())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["poisson", "negative_binomial", "binomial(trials=9)", "student_t(nu=3)"])
 def test_other_entries_are_mixtures(name: str) -> None:
     density: Likelihood = get_likelihood(name)
@@ -94,6 +95,7 @@ def test_an_entry_does_not_depend_on_those_beside_it(name: str) -> None:
         assert [float(part[0]) for part in alone] == [float(part[i]) for part in together]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["poisson", "negative_binomial", "zero_inflated_negative_binomial"])
 def test_intervals_of_rates_that_are_hardly_known(name: str) -> None:
     """Where x says little, quantiles are those of e^x; SciPy's of large counts are NaN."""
@@ -119,6 +121,7 @@ def test_a_lognormal_entry_tells_of_its_logarithm() -> None:
     np.testing.assert_allclose(found, np.exp(-4.0))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "phi"), [("logit_normal", 0.0), ("lognormal", 0.0), ("beta", 2.0), ("gamma", 0.0)]
 )

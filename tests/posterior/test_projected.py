@@ -156,6 +156,7 @@ def test_another_dataset_is_refused_in_python(fitted: Any, tmp_path: Path) -> No
     assert fitted.impute("a")["observed"].values.all()
 
 
+@pytest.mark.thorough
 def test_new_samples_of_a_view_of_several_likelihoods_are_cut_as_it_was(tmp_path: Path) -> None:
     """Every feature counts, some may be missing, and one sample says enough."""
     frame = table(1, 60)

@@ -288,6 +288,7 @@ def test_scores_below_those_of_means_are_marked(given: Any, tmp_path: Path) -> N
     assert "1.0000<small>0.9000" in text.replace("\n", "")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", [{}, pytest.param({"n_draws": 8, "n_burn_in": 2, "chains": 2}, marks=pytest.mark.slow)]
 )
@@ -317,6 +318,7 @@ def test_a_report_does_not_grow_with_the_samples(
     assert sizes[1] < 1.05 * sizes[0]
 
 
+@pytest.mark.thorough
 def test_a_model_with_inputs_and_without_loadings(given: Any, tmp_path: Path) -> None:
     node = given.posterior.tree["variational"].to_dataset()
     node = node.drop_vars([name for name in node.data_vars if "_rna" in name or "_mutation" in name])
@@ -327,6 +329,7 @@ def test_a_model_with_inputs_and_without_loadings(given: Any, tmp_path: Path) ->
     assert "Factors" not in page.text
 
 
+@pytest.mark.thorough
 def test_sections_of_ones_own(given: Any, plain: Path, tmp_path: Path) -> None:
     text = write_report(
         given.posterior, tmp_path / "r.html", {"Fields <&>": "<svg id='mine'></svg>"}

@@ -76,6 +76,7 @@ def test_refused_figures_leave_nothing(given: Any) -> None:
         assert plt.get_fignums() == []
 
 
+@pytest.mark.thorough
 def test_axes_given_are_used(given: Any) -> None:
     """Also by figures of several panels, which lie inside."""
     sets = {"a": [f"rna {j}" for j in range(6)]}
@@ -164,6 +165,7 @@ def test_many_factors_share_a_colour(make_given: Any, given_family: None, ax: An
     assert ax.get_legend_handles_labels()[1][-1] == "others"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["violin", "strip"])
 def test_distributions(given: Any, ax: Any, kind: Any) -> None:
     given.posterior.plot.distribution([1, 3], by="sex", kind=kind, ax=ax)

@@ -64,6 +64,7 @@ def only(ax: Any, kind: type) -> list[Any]:
     return [found for found in ax.collections if isinstance(found, kind)]
 
 
+@pytest.mark.thorough
 def test_courses_are_drawn_over_the_scores(fits: SimpleNamespace, ax: Any) -> None:
     """For each group its own in the colour of its samples; of a rough factor the running median."""
     posterior = fits.time

@@ -53,6 +53,7 @@ def there(local: Any, bucket: Any) -> str:
     return str(bucket.copy(local.path, "some/d.zarr"))
 
 
+@pytest.mark.thorough
 def test_a_dataset_is_the_one_on_the_disk(local: Any, there: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = factorflow.open_dataset(there)
     assert (str(found.path), found.fingerprint) == (there, local.fingerprint)
@@ -181,6 +182,7 @@ def test_a_damaged_posterior_does_not_open(name: str, local: Any, bucket: Any, t
         factorflow.open_posterior(url)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", ["another", "none"])
 def test_a_dataset_replaced_during_a_fit(
     what: str, there: str, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -254,6 +256,7 @@ def test_no_bucket_no_dataset_no_server(there: str, bucket: Any, monkeypatch: py
     assert factorflow.open_dataset(there).fingerprint == found.fingerprint
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("refusal", "state"),
     [
@@ -339,6 +342,7 @@ def test_without_obstore_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
         factorflow.open_dataset("s3://bucket/d.zarr")
 
 
+@pytest.mark.thorough
 def test_the_command_line_takes_urls(there: str) -> None:
     command = [sys.executable, "-m", "factorflow", "inspect", there, "--verify"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -347,6 +351,7 @@ def test_the_command_line_takes_urls(there: str) -> None:
     assert "Every checksum is right" in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:Object at README.md")  # the model card
 def test_a_posterior_of_many_views_opens_with_few_requests(
     proxy: Any, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

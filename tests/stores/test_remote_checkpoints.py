@@ -126,6 +126,7 @@ def test_a_new_run_replaces_what_another_machine_left(data: Any, bucket: Any, at
     assert all(key.startswith("p.zarr/") for key in bucket.keys())
 
 
+@pytest.mark.thorough
 def test_a_store_that_is_away_costs_a_warning(data: Any, bucket: Any, at: Any, proxy: Any) -> None:
     def watch(event: Any) -> None:
         if type(event).__name__ == "IterationDone":

@@ -21,6 +21,7 @@ def write(url: str, y: Any = Y, **options: Any) -> Any:
     return factorflow.write_dataset(url, {"y": y}, block_rows=32, **options)
 
 
+@pytest.mark.thorough
 def test_a_dataset_is_written_as_on_a_disk(bucket: Any, tmp_path: Path) -> None:
     local = write(str(tmp_path / "d.zarr"))
     found = write(bucket.url("d.zarr"))

@@ -51,6 +51,7 @@ def _enumerated(evidence: Any) -> tuple[Any, Any, Any, float]:
     return present, joint, earlier, float(-(p * np.log(np.maximum(p, 1e-300))).sum())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("scale", [1.0, 30.0, 3000.0])
 def test_presence_is_enumeration(cuts: list[int], scale: float) -> None:
@@ -80,6 +81,7 @@ def test_presence_is_enumeration(cuts: list[int], scale: float) -> None:
     assert found[3].sum() == pytest.approx(entropy, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("cuts", CUTS)
 @pytest.mark.parametrize("size", [1, 2])
 def test_smoother_is_dense_inverse(cuts: list[int], size: int) -> None:

@@ -59,6 +59,7 @@ def _simulated(path: Path, seed: int, **world: Any) -> Any:
     return factorflow.simulate("identity_attribute", path, 4000, seed=seed, n_sequences=20, **given)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("block_rows", [4096, 512])
 def test_intervals_of_lambda_cover(block_rows: int, tmp_path: Path) -> None:
     """Those of q(lambda) itself cover three of eight here; a run ends with the lambda that it has learned.
@@ -87,6 +88,7 @@ def test_intervals_of_lambda_cover(block_rows: int, tmp_path: Path) -> None:
     assert hits >= 13
 
 
+@pytest.mark.thorough
 def test_what_all_frames_show_is_seen(tmp_path: Path) -> None:
     """Hardly any noise, and identities that are hardly ever absent: r is near 0; of a spare one, near 1."""
     data = _simulated(
@@ -101,6 +103,7 @@ def test_what_all_frames_show_is_seen(tmp_path: Path) -> None:
     assert seen[present > 0.9].min() > 0.9
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("missing", [0.0, 0.2])
 @pytest.mark.parametrize("block_rows", [4096, 512])
 def test_what_is_uncertain_of_the_noise_is_what_predictions_leave(

@@ -62,6 +62,7 @@ def test_close_together_and_far_apart(loop: str, n: int) -> None:
             assert found(gap, rng.permutation(11)) == apart
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [3, 32])
 def test_all_identities_close_together_and_far_apart(n: int) -> None:
     rng, identities = np.random.default_rng(n), 3
@@ -97,6 +98,7 @@ def test_all_identities_close_together_and_far_apart(n: int) -> None:
             assert found(gap, rng.permutation(11)) == far
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [2, 5, 16])
 @pytest.mark.parametrize("loop", ["update", "tally"])
 def test_frames_close_together_and_far_apart(loop: str, n: int) -> None:

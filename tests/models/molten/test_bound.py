@@ -303,6 +303,7 @@ def test_tables_of_single_precision(tools: Any) -> None:
         np.testing.assert_allclose(single[0].levels[name].one, double[0].levels[name].one, rtol=1e-4)
 
 
+@pytest.mark.thorough
 def test_factors_far_apart_in_single_precision(tools: Any) -> None:
     """Levels whose factors share no component leave a rate above 0: no count is divided by nothing."""
     meta, blocks = count_table(tools)

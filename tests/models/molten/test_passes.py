@@ -23,6 +23,7 @@ TABLES = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("alike", [True, False])
 @pytest.mark.parametrize("n_components", [3, 8])
 @pytest.mark.parametrize("levels", TABLES.values(), ids=TABLES)

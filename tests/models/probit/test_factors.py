@@ -94,6 +94,7 @@ def sampled_moments(kind: int, sampler: int, x: Any, groups: int = 40, rows: int
     return np.array(out)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "sampler"), PAIRS)
 def test_moments_match_enumeration_and_quadrature(kind: int, sampler: int) -> None:
     expected = exact_moments(kind, ENTRIES, LOADINGS, OFFSET, ACTIVITY)
@@ -105,6 +106,7 @@ def test_moments_match_enumeration_and_quadrature(kind: int, sampler: int) -> No
     assert np.sqrt((z**2).mean()) < 2.2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("kind", "sampler"), PAIRS)
 def test_nothing_observed_gives_the_prior(kind: int, sampler: int) -> None:
     drawn = sampled_moments(kind, sampler, np.full(4, -1, np.int8), rows=100)
@@ -127,6 +129,7 @@ def test_a_positive_value_is_mirrored_in_probability(mean: float) -> None:
         assert 0.0 < overrelaxed_tail(mean, positive_normal(mean, 1 - 1e-9), noise) < 1.0
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("travel", [0.5 * np.pi, 4.0, 23.0])
 @pytest.mark.parametrize("kind", [BINARY, NONNEGATIVE])
 def test_any_travel_time_samples_the_same(kind: int, travel: float) -> None:

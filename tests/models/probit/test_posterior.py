@@ -310,6 +310,7 @@ def test_projection_uses_all_chains(fitted: Any, dataset: Any) -> None:
     assert np.abs(one.mean(0) - two.mean(0)).max() < 0.05
 
 
+@pytest.mark.thorough
 def test_many_draws_are_thinned_evenly_for_a_projection(fitted: Any, dataset: Any) -> None:
     """At most a hundred, as many of each chain."""
     posterior = fitted("nonnegative", "gibbs", n_draws=100, store_factors=False)

@@ -97,6 +97,7 @@ def test_a_feature_held_out_altogether_is_refused(tmp_path: Path) -> None:
         factorflow.fit(data, ProbitFactors(n_draws=4, n_burn_in=1, chains=1), holdout=0.9)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "factors",
     ["spike_slab", *(pytest.param(kind, marks=pytest.mark.thorough) for kind in ("binary", "nonnegative"))],
@@ -159,6 +160,7 @@ def test_thinned_draws_are_those_of_the_whole_chain(dataset: Any) -> None:
     np.testing.assert_array_equal(every.tree["posterior"][name][:, 2::3], third.tree["posterior"][name])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("factors", ["binary", pytest.param("nonnegative", marks=pytest.mark.thorough)])
 def test_loadings_of_simulated_data_are_found(tmp_path: Path, factors: Any) -> None:
     from scipy.optimize import linear_sum_assignment

@@ -43,6 +43,7 @@ def test_factors_of_counts_of_any_size(tmp_path, mean):
     assert found > 0.75
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*hundreds of times as far off as all others")
 @pytest.mark.parametrize("count", [2000.0, 1e6])
 def test_a_count_far_above_all_others_hides_no_factor(tmp_path, count):
@@ -64,6 +65,7 @@ def test_counts_without_dispersion_lose_no_factor_to_it(tmp_path, mean):
     assert matched(posterior, scores) > matched(fitted(tmp_path, counts), scores) - 0.03
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("mean", "dispersion"), [pytest.param(500.0, 0.1, marks=pytest.mark.slow), (20.0, 0.5)]
 )

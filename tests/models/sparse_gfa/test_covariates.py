@@ -99,6 +99,7 @@ def test_numbers_have_variance_one_and_categories_an_indicator_each(fitted: dict
     assert from_record(Covariates, asdict(found)) == found
 
 
+@pytest.mark.thorough
 def test_draws_have_the_effects_of_covariates(truth: dict[str, Any], fitted: dict[str, Any]) -> None:
     """Total effects, which the data say, agree with the truth; predictions know the covariates."""
     options = {"n_factors": 5, "covariates": ["age", "batch"]}

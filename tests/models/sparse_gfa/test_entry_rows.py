@@ -91,6 +91,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("options", OPTIONS)
 def test_fits_are_those_of_dense_rows(dataset: Any, options: str) -> None:
     """Sums are in another order: equal to rounding."""
@@ -120,6 +121,7 @@ def check_fit(dataset: Any, model: SparseGFA, **options: Any) -> None:
     np.testing.assert_allclose(*(fit.summary()["objective"] for fit in (by_entries, dense)), rtol=1e-10)
 
 
+@pytest.mark.thorough
 def test_single_precision(dataset: Any) -> None:
     """As large data are fitted: equal to what single precision has."""
     model = SparseGFA(n_factors=4, max_iter=12, warmup_iter=4, views=("rna",), scores="normal", precision=32)
@@ -285,6 +287,7 @@ def test_products(missing: str) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_some_zeros_stand_for_all() -> None:
     """Of zeros one in a group is listed, larger by the root of its size; a part of the rows is the same."""
     rng = np.random.default_rng(8)

@@ -91,6 +91,7 @@ def case_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Case]:
     return make
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_predictions_are_near_what_entries_were_drawn_from(case_of: Any, name: str) -> None:
     """Their means; 90 % intervals of hidden entries, whose ends are inclusive."""

@@ -159,6 +159,7 @@ def weak(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found | {"data": data}
 
 
+@pytest.mark.thorough
 def test_factors_start_from_sets(weak: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """One is found by a set's own features alone."""
     given = {"scores": "normal"}
@@ -170,6 +171,7 @@ def test_factors_start_from_sets(weak: dict[str, Any], monkeypatch: pytest.Monke
     assert found.trace["objective"].to_numpy()[-1] > without.trace["objective"].to_numpy()[-1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options", [{}, {"views": None, "loadings": {"rna": "informed", "bits": "horseshoe"}}]
 )
@@ -260,6 +262,7 @@ def test_a_report_lists_sets(posterior: Any, tmp_path: Path) -> None:
     assert "&#39;feature_sets&#39;: sets" in text
 
 
+@pytest.mark.thorough
 def test_files_and_views(dataset: Any, world: dict[str, Any], posterior: Any, tmp_path: Path) -> None:
     path = tmp_path / "sets.gmt"
     lines = ["\t".join([name, "-", *members]) for name, members in world["sets"].items()]

@@ -34,6 +34,7 @@ TIMES = "survival(times=1.0, hazards=0.5:0.8)"
 LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest.mark.slow)]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize(
     ("kinds", "groups", "dense", "slab", "options"),
@@ -306,6 +307,7 @@ def test_prior_of_slabs_matches_quadrature() -> None:
         assert pooled.slab_log_density(a, p) == pytest.approx(given)
 
 
+@pytest.mark.thorough
 def test_prior_of_shares_matches_quadrature() -> None:
     """mu and kappa given how many loadings of each view and factor are not 0, all theta integrated out."""
     included, sizes = [np.array([2.0, 7.0]), np.array([30.0, 0.0])], [8.0, 40.0]

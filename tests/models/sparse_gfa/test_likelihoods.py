@@ -172,6 +172,7 @@ def predictor(posterior: Posterior) -> Any:
     return posterior.scores().to_numpy() @ posterior.loadings("n").to_numpy().T
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("view", "likelihood"),
     [("y", "student_t"), ("n", "poisson"), ("n", "negative_binomial"), ("n", f"binomial(trials={TRIALS})")],

@@ -132,6 +132,7 @@ def test_a_horseshoe_finds_few_large_loadings(truth: dict[str, Any], tmp_path: P
     np.testing.assert_allclose(again.loadings("y"), posterior.loadings("y"), atol=0.02)
 
 
+@pytest.mark.thorough
 def test_priors_by_view(truth: dict[str, Any], tmp_path: Path) -> None:
     views = {
         name: truth["y"][:, part]
@@ -205,6 +206,7 @@ def parts(seed: int, n_samples: int = 200) -> dict[str, Any]:
     return {"z": z, "w": w, "x": z @ w.T, "noise": 0.5 * rng.standard_normal((n_samples, 50))}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("slab", ["exponential", "half_normal"])
 def test_parts_are_found(slab: str, tmp_path: Path) -> None:
     truth = parts(1)
@@ -238,6 +240,7 @@ def test_parts_are_found(slab: str, tmp_path: Path) -> None:
     )  # the scale of a factor, which they leave open, is that of the truth here
 
 
+@pytest.mark.thorough
 def test_a_view_of_parts_beside_one_of_both_signs(tmp_path: Path) -> None:
     truth, rng = parts(2), np.random.default_rng(0)
     other = truth["z"] @ rng.normal(size=(4, 30)) + rng.standard_normal((200, 30))
@@ -279,6 +282,7 @@ def test_learned_shares_are_integrated_out() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
+@pytest.mark.thorough
 def test_a_distribution_of_loadings_is_learned(tmp_path: Path) -> None:
     """Loadings of two sizes, and many that are 0."""
     rng = np.random.default_rng(5)

@@ -34,6 +34,7 @@ def is_seen(values: Any) -> Any:
     return values >= 0 if values.dtype == np.int8 else ~np.isnan(values)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("tile", [1, 17, 10**6])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize(

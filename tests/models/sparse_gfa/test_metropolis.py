@@ -91,6 +91,7 @@ def test_scores_have_their_posterior(name: str, level: float) -> None:
     assert rows <= tried < 4 * rows
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("name", "k", "sized"),
     [
@@ -153,6 +154,7 @@ def test_features_have_their_posterior(name: str, k: int, sized: bool) -> None:
     assert np.abs(off).max() < 4.5, off
 
 
+@pytest.mark.thorough
 def test_the_kernel_runs_backwards_to_the_place_between(monkeypatch: pytest.MonkeyPatch) -> None:
     """s before and after a step from its own distribution: backwards the other way round."""
     n, rng, called = 200_000, np.random.default_rng(4), []

@@ -132,6 +132,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {**truth, "data": data, "posterior": posterior, "folder": folder}
 
 
+@pytest.mark.thorough
 def test_a_factorisation_of_two_nonnegative_matrices(parts: dict[str, Any]) -> None:
     posterior = parts["posterior"]
     assert len(posterior.factors) == 4
@@ -222,6 +223,7 @@ def test_a_warm_start_stays(parts: dict[str, Any]) -> None:
     np.testing.assert_allclose(again.scores(), posterior.scores(), atol=0.02)
 
 
+@pytest.mark.thorough
 def test_several_likelihoods_with_groups_and_unknown_covariates(tmp_path: Path) -> None:
     truth, rng = simulate(13303), np.random.default_rng(0)
     group = np.repeat(["a", "b"], N // 2)

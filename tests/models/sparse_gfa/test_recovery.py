@@ -60,6 +60,7 @@ def recovered(posterior: Posterior, z: Any) -> float:
     return float(np.abs(np.corrcoef(found.T, z.T)[: found.shape[1], found.shape[1] :]).max(axis=0).min())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_factors_scores_and_intervals(name: str, tmp_path: Path) -> None:
     stored, wrong, known = CASES[name]
@@ -87,6 +88,7 @@ def test_factors_scores_and_intervals(name: str, tmp_path: Path) -> None:
     assert np.corrcoef(projected.T, own.T)[:3, 3:].diagonal().min() > 0.97
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CASES)
 def test_draws_find_the_same_factors(name: str, tmp_path: Path) -> None:
     z, y = simulate(name)

@@ -184,6 +184,7 @@ def test_a_view_that_a_group_lacks_has_no_share(tmp_path: Path, kind: str) -> No
     assert "nan" not in repr(posterior)
 
 
+@pytest.mark.thorough
 def test_shares_that_were_not_recorded_are_computed_from_predictions(fitted: Any) -> None:
     """By group after a fit without parameters of groups, and the other way round."""
     for case, by_group in (("ungrouped prior", True), ("all kinds, grouped", False)):
@@ -262,6 +263,7 @@ def spread_of_x(posterior: Any, view: str) -> tuple[Any, Any]:
     return z @ w.T + values_of(posterior, f"intercept_{view}"), variance
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["factorised", "spike scores"])
 def test_noise_precisions_follow_from_the_residuals(fitted: Any, case: str) -> None:
     """Of samples rho = (1e-3 + n / 2) / (1e-3 + sum of E[residual^2] / 2).

@@ -90,6 +90,7 @@ def test_a_sample_without_counts_says_nothing(truth: dict[str, Any], tmp_path: P
     assert (posterior.variable("scores_variance").values[3] > 0.5).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["total", "median"])
 def test_a_sample_that_a_view_lacks_is_predicted_as_the_average(
     kind: str, truth: dict[str, Any], tmp_path: Path
@@ -197,6 +198,7 @@ def test_what_is_refused(given: Any, message: str, tmp_path: Path) -> None:
         ff.fit(dataset, ff.models.SparseGFA(n_factors=2, max_iter=2), progress=False).size_factors("a")
 
 
+@pytest.mark.thorough
 def test_draws_know_the_depths_of_counts(truth: dict[str, Any]) -> None:
     """Draws and the fit agree where an outcome of the same samples is open, as it is without draws."""
     frame = truth["frame"].iloc[:80, :20]
@@ -218,6 +220,7 @@ def test_draws_know_the_depths_of_counts(truth: dict[str, Any]) -> None:
     np.testing.assert_allclose(found.size_factors("rna"), sampled.size_factors("rna")[:20], rtol=1e-9)
 
 
+@pytest.mark.thorough
 def test_draws_learn_size_factors(learned: ff.Posterior, truth: dict[str, Any]) -> None:
     """They agree with those of the fit; predictions know them, and those of new samples are learned again."""
     rows = truth["frame"].iloc[:60, :20]

@@ -407,6 +407,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return SimpleNamespace(dataset=dataset, posterior=posterior, folder=folder)
 
 
+@pytest.mark.thorough
 def test_smooth_factors_are_found(fitted: SimpleNamespace) -> None:
     table = fitted.posterior.smoothness()
     assert list(table.columns) == ["smooth", "rest", "length_scale_time", "evidence"]
@@ -486,6 +487,7 @@ def test_curves_of_groups(fitted: SimpleNamespace) -> None:
     np.testing.assert_array_equal(found.values[smooth][:, [0, 1], [0, 1]], 1.0)
 
 
+@pytest.mark.thorough
 def test_interpolated_data(fitted: SimpleNamespace) -> None:
     """At hidden times predictions are closer than the means, and intervals hold what they should."""
     folder = fitted.folder
@@ -543,6 +545,7 @@ def test_new_samples_are_expected_where_they_lie(fitted: SimpleNamespace) -> Non
     assert np.abs(unknown.scores().values[0]).max() < 0.25
 
 
+@pytest.mark.thorough
 def test_places_that_say_nothing_open_nothing(tmp_path: Path) -> None:
     """Permuted times: no factor is a function of them, and scores are those of a plain fit."""
     dataset = simulated(tmp_path)
@@ -563,6 +566,7 @@ def test_places_that_say_nothing_open_nothing(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.scores(), plain.scores(), atol=0.05)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("square", [0.006, 0.0])
 def test_weak_smooth_factors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, square: float) -> None:
     """A factor far below what a plain fit can see is found if it is smooth; noise is no factor."""
@@ -589,6 +593,7 @@ def test_weak_smooth_factors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sq
     assert len(full.factors) == 1  # never more than were asked for
 
 
+@pytest.mark.thorough
 def test_cosines_and_points_agree(tmp_path: Path) -> None:
     dataset = simulated(tmp_path)
     fits = [
@@ -606,6 +611,7 @@ def test_cosines_and_points_agree(tmp_path: Path) -> None:
     assert abs(bounds[0] - bounds[1]) < 3.0
 
 
+@pytest.mark.thorough
 def test_other_blocks_give_the_same(tmp_path: Path) -> None:
     found = []
     for rows in (32, 128):
@@ -685,6 +691,7 @@ def test_slopes_of_clocks() -> None:
         assert (np.diff(found[codes == code][:4]) > 0).all()
 
 
+@pytest.mark.thorough
 def test_clocks_of_groups(tmp_path: Path) -> None:
     """Groups whose times are powers of the common one, or run at another pace, are put on one clock."""
     rng = np.random.default_rng(3)
@@ -719,6 +726,7 @@ def test_clocks_of_groups(tmp_path: Path) -> None:
         ff.fit(dataset, ff.models.SparseGFA(**given, warping=True, smooth_groups=False), progress=False)
 
 
+@pytest.mark.thorough
 def test_unknown_places(tmp_path: Path) -> None:
     dataset = simulated(tmp_path)
     obs = dataset.obs.copy()
@@ -779,6 +787,7 @@ def test_a_warm_start_is_refused(fitted: SimpleNamespace) -> None:
         ff.fit(fitted.dataset, model, warm_start=fitted.posterior, progress=False)
 
 
+@pytest.mark.thorough
 def test_sets_beside_places(fitted: SimpleNamespace) -> None:
     sets = {"low": [f"feature{i}" for i in range(12)], "high": [f"feature{i}" for i in range(20, 32)]}
     given = {"n_factors": 6, "smooth_covariates": "time", "loadings": {"a": "informed"}, "feature_sets": sets}
@@ -796,6 +805,7 @@ def test_a_fit_without_places_says_so(tmp_path: Path) -> None:
             ask()
 
 
+@pytest.mark.thorough
 def test_columns_and_cells(tmp_path: Path) -> None:
     dataset = simulated(tmp_path, "plane", places="plane")
     places = code_places(dataset, [["x", "y"]], by_group=True)

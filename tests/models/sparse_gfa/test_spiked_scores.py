@@ -81,6 +81,7 @@ def test_scores_of_counts_have_their_posterior(slab: Any) -> None:
     check(z[:, 0], expected(slab, log_likelihood))
 
 
+@pytest.mark.thorough
 def test_parts_are_drawn_and_their_intervals_hold(tmp_path: Any) -> None:
     """Scores that are 0 in half of the samples: intervals, probabilities of zeros, new samples."""
     rng = np.random.default_rng(5)

@@ -45,6 +45,7 @@ def _evidence(design: Any, y: Any, on: Any, tau: float, precision: Any, shift: f
     return -0.5 * float(np.linalg.slogdet(covariance)[1] + left @ np.linalg.solve(covariance, left))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shared", [True, False], ids=["complete", "missing"])
 @pytest.mark.parametrize("spikes", [True, False], ids=["spikes", "dense"])
 def test_gains_and_choices_match_enumeration(shared: bool, spikes: bool) -> None:
@@ -109,6 +110,7 @@ def test_two_loadings_are_normal_given_that_they_are_not_0() -> None:
         assert np.abs(np.cov(mine.T) - covariance).max() < 2.0 * error * np.diag(covariance).max()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("phi", [0.0, 0.3, 0.25 * np.pi, 0.5 * np.pi, 2.6])
 def test_no_move_is_anywhere_among_those_tried(phi: float) -> None:
     """Each of them, had it been the state, would have led to the same ones as likely."""
@@ -146,6 +148,7 @@ def test_of_few_features_a_sweep_looks_all_round() -> None:
         assert np.sort(apart)[-2] < 0.05
 
 
+@pytest.mark.thorough
 def test_a_chain_goes_from_one_way_to_another(tmp_path: Any) -> None:
     """Two groups of features 45 degrees apart: either can have loadings of 0. Else 10 moves."""
     rng, n, m = np.random.default_rng(5), 200, 12
@@ -192,6 +195,7 @@ def test_factors_are_known_by_those_that_load_most() -> None:
     assert np.array_equal(names.loadings, loadings[names.features])
 
 
+@pytest.mark.thorough
 def test_a_chain_has_means_of_one_factor_each(tmp_path: Any) -> None:
     """Means over a chain, summed up as it goes, are those of draws that are aligned one by one."""
     data = factorflow.write_dataset(tmp_path / "d.zarr", {"v": _mixed(np.random.default_rng(6))[2]})
@@ -261,6 +265,7 @@ def test_after_the_turns_lines_have_random_directions(monkeypatch: pytest.Monkey
     assert np.mean(sheared) > 0.5  # turns alone would leave none
 
 
+@pytest.mark.thorough
 def test_scores_keep_their_prior_where_entries_say_nothing() -> None:
     """Strains alone would let them grow without end."""
     sweep, g, _, _, stats, parts, _, _ = _swept(("gaussian",), 0)
@@ -310,6 +315,7 @@ def test_prior_of_loadings_that_follow_turns_is_a_t_distribution() -> None:
     assert found[1] - found[0] == pytest.approx(expected[1] - expected[0])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("slab", [None, SlabPrior(5.0, 20.0)], ids=["given", "learned"])
 def test_loadings_that_follow_turns_keep_their_prior(slab: SlabPrior | None) -> None:
     """Their precisions integrated out: scores and loadings drawn from the prior have it after moves, too."""
@@ -388,6 +394,7 @@ def _mixed(rng: Any) -> tuple[Any, Any, Any]:
     return z, w, z @ w.T + 0.5 * rng.normal(size=(200, 16))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("turns", [True, False])
 def test_a_chain_leaves_a_mixture(turns: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     """Begun from factors turned by 45 degrees: without turns it stays there, which is why they are made."""
