@@ -218,7 +218,6 @@ def test_select_runs_trials_at_the_same_time(source: Path, tmp_path: Path, prefe
     assert numbers[0] == numbers[1]
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("grid", "holdout", "said"),
     [
