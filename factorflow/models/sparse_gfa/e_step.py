@@ -28,8 +28,10 @@ from factorflow.models.sparse_gfa.nonnegative_scores import update_nonnegative
 from factorflow.models.sparse_gfa.pseudo_data import (
     Evidence,
     PreparedGlobals,
+    Table,
     evidence_of,
     expected_scores,
+    linear_term,
     pseudo_data,
 )
 from factorflow.models.sparse_gfa.sample_statistics import UpdatedRows, sum_statistics
@@ -107,7 +109,7 @@ def update_rows(
         name: pseudo_data(settings, name, block, local, globals_, table) for name, table in tabulated.items()
     }
     evidence = {
-        name: evidence_of(pseudo[name], table, globals_.n_factors + settings.n_given)
+        name: _evidence(settings, block, name, pseudo[name], table, globals_)
         for name, table in tabulated.items()
     }
     design = settings.design(block, local)
@@ -167,6 +169,20 @@ def update_rows(
         updated, terms = _update_noise(settings, updated, design, evidence, globals_, pseudo, noise_group)
         free += terms
     return UpdatedRows(updated, design, pseudo, free, entropy, precision, given_courses, size_sums)
+
+
+def _evidence(
+    settings: Settings, block: Block, name: str, pseudo: Pseudo, table: Table, globals_: Globals
+) -> Evidence:
+    """Return what a view says about the scores.
+
+    With courses products of the entries are kept: two sweeps running have the same loadings.
+    """
+    size, linear = globals_.n_factors + settings.n_given, None
+    if globals_.courses is not None and settings.view(name).is_gaussian:
+        given = (table.loadings,)
+        linear = block.once(("linear", name), given, lambda: linear_term(pseudo, table, size))
+    return evidence_of(pseudo, table, size, linear)
 
 
 def update_samples(

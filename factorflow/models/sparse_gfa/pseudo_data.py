@@ -290,9 +290,16 @@ class Evidence:
     linear: Float64[Array, "B L"]
 
 
-def evidence_of(pseudo: Pseudo, table: Table, size: int) -> Evidence:
+def linear_term(pseudo: Pseudo, table: Table, size: int) -> Float64[Array, "B L"]:
+    """Return the linear terms of (z, a) of each row by a view; ``size``: L."""
+    return device.product(pseudo.response, table.loadings, size)
+
+
+def evidence_of(
+    pseudo: Pseudo, table: Table, size: int, linear: Float64[Array, "B L"] | None = None
+) -> Evidence:
     """Return packed precisions and linear terms of (z, a) of each row by a view; ``size``: L."""
-    linear = device.product(pseudo.response, table.loadings, size)
+    linear = linear_term(pseudo, table, size) if linear is None else linear
     if pseudo.weight is not None:
         return Evidence((pseudo.weight @ table.pairs).astype(np.float64), linear)
     assert pseudo.gaps is not None

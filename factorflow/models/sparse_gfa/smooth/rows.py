@@ -211,7 +211,7 @@ def _functions(
     def make() -> Float64[Array, "B M"]:
         has_place = np.asarray(np.isfinite(places).all(axis=1))
         functions = basis.functions(np.where(has_place[:, None], places, 0.0), codes) - centre
-        return np.asarray(functions * has_place[:, None])
+        return functions if has_place.all() else np.asarray(functions * has_place[:, None])
 
     return block.once(("functions",), (centre,), make)
 

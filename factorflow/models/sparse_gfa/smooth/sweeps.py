@@ -29,14 +29,15 @@ from factorflow.models.sparse_gfa.smooth.courses import (
     open_courses,
     without_courses,
 )
-from factorflow.models.sparse_gfa.smooth.evidence import STARTS, root_of, turned_root, update_courses
+from factorflow.models.sparse_gfa.smooth.evidence import STARTS, Forms, root_of, turned_root, update_courses
 from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.rows import place_functions
+from factorflow.models.sparse_gfa.smooth.shears import SHEAR_ROUNDS, can_shear, shear_factors
 from factorflow.models.sparse_gfa.smooth.site_sums import SiteSums, forms_of, member_rows, site_sums
 from factorflow.models.sparse_gfa.smooth.warping import KNOTS, WARP_ROUNDS, learn_warp, moved_basis
 from factorflow.models.sparse_gfa.smooth.weak import WeakSums, add_weak_factors, weak_sums
 from factorflow.models.sparse_gfa.start.added_factor import with_fresh_pairs
-from factorflow.models.sparse_gfa.state import Globals, Local, replace_part
+from factorflow.models.sparse_gfa.state import Globals, Local, Snapshot, replace_part
 from factorflow.models.sparse_gfa.stored_scores import rotated_scores, scores_before, scores_or_blank
 from factorflow.models.sparse_gfa.weights import expected_weights
 
@@ -255,7 +256,23 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
             assert isinstance(smooth.basis, Points)
             courses = learn_warp(smooth.basis, courses, forms, smooth.warping)
         basis = moved_basis(smooth.basis, courses.warp)
-        return replace(new, courses=update_courses(basis, courses, forms, starts)), {}
+        updated = replace(new, courses=update_courses(basis, courses, forms, starts))
+        if self.opening or step.count not in SHEAR_ROUNDS or not can_shear(self.settings):
+            return updated, {}
+        return self._sheared(updated, new.courses, forms), {}
+
+    def _sheared(self, globals_: Globals, before: Courses, forms: Forms) -> Globals:
+        """Return the globals with factors sheared, to be judged by the next pass; see `shears`."""
+        progress = globals_.progress
+        if progress.snapshot is not None or not np.isfinite(progress.objective):
+            return globals_
+        products = forms.slope * before.noise[:, None] + before.n_known * before.mean @ before.second
+        sums = before.n_known * globals_.scores.second
+        sheared = shear_factors(self.settings, globals_, products, sums)
+        if sheared is None:
+            return globals_
+        back = replace_part(globals_, "progress", iterates=())
+        return replace_part(sheared, "progress", iterates=(), snapshot=Snapshot(back, progress.objective))
 
 
 def close_courses(settings: Settings, globals_: Globals) -> Globals:
