@@ -10,13 +10,13 @@ import pytest
 from scipy.stats import multivariate_normal
 
 import factorflow as ff
+from factorflow.core.places import Places
+from factorflow.core.trees import replace
 from factorflow.models.sparse_gfa.smooth import sweeps as sweeps_module
 from factorflow.models.sparse_gfa.smooth.cosines import choose_basis
 from factorflow.models.sparse_gfa.smooth.courses import open_courses
 from factorflow.models.sparse_gfa.smooth.shears import _scaled_course
 from factorflow.models.sparse_gfa.state import Globals
-from factorflow.places import Places
-from factorflow.trees import replace
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from scipy.linalg import solve, solve_triangular
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.spike_slab import SpikeSlab
 from factorflow.models.sparse_gfa.m_step import precision_pairs
@@ -39,7 +40,6 @@ from factorflow.models.sparse_gfa.smooth.courses import LEAST_NOISE, Courses
 from factorflow.models.sparse_gfa.smooth.evidence import root_of, turned_root
 from factorflow.models.sparse_gfa.smooth.warping import moved_basis
 from factorflow.models.sparse_gfa.state import Globals
-from factorflow.trees import replace
 
 SHEAR_ROUNDS = (1, 2, 4, 7)
 """Rounds of a stage in which factors are sheared."""
