@@ -24,12 +24,12 @@ Dobriban and Owen (2019), Journal of the Royal Statistical Society B 81, 163-183
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64
 
 from factorflow.core.trees import replace
 from factorflow.errors import InputError
@@ -39,7 +39,7 @@ from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import filled_views, initial_globals, multiply_views
-from factorflow.models.sparse_gfa.start.signs import FLIPS, as_signs, left_over, sign_draws
+from factorflow.models.sparse_gfa.start.signs import FLIPS, as_signs, rows_with_signs
 from factorflow.models.sparse_gfa.start.sketches import (
     PRODUCTS,
     Counting,
@@ -101,7 +101,8 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         step = step if self.from_seed else replace(step, seed=0)
         filled = filled_views(settings, block, globals_)
         if counting.is_over:
-            parts = [multiply_views(filled, spectrum.scores, settings.dtype) for spectrum in counting.spectra]
+            columns = [s.scores for s in counting.spectra if s.values is not None and len(s.values)]
+            parts = [multiply_views(filled, scores, settings.dtype) for scores in columns]
             scores = np.concatenate(parts, axis=1)
             return None, CountStats((), scores.T @ scores)
         sketches: list[SketchStats | None] = []
@@ -134,39 +135,31 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         Of draws of signs the last product of a round has no need of the transpose.
         """
         data = {name: filled[name] for name in spectrum.views}
-        parts, gram = self._products(block.rows, data, spectrum, 0, step)
-        views, grams = {name: [part] for name, part in parts.items()}, [gram]
-        if self._n_flips(spectrum):
-            left = left_over(data, spectrum, self.settings.dtype)
-            for s, draw in enumerate(sign_draws(self.settings, block, left, step), start=1):
-                parts, gram = self._products(block.rows, draw, spectrum, s, step, scores_alone=last)
-                grams.append(gram)
-                for name, part in parts.items():
-                    views[name].append(part)
-        stacked = {name: np.stack(mine, axis=1) for name, mine in views.items()}
-        return SketchStats(stacked, np.stack(grams))
+        dtype, width, n_draws = self.settings.dtype, self._width(spectrum), 1 + self._n_flips(spectrum)
 
-    def _products(
-        self,
-        numbers: Int64[Array, " B"],
-        rows: Mapping[str, Float[Array, "B _"]],
-        spectrum: Spectrum,
-        s: int,
-        step: Step,
-        *,
-        scores_alone: bool = False,
-    ) -> tuple[dict[str, Float64[Array, "_ L"]], Float64[Array, "L L"]]:
-        """Return X'A of each view and A'A of a block, for the data (0) or a draw of signs; or only A'A."""
-        dtype, width = self.settings.dtype, self._width(spectrum)
+        def signed_rows() -> Iterator[tuple[str, slice, list[Float[Array, "B _"]]]]:
+            if n_draws > 1:
+                yield from rows_with_signs(self.settings, block, data, spectrum, step)
+
         if spectrum.has_sketch:
-            scores = multiply_views(rows, {name: v.sketch[:, s] for name, v in spectrum.views.items()}, dtype)
+            first = multiply_views(data, {n: v.sketch[:, 0] for n, v in spectrum.views.items()}, dtype)
+            scores = [first, *(np.zeros(first.shape) for _ in range(1, n_draws))]
+            for name, features, draws in signed_rows():
+                for s, rows in enumerate(draws, start=1):
+                    sketch = pad_columns(spectrum.views[name].sketch[features, s], dtype)
+                    scores[s] += device.product(rows, sketch, width)
         else:
-            draw = replace(step, iteration=(1 + FLIPS) * step.iteration + s)
-            scores = as_signs(draw.bits(SITE_SKETCH, numbers, width), width, np.float64)
-        if scores_alone:
-            return {}, scores.T @ scores
-        padded = pad_columns(scores, dtype)
-        return {name: device.product(x.T, padded, width) for name, x in rows.items()}, scores.T @ scores
+            steps = [replace(step, iteration=(1 + FLIPS) * step.iteration + s) for s in range(n_draws)]
+            bits = [draw.bits(SITE_SKETCH, block.rows, width) for draw in steps]
+            scores = [as_signs(packed, width, np.float64) for packed in bits]
+        padded = [pad_columns(a, dtype) for a in scores]
+        views = {name: np.empty((x.shape[1], 1 if last else n_draws, width)) for name, x in data.items()}
+        for name, x in data.items():
+            views[name][:, 0] = device.product(x.T, padded[0], width)
+        for name, features, draws in () if last else signed_rows():
+            for s, rows in enumerate(draws, start=1):
+                views[name][features, s] = device.product(rows.T, padded[s], width)
+        return SketchStats(views, np.stack([a.T @ a for a in scores]))
 
     def update(self, globals_: Globals, stats: CountStats, step: Step) -> tuple[Globals, Info]:
         """Make the sketches orthonormal, or begin another round; in the end begin with the components."""
@@ -226,6 +219,8 @@ class CountSweep(Sweep[Globals, None, CountStats]):
             k = min(above, self._most(spectrum))
         if k > spectrum.n_components:
             return self._deflate(spectrum, stats, turn[:, :k], values[:k])
+        if len(spectrum.views) < len(self.settings.views):  # of one view the others are of no use
+            values, turn = values[:k], turn[:, :k]
         views = {
             name: replace(
                 view,

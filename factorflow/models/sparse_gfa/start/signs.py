@@ -12,6 +12,7 @@ from factorflow.core.trees import replace
 from factorflow.kernels import device
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Step
+from factorflow.models.sparse_gfa.kernels.arrays import RUN_ENTRIES
 from factorflow.models.sparse_gfa.kernels.entry_rows import EntryRows
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import multiply_views
@@ -28,38 +29,35 @@ LISTED_ZEROS, FEWEST_ZEROS = 1 << 20, 64
 one is listed at least (`sign_flips`), so that they are few beside the other entries."""
 
 
-def left_over(
-    data: Mapping[str, Float[Array, "B _"]], spectrum: Spectrum, dtype: DTypeLike
-) -> dict[str, Float[Array, "B _"]]:
-    """Return what the components leave of the rows of a block."""
-    if not spectrum.n_components:
-        return dict(data)
-    scores = multiply_views(data, spectrum.scores, dtype).astype(dtype)
-    return {name: _without(x, scores, spectrum.views[name].fitted.astype(dtype)) for name, x in data.items()}
+def rows_with_signs(
+    settings: Settings, block: Block, data: Mapping[str, Float[Array, "B _"]], spectrum: Spectrum, step: Step
+) -> Iterator[tuple[str, slice, list[Float[Array, "B _"]]]]:
+    """Yield what components leave of the rows of a block with the signs of each draw, the same in every pass.
 
-
-def _without(
-    x: Float[Array, "B D"], scores: Float[Array, "B K"], fitted: Float[Array, "D K"]
-) -> Float[Array, "B D"]:
-    """Return rows of a view less what components make of them."""
-    if isinstance(x, EntryRows):
-        return x.subtract(scores, fitted)
-    return x - device.move_beside(scores, x) @ device.move_beside(fitted.T, x)
-
-
-def sign_draws(
-    settings: Settings, block: Block, left: Mapping[str, Float[Array, "B _"]], step: Step
-) -> Iterator[dict[str, Float[Array, "B _"]]]:
-    """Yield rows with the signs of each draw: the same in every pass."""
+    Some features of a view at a time, which stay in a core's cache until they are multiplied.
+    """
+    scores: Array | None = None
+    if spectrum.n_components:
+        scores = multiply_views(data, spectrum.scores, settings.dtype).astype(settings.dtype)
     number = {view.name: at for at, view in enumerate(settings.views)}
-    rows = {name: _with_zeros(settings, block, x, step, number[name]) for name, x in left.items()}
-    for draw in range(FLIPS):
-        yield {
-            name: x.with_signs(block.rows, _words(step, draw, number[name]))
-            if isinstance(x, EntryRows)
-            else _flip(block, name, x, draw, replace(step, chain=number[name]))
-            for name, x in rows.items()
-        }
+    for name, x in data.items():
+        known, fitted = scores, spectrum.views[name].fitted.astype(settings.dtype)
+        if isinstance(x, EntryRows):
+            x = x if known is None else x.subtract(known, fitted)
+            x, known = _with_zeros(settings, block, x, step, number[name]), None
+        if isinstance(x, EntryRows):
+            words = [_words(step, draw, number[name]) for draw in range(FLIPS)]
+            yield name, slice(None), [x.with_signs(block.rows, one) for one in words]
+            continue
+        packed = _signs(block, name, x.shape[1], replace(step, chain=number[name]))
+        at_once = x.shape[1] if device.on_device(x) else max(1, RUN_ENTRIES // len(x) // 8)
+        for first in range(0, packed.shape[2], at_once):
+            run, rows = slice(8 * first, 8 * (first + at_once)), x[:, 8 * first : 8 * (first + at_once)]
+            if known is not None:
+                rows = rows - device.move_beside(known, x) @ device.move_beside(fitted[run].T, x)
+            bits = packed[:, :, first : first + at_once]
+            signs = (as_signs(draw, rows.shape[1], rows.dtype) for draw in bits)
+            yield name, run, [rows * device.move_beside(one, x) for one in signs]
 
 
 def _with_zeros(
@@ -79,15 +77,14 @@ def _words(step: Step, draw: int, number: int) -> tuple[int, int, int, int]:
     return step.seed, draw, SITE_SIGNS, number
 
 
-def _flip(block: Block, name: str, x: Float[Array, "B D"], draw: int, step: Step) -> Float[Array, "B D"]:
-    """Return the entries of an array with the signs of a draw, which are kept with the block."""
+def _signs(block: Block, name: str, n_features: int, step: Step) -> UInt8[Array, "flips B bytes"]:
+    """Return the signs of all draws for the entries of a view, which are kept with the block."""
 
     def make() -> UInt8[Array, "flips B bytes"]:
         draws = [replace(step, iteration=one) for one in range(FLIPS)]
-        return np.stack([one.bits(SITE_SIGNS, block.rows, x.shape[1]) for one in draws])
+        return np.stack([one.bits(SITE_SIGNS, block.rows, n_features) for one in draws])
 
-    packed = block.once(("signs", name), (step.seed,), make)
-    return x * device.move_beside(as_signs(packed[draw], x.shape[1], x.dtype), x)
+    return np.asarray(block.once(("signs", name), (step.seed,), make))
 
 
 def as_signs(packed: UInt8[Array, "B bytes"], count: int, dtype: DTypeLike) -> Float[Array, "B {count}"]:
