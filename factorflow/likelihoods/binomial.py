@@ -68,8 +68,11 @@ class Binomial(Likelihood):
         value = (y - 0.5 * n) * m - n * (softplus(xi) - 0.5 * xi)
         return Message(value, y - 0.5 * n - u * m, u)
 
+    def expected_response(self, x: Array, phi: Array, aux: Array | None = None) -> Array:
+        return self.n(aux) * logistic(x)
+
     def moments(self, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
-        mean = self.n(aux) * logistic(x)
+        mean = self.expected_response(x, phi, aux)
         return mean, mean * logistic(-x)
 
     def tails(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:

@@ -195,9 +195,8 @@ def _of_most_evidence(half: Float64[Array, " D"], x: Float64[Array, " D"]) -> tu
         if np.abs(step).max() < 1e-6:  # the error is the square of it
             break
     rate = SHAPES * np.exp(level)
-    if (half == half[0]).all():
-        half = half[:1]
-    total = gammaln(SHAPES + half) - gammaln(SHAPES) + SHAPES * np.log(rate)
-    value = (total - (SHAPES + half) * np.log(rate + x)).sum(axis=1)
+    distinct, times = np.unique(half, return_counts=True)
+    total = gammaln(SHAPES + distinct) - gammaln(SHAPES) + SHAPES * np.log(rate)
+    value = total @ times - ((SHAPES + half) * np.log(rate + x)).sum(axis=1)
     i = int(value.argmax())
     return float(value[i]), float(SHAPES[i, 0]), float(rate[i, 0])

@@ -142,12 +142,15 @@ class CountSweep(Sweep[Globals, None, CountStats]):
                 yield from rows_with_signs(self.settings, block, data, spectrum, step)
 
         if spectrum.has_sketch:
-            first = multiply_views(data, {n: v.sketch[:, 0] for n, v in spectrum.views.items()}, dtype)
-            scores = [first, *(np.zeros(first.shape) for _ in range(1, n_draws))]
+            sketches = [
+                {name: pad_columns(view.sketch[:, s], dtype) for name, view in spectrum.views.items()}
+                for s in range(n_draws)
+            ]
+            first = sum(device.product(x, sketches[0][name], width) for name, x in data.items())
+            scores = [first, *(np.zeros((block.n_rows, width)) for _ in range(1, n_draws))]
             for name, features, draws in signed_rows():
                 for s, rows in enumerate(draws, start=1):
-                    sketch = pad_columns(spectrum.views[name].sketch[features, s], dtype)
-                    scores[s] += device.product(rows, sketch, width)
+                    scores[s] += device.product(rows, sketches[s][name][features], width)
         else:
             steps = [replace(step, iteration=(1 + FLIPS) * step.iteration + s) for s in range(n_draws)]
             bits = [draw.bits(SITE_SKETCH, block.rows, width) for draw in steps]

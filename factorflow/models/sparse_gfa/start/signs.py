@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -50,7 +51,7 @@ def rows_with_signs(
             yield name, slice(None), [x.with_signs(block.rows, one) for one in words]
             continue
         packed = _signs(block, name, x.shape[1], replace(step, chain=number[name]))
-        at_once = x.shape[1] if device.on_device(x) else max(1, RUN_ENTRIES // len(x) // 8)
+        at_once = x.shape[1] if device.on_device(x) else max(1, RUN_ENTRIES // len(x) // 4)
         for first in range(0, packed.shape[2], at_once):
             run, rows = slice(8 * first, 8 * (first + at_once)), x[:, 8 * first : 8 * (first + at_once)]
             if known is not None:
@@ -89,7 +90,11 @@ def _signs(block: Block, name: str, n_features: int, step: Step) -> UInt8[Array,
 
 def as_signs(packed: UInt8[Array, "B bytes"], count: int, dtype: DTypeLike) -> Float[Array, "B {count}"]:
     """Return random bits, eight a byte, as numbers of 1 and -1."""
-    table = 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(dtype)
     signs = np.empty((*packed.shape, 8), dtype)
-    np.take(table, packed, axis=0, out=signs, mode="clip")
+    np.take(_signs_of_bytes(np.dtype(dtype)), packed, axis=0, out=signs, mode="clip")
     return signs.reshape(len(packed), -1)[:, :count]
+
+
+@cache
+def _signs_of_bytes(dtype: np.dtype[np.floating]) -> Float[np.ndarray, "256 8"]:
+    return 1.0 - 2.0 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(dtype)
