@@ -73,6 +73,22 @@ MORE = {
             ),
             data={"views": {"a": ("poisson", 6), "b": ("gaussian", 5)}, "n_factors": 2},
         ),
+        "drawn_loadings": Example(
+            SparseGFA(
+                n_factors=3,
+                loadings={"a": "informed", "b": "nonnegative", "c": "adaptive_shrinkage"},
+                feature_sets={"odd": ["feature1", "feature3"], "low": ["feature0", "feature1"]},
+                warmup_iter=3,
+                max_iter=2,
+                n_draws=4,
+                n_burn_in=2,
+                chains=2,
+            ),
+            data={
+                "views": {"a": ("gaussian", 9), "b": ("bernoulli", 7), "c": ("poisson", 6)},
+                "n_factors": 3,
+            },
+        ),
         "surplus": Example(  # a smaller model takes over amid the warm-up
             SparseGFA(n_factors=4, warmup_iter=7, max_iter=2),
             data={"views": {"a": ("gaussian", 30), "b": ("bernoulli", 5)}, "n_factors": 2},

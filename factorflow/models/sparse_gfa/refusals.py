@@ -36,10 +36,6 @@ class Refusal:
     reasons: Mapping[str, str]
 
 
-def _loadings(settings: Settings) -> set[str]:
-    return {view.loadings for view in settings.views}
-
-
 REFUSALS = (
     Refusal(
         "scores_posterior",
@@ -68,9 +64,9 @@ REFUSALS = (
     ),
     Refusal(
         "loadings",
-        "'spike_slab' or 'ard' in all views",
-        lambda s: not _loadings(s) <= {"spike_slab", "ard"},
-        {"n_draws": "a sweep draws loadings that are spike_slab or ard"},
+        "of a prior that is drawn in all views",
+        lambda s: not all(view.prior(sparse=True).is_drawn for view in s.views),
+        {"n_draws": "the prior of some loadings does not say how a sweep draws them"},
     ),
     Refusal(
         "smooth scores",

@@ -13,6 +13,12 @@ from factorflow.core.places import PLACES, Places
 from factorflow.kernels.random import Step
 from factorflow.likelihoods import get_likelihood
 from factorflow.models.sparse_gfa import SparseGFA
+from factorflow.models.sparse_gfa.loadings.adaptive_shrinkage import AdaptiveShrinkage
+from factorflow.models.sparse_gfa.loadings.drawn import EDGE, LoadingParameters
+from factorflow.models.sparse_gfa.loadings.guided import Guided
+from factorflow.models.sparse_gfa.loadings.horseshoe import Horseshoe
+from factorflow.models.sparse_gfa.loadings.informed import Informed
+from factorflow.models.sparse_gfa.loadings.nonnegative import Nonnegative
 from factorflow.models.sparse_gfa.sampler import pooled
 from factorflow.models.sparse_gfa.sampler.gibbs import ChoiceSweep, GibbsSweep
 from factorflow.models.sparse_gfa.sampler.gibbs_state import (
@@ -25,7 +31,6 @@ from factorflow.models.sparse_gfa.sampler.gibbs_state import (
     Shared,
 )
 from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
-from factorflow.models.sparse_gfa.sampler.shared_draws import EDGE
 from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
 from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.composite import Linear, Sum
@@ -50,6 +55,8 @@ SHARE = 0.6
 """Of the variance of a factor that its course has."""
 MOST = 1e6
 """Entries of data whose ranks are looked at: of counts of 1e16 precisions of 1 are below rounding."""
+CLASSES = np.array([[1, 0], [1, 0], [0, 0], [0, 0]], np.int8)
+"""Of loadings of whose prior there are classes: the first factor has a set, of half of the features."""
 TIMES = np.array([0.0, 1.0, 1.0, 2.5, np.nan, 3.0])
 
 
@@ -65,12 +72,14 @@ def settings_of(
     intercepts: bool = True,
     scores: str = "auto",
     score_slab: str = "exponential",
+    loadings: str = "spike_slab",
 ) -> Settings:
     """Return the settings of the sampler with priors that can be drawn from.
 
     ``dense``: whether loadings are "ard"; "first", "last": those of that view; ``covariates``: whether `AGES`
     are given; ``courses``: what scores are functions of, "time", or "levels" of groups and `AGES`;
-    ``sizes``: of the first view, learned without computed ones; ``scores``, ``score_slab``: their prior.
+    ``sizes``: of the first view, learned without computed ones; ``scores``, ``score_slab``: their prior;
+    ``loadings``: the prior of those that are not "ard".
     """
     kind_of = {name: get_likelihood(name).kinds[0] for name in kinds}
     views = tuple(ViewMeta(f"v{i}", kind_of[name], D, "scattered") for i, name in enumerate(kinds))
@@ -85,6 +94,7 @@ def settings_of(
     views = tuple(
         replace(v, likelihood=name, scattered=True) for v, name in zip(found.views, kinds, strict=True)
     )
+    views = tuple(replace(v, loadings=loadings) if v.loadings != "ard" else v for v in views)
     views = (replace(views[0], learned_sizes="" if sizes == "none" else sizes), *views[1:])
     found = replace(found, intercepts=intercepts)
     found = replace(found, views=views, smooth=SmoothSettings(basis_of(courses), False) if courses else None)
@@ -129,6 +139,42 @@ def courses_of(rng: Any, settings: Settings) -> tuple[Any, Courses]:
     return functions @ mean.T, replace(courses, mean=mean, energy=energy, covariance=none)
 
 
+def loadings_of(
+    rng: Any, view: ViewSettings, alpha: Any, theta: Any
+) -> tuple[Any, LoadingParameters, dict[str, Any]]:
+    """Return loadings drawn from their prior, what they share, and classes of a view that has any.
+
+    ``theta``: from the prior that views have in common.
+    """
+    prior, shares, classes, unit = view.prior(sparse=True), None, {}, rng.normal(size=(D, K))
+    share = theta
+    if isinstance(prior, Horseshoe):
+        c = rng.choice(prior.scales, (D, K), p=np.exp(prior.shares))
+        return unit * c / np.sqrt(alpha), LoadingParameters(alpha, theta), classes
+    if isinstance(prior, AdaptiveShrinkage):
+        shares = rng.dirichlet(np.ones(10), K).T
+        scales = np.array([0.0, *2.0 ** np.arange(-5.0, 4.0)])
+        c = np.stack([rng.choice(scales, D, p=one) for one in shares.T], axis=1)
+        return unit * c / np.sqrt(alpha), LoadingParameters(alpha, 1.0 - shares[0], shares), classes
+    if isinstance(prior, Nonnegative):
+        unit = np.abs(unit)
+        if prior.power == 1.0:
+            return (
+                rng.exponential(size=(D, K)) / alpha * (rng.random((D, K)) < theta),
+                LoadingParameters(alpha, theta),
+                classes,
+            )
+    if isinstance(prior, Informed):
+        classes = {view.name: CLASSES}
+        theta = np.where(CLASSES.any(axis=0), rng.beta(1.0, 20.0, K), theta)
+        shares = rng.beta(4.0, 1.0, (1, K))
+        share = np.where(CLASSES == 1, shares, theta)
+    if isinstance(prior, Guided):
+        classes, share = {view.name: CLASSES}, CLASSES
+    on = rng.random((D, K)) < share if view.spikes or prior.guides else 1.0
+    return unit / np.sqrt(alpha) * on, LoadingParameters(alpha, theta, shares), classes
+
+
 def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
     """Return scores and globals drawn from the prior."""
     beta = np.ones((settings.n_groups, K))
@@ -146,7 +192,7 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
         z = np.abs(z) if settings.nonnegative else z
         z = rng.exponential(size=z.shape) / beta[groups] if settings.score_power == 1.0 else z
         z = z * (rng.random(z.shape) < psi[groups])
-    weights, views, fixed, variances = {}, {}, {}, {}
+    weights, views, fixed, variances, classes = {}, {}, {}, {}, {}
     slab = None
     if settings.priors.learned_slab:
         slab = pooled.SlabPrior(float(rng.choice(pooled.ALIKE)), rng.exponential())
@@ -157,8 +203,9 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
         theta = rng.beta(mean * concentration, (1.0 - mean) * concentration, K).clip(EDGE, 1.0 - EDGE)
         m = rng.normal() / np.sqrt(settings.priors.intercept_mean)
         lam = rng.gamma(settings.priors.intercept[0]) / settings.priors.intercept[1]
-        on = rng.random((D, K)) < theta if view.spikes else np.ones((D, K), bool)
-        w, b = on * rng.normal(size=(D, K)) / np.sqrt(alpha), m + rng.normal(size=(D, 1)) / np.sqrt(lam)
+        w, own, of_view = loadings_of(rng, view, alpha, theta)
+        classes |= of_view
+        b = m + rng.normal(size=(D, 1)) / np.sqrt(lam)
         tau = noise = phi = None
         if view.is_gaussian:
             a, power = rng.choice(pooled.ALIKE), rng.choice(pooled.POWERS)
@@ -175,7 +222,8 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
         terms = rng.gamma(settings.priors.intercept[0], size=settings.n_terms) / settings.priors.intercept[1]
         others = rng.normal(size=(D, settings.n_given - 1)) / np.sqrt(terms[settings.term_of_column])
         weights[view.name] = DrawnWeights(w, np.concatenate([b, others], axis=1), tau, phi=phi)
-        views[view.name] = DrawnView(alpha, theta, float(m), float(lam), noise, terms)
+        of_intercepts = float(m), float(lam)
+        views[view.name] = DrawnView(alpha, own.theta, *of_intercepts, noise, terms, own.shares)
         zeros = np.zeros((D, 1))
         fixed[view.name] = Fixed(zeros[:, 0], np.ones(D), zeros[:, 0], zeros, zeros, zeros)
     shared = Shared(views, beta, slab, psi=psi)
@@ -190,7 +238,7 @@ def prior(rng: Any, settings: Settings) -> tuple[Any, ChainGlobals]:
     shape, rate = settings.priors.sizes
     shared = replace(shared, sizes=rng.gamma(shape, size=n_sizes) / rate)
     z = np.concatenate([z, rng.normal(size=(N, n_sizes)) / np.sqrt(shared.sizes)], axis=1)
-    return z, ChainGlobals(fixed, weights, shared, variances, *rest, courses=courses)
+    return z, ChainGlobals(fixed, weights, shared, variances, *rest, courses=courses, classes=classes)
 
 
 def observe(
@@ -328,6 +376,9 @@ def summaries(z: Any, g: ChainGlobals | Record) -> list[float]:
             ]
         out += [np.log(v.alpha).mean(), v.theta.mean(), (v.theta**2).mean(), np.tanh(v.intercept_mean)]
         out += [np.tanh(v.intercept_mean) ** 2, np.log(v.intercept_precision), (v.theta * (w != 0)).mean()]
+        if v.shares is not None:
+            out += [*(v.shares**2).mean(axis=1), *(v.shares * (w != 0).mean(axis=0)).mean(axis=1)]
+            out += [(w[CLASSES == 1] != 0.0).mean(), np.tanh(v.alpha).mean() * np.tanh(w**2).mean()]
         out += [(np.tanh(np.abs(z).mean(axis=0) * np.abs(w).mean(axis=0))).mean()]
         if mine.precision is not None:
             logs = np.log(mine.precision).ravel()

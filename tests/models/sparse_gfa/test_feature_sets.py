@@ -301,8 +301,24 @@ def test_members_are_matched_with_features(dataset: Any, world: dict[str, Any]) 
         factorflow.fit(dataset, model(None), progress=False)
     with pytest.warns(UnusedWarning, match="the loadings of no view are 'informed'"):
         factorflow.fit(dataset, model(few, loadings="ard", max_iter=2), progress=False)
-    with pytest.raises(InputError, match="beside loadings: expected loadings 'spike_slab' or 'ard'"):
-        factorflow.fit(dataset, model(world["sets"], n_draws=2), progress=False)
+
+
+def test_draws_keep_names_and_refine_sets(dataset: Any, world: dict[str, Any], posterior: Any) -> None:
+    """The fit assigns sets; which features belong to them is drawn."""
+    config = model(world["sets"], n_draws=60, n_burn_in=30, chains=1)
+    found = factorflow.fit(dataset, config, progress=False)
+    assert found.factors == posterior.factors
+    columns = ["factor", "set", "view", "evidence", "holds", "n_members"]
+    pd.testing.assert_frame_equal(found.feature_sets()[columns], posterior.feature_sets()[columns])
+    shares = found.variable("set_theta").sel(view="rna", factor="set2").values
+    inside = np.isin(found.features("rna"), world["sets"]["set2"])
+    on = found.inclusion("rna").sel(factor="set2").values
+    assert abs(float(shares) - (4.0 + on[inside].sum()) / (5.0 + inside.sum())) < 0.05
+    by_fit, drawn = (
+        {(r.factor, r.feature, r.change) for r in one.refined_sets().itertuples()}
+        for one in (posterior, found)
+    )
+    assert len(by_fit & drawn) > 0.6 * len(by_fit)
 
 
 def test_a_refresh_knows_whether_sets_changed(posterior: Any, dataset: Any, world: dict[str, Any]) -> None:

@@ -18,6 +18,8 @@ from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.models.sparse_gfa import SparseGFA
 from factorflow.models.sparse_gfa.kernels.draws import draw_loadings, uniform
+from factorflow.models.sparse_gfa.loadings.horseshoe import Horseshoe
+from factorflow.models.sparse_gfa.loadings.mixture import Component
 from factorflow.models.sparse_gfa.sampler import pooled
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.sampler.gibbs_state import (
@@ -31,6 +33,8 @@ from factorflow.models.sparse_gfa.sampler.gibbs_state import (
 from factorflow.models.sparse_gfa.state import Fixed
 
 TIMES = "survival(times=1.0, hazards=0.5:0.8)"
+SHORT = tuple(Component("normal", 2.0**j) for j in range(-4, 2))
+"""Of a horseshoe: from loadings of hundreds, which the entries drawn after them hold, chains never return."""
 LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest.mark.slow)]
 
 
@@ -94,6 +98,41 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
             id="half-normal-parts",
             marks=pytest.mark.thorough,
         ),
+        pytest.param(
+            ("gaussian", "bernoulli"), False, "last", True, {"loadings": "nonnegative"}, id="positive"
+        ),
+        pytest.param(
+            ("poisson", "gaussian"),
+            False,
+            False,
+            False,
+            {"loadings": "nonnegative(slab=half_normal)", "covariates": True},
+            id="half-normal",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            ("gaussian",),
+            False,
+            False,
+            False,
+            {"loadings": "horseshoe"},
+            id="horseshoe",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(("gaussian",), False, False, True, {"loadings": "adaptive_shrinkage"}, id="adaptive"),
+        pytest.param(("gaussian",), False, False, True, {"loadings": "informed"}, id="informed"),
+        pytest.param(
+            ("poisson",),
+            False,
+            False,
+            False,
+            {"loadings": "adaptive_shrinkage"},
+            id="adaptive-counts",
+            marks=pytest.mark.thorough,
+        ),
+        pytest.param(
+            ("gaussian",), False, False, True, {"loadings": "guided"}, id="guided", marks=pytest.mark.thorough
+        ),
         pytest.param(("poisson",), False, False, True, {"sizes": "learned"}, id="counts"),
         pytest.param(
             ("poisson", "gaussian"),
@@ -119,8 +158,13 @@ def test_joint_distribution(
     slab: bool,
     options: dict[str, Any],
     length: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Geweke (2004): with entries drawn anew after every sweep, everything keeps its prior."""
+    monkeypatch.setattr(Horseshoe, "components", SHORT)
+    monkeypatch.setattr(Horseshoe, "scales", np.array([one.scale for one in SHORT]))
+    shares = Horseshoe.scales / (1.0 + Horseshoe.scales**2)
+    monkeypatch.setattr(Horseshoe, "shares", np.log(shares / shares.sum()))
     settings = settings_of(kinds, groups=groups, dense=dense, slab=slab, **options)
     rng = np.random.default_rng(3)
     missing = rng.random((N, D)) < 0.2

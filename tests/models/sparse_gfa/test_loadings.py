@@ -145,8 +145,6 @@ def test_priors_by_view(truth: dict[str, Any], tmp_path: Path) -> None:
     theta = posterior.array("theta").to_numpy()
     assert (theta[:2] == 1.0).all()
     assert (theta[2] < 1.0).all()
-    with pytest.raises(InputError, match="loadings that are spike_slab or ard"):
-        factorflow.fit(data, SparseGFA(n_factors=2, loadings={"a": "horseshoe"}, n_draws=2), progress=False)
 
 
 def test_a_prior_that_is_one_class(truth: dict[str, Any], tmp_path: Path) -> None:
@@ -265,8 +263,6 @@ def test_slabs_of_parts_are_checked(truth: dict[str, Any], tmp_path: Path) -> No
         factorflow.fit(data, SparseGFA(n_factors=2, slab="half_normal", max_iter=2), progress=False)
     with pytest.raises(InputError, match="slab = normal: expected one of exponential, half_normal"):
         get_prior("nonnegative(slab=normal)")
-    with pytest.raises(InputError, match="loadings that are spike_slab"):
-        factorflow.fit(data, SparseGFA(n_factors=2, loadings="nonnegative", n_draws=2), progress=False)
 
 
 def test_learned_shares_are_integrated_out() -> None:

@@ -15,8 +15,11 @@ from factorflow.kernels.random import Step
 from factorflow.likelihoods import get_likelihood
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.kernels.draws import draw_loadings
+from factorflow.models.sparse_gfa.loadings import get_prior
+from factorflow.models.sparse_gfa.loadings.drawn import LoadingParameters
 from factorflow.models.sparse_gfa.m_step import System
 from factorflow.models.sparse_gfa.sampler import metropolis
+from factorflow.models.sparse_gfa.sampler.feature_prior import FeaturePrior
 from factorflow.models.sparse_gfa.sampler.metropolis import Entries
 from factorflow.report import write_report
 
@@ -137,7 +140,8 @@ def test_features_have_their_posterior(name: str, k: int, sized: bool) -> None:
     pairs = np.tile(gram[np.tril_indices(k + 1)], (n, 1))
     assert pairs.shape[1] == n_pairs(k + 1)
     system = System(pairs, np.tile(r[seen] @ design[seen], (n, 1)), np.ones(n))
-    prior = np.append(np.full(k, alpha), lam), np.full(n, m), np.full(k, theta / (1.0 - theta))
+    parameters = LoadingParameters(np.full(k, alpha), np.full(k, theta))
+    prior = FeaturePrior(get_prior("spike_slab"), parameters, None, np.array([lam]), np.full(n, m))
     loadings, phis = np.zeros((n, k + 1)), np.full((n, density.n_phi), 0.3)
     count, numbers, entries = np.full(n, 4.0), np.arange(n), np.tile(y[:, None], (1, n))
     for i in range(200):
@@ -182,11 +186,11 @@ def test_the_kernel_runs_backwards_to_the_place_between(monkeypatch: pytest.Monk
         return draw_loadings(*given, backwards=backwards)
 
     monkeypatch.setattr(metropolis.draws, "draw_loadings", spied)
+    parameters = LoadingParameters(prior[0][:2], prior[2] / (1.0 + prior[2]))
+    own = FeaturePrior(get_prior("spike_slab"), parameters, None, prior[0][2:], prior[1][:8])
     density, start = get_likelihood("poisson"), (w[:8, :2], w[:8, 2:], np.zeros((8, 0)))
     system = System(*(part[:8] for part in given))
-    metropolis.propose(
-        system, (prior[0], prior[1][:8], prior[2]), density, start, np.ones(8), np.arange(8), Step(1)
-    )
+    metropolis.propose(system, own, density, start, np.ones(8), np.arange(8), Step(1))
     assert called == [True, *[False] * (len(called) - 1)]
 
 

@@ -53,9 +53,9 @@ def draw_loadings(
     pairs: Float64[np.ndarray, "#D Q"],
     cross: Float64[np.ndarray, "D L"],
     scale: Float64[np.ndarray, " D"],
-    precision: Float64[np.ndarray, " L"],
+    precision: Float64[np.ndarray, "*#D L"],
     shift: Float64[np.ndarray, " D"],
-    odds: Float64[np.ndarray, " K"] | None,
+    odds: Float64[np.ndarray, "*#D K"] | None,
     noise: tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D L"]],
     loadings: Float64[np.ndarray, "D L"],
     *,
@@ -66,9 +66,10 @@ def draw_loadings(
     See `spikes.loop_features`; ``noise`` are uniforms and normals.
     """
     drawn = np.array(loadings, dtype=np.float64)
-    arguments = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
+    rows = np.atleast_2d(precision)
+    arguments = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, rows, shift)]
     uniform, normal = (np.array(a, order="C") for a in noise)
-    of_one = np.ones(uniform.shape[1]) if odds is None else np.array(odds, dtype=np.float64)
+    of_one = np.atleast_2d(np.ones(uniform.shape[1]) if odds is None else np.array(odds, dtype=np.float64))
     compile_scalar(spikes.loop_features)(
         *arguments, of_one, odds is not None, backwards, uniform, normal, drawn
     )

@@ -104,11 +104,11 @@ def loop_features(pairs, cross, scale, precision, shift, odds, spikes, backwards
         c, L = K factors and given columns.
     scale : (D,) array
         s.
-    precision : (L,) array
+    precision : (D or 1, L) array
         alpha and lambda.
     shift : (D,) array
         m, on the scale of the intercepts, which are column K.
-    odds : (K,) array
+    odds : (D or 1, K) array
         Prior odds of s = 1.
     spikes : bool
         Whether there are any.
@@ -123,5 +123,6 @@ def loop_features(pairs, cross, scale, precision, shift, odds, spikes, backwards
     taken, ones = np.empty(size, np.int64), np.ones(size)
     for d in range(cross.shape[0]):
         mine = pairs[d if pairs.shape[0] > 1 else 0]
-        _draw_feature(mine, cross[d], scale[d], precision, shift[d], odds, spikes, backwards, uniform[d],
+        own, of_one = precision[d if precision.shape[0] > 1 else 0], odds[d if odds.shape[0] > 1 else 0]
+        _draw_feature(mine, cross[d], scale[d], own, shift[d], of_one, spikes, backwards, uniform[d],
                       normal[d], loadings[d], matrix, noise, taken, ones)  # fmt: skip

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int8
 
 from factorflow.core.trees import replace
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import diagonal
 from factorflow.kernels.special import beta_term, digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.loadings.drawn import (
+    Equations,
+    LoadingParameters,
+    Noise,
+    draw_gamma,
+    draw_in_turn,
+    draw_share,
+)
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
 
@@ -84,6 +92,11 @@ class LoadingsPrior(ABC):
     """Whether features in the set of a factor (`Weights.classes`) have shares of their own."""
     guides: ClassVar[bool] = False
     """Whether all but one factor (`Weights.classes`) have loadings of 0."""
+    turns: ClassVar[bool] = False
+    """Whether draws may turn two factors (`sampler.turns`): loadings that are not 0 are N(0, 1 / alpha), and
+    the prior is that of all factors and features of a view."""
+    n_shares: ClassVar[int] = 0
+    """Uniforms of each factor that `draw_parameters` reads besides two: of alpha, of theta."""
     options: ClassVar[Mapping[str, Any]] = {}
     """Further options of the model that tests fit it with."""
 
@@ -165,6 +178,133 @@ class LoadingsPrior(ABC):
             Expectations of alpha that its loadings were updated with.
         """
         return view
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the sampler draws loadings of this prior: it says how (`draw`, or `draw_features`)."""
+        own, base = type(self), LoadingsPrior
+        return own.draw is not base.draw or own.draw_features is not base.draw_features
+
+    def draw(
+        self,
+        factor: int,
+        linear: Float64[Array, " D"],
+        p: Float64[Array, " D"],
+        parameters: LoadingParameters,
+        uniform: Float64[Array, "D two"],
+    ) -> Float64[Array, " D"]:
+        """Draw the loadings of a factor given the message exp(linear w - p w^2 / 2) of each."""
+        raise NotImplementedError
+
+    def draw_features(
+        self,
+        equations: Equations,
+        parameters: LoadingParameters,
+        classes: Int8[Array, "D K"] | None,
+        noise: Noise,
+        start: Float64[Array, "D L"],
+        *,
+        backwards: bool = False,
+    ) -> Float64[Array, "D L"]:
+        """Draw loadings and coefficients of some features.
+
+        By default one loading after the other, b integrated out.
+
+        Parameters
+        ----------
+        equations : Equations
+            What entries say of them, and the prior of the coefficients.
+        parameters : LoadingParameters
+            Of the view.
+        classes : array or None
+            As `Weights.classes`.
+        noise : (array, array)
+            Uniforms, one of each loading; normals of loadings and coefficients.
+        start : array
+            What they are.
+        backwards : bool
+            Whether the last factor is the first: the reverse of the step.
+        """
+
+        def draw(k: int, linear: Array, p: Array, uniform: Array) -> Float64[Array, " D"]:
+            return self.draw(k, linear, p, parameters, uniform)
+
+        return draw_in_turn(draw, equations, noise, start, backwards=backwards)
+
+    def sums_of_draw(
+        self,
+        loadings: Float64[Array, "D K"],
+        parameters: LoadingParameters,
+        classes: Int8[Array, "D K"] | None,
+        uniform: Callable[[], Float64[Array, "D K"]],
+    ) -> LoadingSums:
+        """Return what drawn loadings add up; ``uniform`` draws of what they are a component, if of any."""
+        included = (loadings != 0.0).sum(axis=0).astype(np.float64)
+        squares = loadings**2 if self.power == 2.0 else np.abs(loadings) ** self.power
+        return LoadingSums(included, squares.sum(axis=0))
+
+    def common_shares(
+        self, n_features: float, sums: LoadingSums
+    ) -> tuple[Float64[Array, " F"], float] | None:
+        """Return how many loadings are not 0, of how many: of factors whose theta has the common prior.
+
+        None: of no factor.
+        """
+        return (sums.included, n_features) if self.spikes else None
+
+    def first_parameters(self, view: View) -> LoadingParameters:
+        """Return the expectations of a fit, which chains begin with."""
+        return LoadingParameters(view.alpha, view.theta_on / (view.theta_on + view.theta_off))
+
+    def draw_parameters(
+        self,
+        constants: PriorConstants,
+        sums: LoadingSums,
+        before: LoadingParameters,
+        uniform: Float64[Array, "K words"],
+    ) -> tuple[LoadingParameters, float]:
+        """Draw what loadings share; return it with log p(w), and log p of it but for alpha, up to a constant.
+
+        Parameters
+        ----------
+        constants : PriorConstants
+            Those of alpha and theta may be drawn themselves (`sampler.pooled`).
+        sums : LoadingSums
+            Over all features.
+        before : LoadingParameters
+            What there was.
+        uniform : array
+            2 + `n_shares` of each factor.
+        """
+        alpha, density = self.draw_alpha(constants, sums, uniform[:, 0])
+        if not self.spikes:
+            return replace(before, alpha=alpha), density
+        theta, of_theta = draw_share(
+            constants.theta, sums.included, constants.n_features - sums.included, uniform[:, 1]
+        )
+        return replace(before, alpha=alpha, theta=theta), density + of_theta
+
+    def draw_alpha(
+        self, constants: PriorConstants, sums: LoadingSums, uniform: Float64[Array, " K"]
+    ) -> tuple[Float64[Array, " K"], float]:
+        """Draw alpha; return it with log p(w) of the slab, up to a constant."""
+        (shape, rate), power = constants.alpha, self.power
+        alpha = draw_gamma(shape + sums.included / power, rate + sums.squares / power, uniform)
+        unit = 2.0 * np.pi if power == 2.0 else 1.0
+        density = float((sums.included * np.log(alpha / unit) - alpha * sums.squares).sum()) / power
+        return alpha, density
+
+    def gaussian_part(
+        self,
+        loadings: Float64[Array, "D K"],
+        parameters: LoadingParameters,
+        uniform: Callable[[], Float64[Array, "D K"]],
+    ) -> tuple[Float64[Array, "#D K"], Callable[[Float64[Array, "D K"]], Float64[Array, " D"]] | None]:
+        """Return precisions of a normal prior of loadings that are not 0, and the log of theirs over it.
+
+        None: it is normal. Of a mixture given components, which are drawn.
+        """
+        return parameters.alpha[None], None
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.loadings.drawn import LoadingParameters
 from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture
 from factorflow.models.sparse_gfa.state import View
 
@@ -26,3 +27,7 @@ class Horseshoe(Mixture):
     def log_shares(self, view: View, factor: int) -> Float64[Array, " J"]:
         """Return the shares of the grid."""
         return self.shares
+
+    def drawn_log_shares(self, parameters: LoadingParameters) -> Float64[Array, "J K"]:
+        """Return the shares of the grid."""
+        return np.repeat(self.shares[:, None], len(parameters.alpha), axis=1)

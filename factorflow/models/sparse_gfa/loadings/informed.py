@@ -6,13 +6,16 @@ are learned. Which set a factor has is found by `naming`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int8
 
 from factorflow.core.trees import replace
 from factorflow.kernels.special import beta_term, expected_log_beta, gamma_term
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.base import LoadingSums, PriorConstants, log_alpha
+from factorflow.models.sparse_gfa.loadings.drawn import LoadingParameters, draw_share
 from factorflow.models.sparse_gfa.loadings.optimum import Shares, optimal_slab
 from factorflow.models.sparse_gfa.loadings.spike_slab import SpikeSlab
 from factorflow.models.sparse_gfa.state import View
@@ -26,6 +29,7 @@ class Informed(SpikeSlab):
     """w = s u, u ~ N(0, 1 / alpha), s ~ Bernoulli(theta of its class)."""
 
     name, help, takes_sets = "informed", "some are 0, fewer of those in a feature set", True
+    turns, n_shares = False, 1
     options = {"feature_sets": {"odd": ["feature1", "feature3"], "low": ["feature0", "feature1", "feature2"]}}
 
     def log_odds(self, weights: Weights, view: View) -> Float64[Array, "#D K"]:
@@ -85,6 +89,56 @@ class Informed(SpikeSlab):
         return replace(
             view, alpha_shape=a, alpha_rate=b, theta_on=t[0], theta_off=u[0], counts=np.stack([t[1], u[1]])
         )
+
+    def odds(
+        self, parameters: LoadingParameters, classes: Int8[Array, "D K"] | None
+    ) -> Float64[Array, "#D K"]:
+        """Return theta / (1 - theta) of the class of each loading."""
+        outside = super().odds(parameters, classes)
+        if classes is None or parameters.shares is None:
+            return outside
+        inside = parameters.shares / (1.0 - parameters.shares)
+        return np.where(classes == 1, inside, outside)
+
+    def sums_of_draw(
+        self,
+        loadings: Float64[Array, "D K"],
+        parameters: LoadingParameters,
+        classes: Int8[Array, "D K"] | None,
+        uniform: Callable[[], Float64[Array, "D K"]],
+    ) -> LoadingSums:
+        """Return what drawn loadings add up; as counts the members of the set, and those that are not 0."""
+        sums = super().sums_of_draw(loadings, parameters, classes, uniform)
+        inside = np.zeros(loadings.shape, bool) if classes is None else classes == 1
+        counts = inside.sum(axis=0), (inside & (loadings != 0.0)).sum(axis=0)
+        return replace(sums, counts=np.stack(counts).astype(np.float64))
+
+    def common_shares(self, n_features: float, sums: LoadingSums) -> tuple[Float64[Array, " F"], float]:
+        """Return the loadings that are not 0 of factors that have no set."""
+        return sums.included[_counts(sums)[0] == 0.0], n_features
+
+    def first_parameters(self, view: View) -> LoadingParameters:
+        """Return the expectations of a fit, which chains begin with."""
+        counts = np.repeat(np.array(INSIDE)[:, None], len(view.alpha), axis=1)
+        counts = counts if view.counts is None else view.counts
+        return replace(super().first_parameters(view), shares=counts[:1] / counts.sum(axis=0))
+
+    def draw_parameters(
+        self,
+        constants: PriorConstants,
+        sums: LoadingSums,
+        before: LoadingParameters,
+        uniform: Float64[Array, "K words"],
+    ) -> tuple[LoadingParameters, float]:
+        """Draw alpha and both shares; see `LoadingsPrior.draw_parameters`."""
+        (size, on), (outside, inside) = _counts(sums), _priors(constants, sums)
+        others = sums.included - on
+        alpha, density = self.draw_alpha(constants, sums, uniform[:, 0])
+        theta, of_theta = draw_share(
+            (outside[0], outside[1]), others, constants.n_features - size - others, uniform[:, 1]
+        )
+        shares, of_shares = draw_share((inside[0], inside[1]), on, size - on, uniform[:, 2])
+        return LoadingParameters(alpha, theta, shares[None]), density + of_theta + of_shares
 
 
 def _counts(sums: LoadingSums) -> Float64[Array, "2 K"]:

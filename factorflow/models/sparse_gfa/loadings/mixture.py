@@ -14,11 +14,13 @@ q_j = N(mu, 1 / P), on w >= 0 where the component is::
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int8, Int64
+from scipy import special
 
 from factorflow.core.trees import replace
 from factorflow.kernels.linalg import diagonal
@@ -27,10 +29,13 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.base import (
     Linear,
     LoadingsPrior,
+    LoadingSums,
     Pairs,
+    PriorConstants,
     Scale,
     log_alpha,
 )
+from factorflow.models.sparse_gfa.loadings.drawn import LoadingParameters
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 
@@ -124,6 +129,96 @@ class Mixture(LoadingsPrior):
         variance = np.maximum((variance + mean**2) / positive - slab**2, 1e-300)
         return replace(updated, mean=slab, variance=variance, inclusion=included), float(terms.sum())
 
+    @property
+    def is_drawn(self) -> bool:
+        """Whether the sampler draws loadings of this mixture: it says what shares are."""
+        return type(self).drawn_log_shares is not Mixture.drawn_log_shares
+
+    def drawn_log_shares(self, parameters: LoadingParameters) -> Float64[Array, "J K"]:
+        """Return log pi of each component and factor."""
+        raise NotImplementedError
+
+    def draw(
+        self,
+        factor: int,
+        linear: Float64[Array, " D"],
+        p: Float64[Array, " D"],
+        parameters: LoadingParameters,
+        uniform: Float64[Array, "D two"],
+    ) -> Float64[Array, " D"]:
+        """Draw the loadings of a factor given the message of each: the component, then the loading."""
+        shares, alpha = self.drawn_log_shares(parameters)[:, factor], parameters.alpha[factor]
+        return draw_mixture(self.components, linear, p, alpha, shares[None], uniform)
+
+    def components_of_draw(
+        self,
+        loadings: Float64[Array, "D K"],
+        parameters: LoadingParameters,
+        uniform: Callable[[], Float64[Array, "D K"]],
+    ) -> Int64[Array, "D K"]:
+        """Draw the component that each loading is of, given the loading."""
+        slabs = np.flatnonzero([one.kind != "zero" for one in self.components])
+        if len(slabs) == 1:
+            return np.where(loadings != 0.0, slabs[0], 0)
+        shares, alpha = self.drawn_log_shares(parameters), parameters.alpha
+        log = np.stack([_log_slab(self.components[j], loadings, alpha) + shares[j] for j in slabs])
+        steps = np.cumsum(np.exp(log - log.max(axis=0)), axis=0)
+        drawn = slabs[np.minimum((uniform() * steps[-1] >= steps).sum(axis=0), len(slabs) - 1)]
+        return np.where(loadings != 0.0, drawn, 0) if slabs[0] else drawn
+
+    def sums_of_draw(
+        self,
+        loadings: Float64[Array, "D K"],
+        parameters: LoadingParameters,
+        classes: Int8[Array, "D K"] | None,
+        uniform: Callable[[], Float64[Array, "D K"]],
+    ) -> LoadingSums:
+        """Return what drawn loadings add up; as counts how many are of each component."""
+        own = self.components_of_draw(loadings, parameters, uniform)
+        counts = np.stack([(own == j).sum(axis=0) for j in range(len(self.components))]).astype(np.float64)
+        is_slab = np.array([one.kind != "zero" for one in self.components])
+        scaled = np.abs(loadings) / np.array([one.scale for one in self.components])[own]
+        return LoadingSums(counts[is_slab].sum(axis=0), (scaled**self.power).sum(axis=0), counts)
+
+    def log_density_of_components(self, sums: LoadingSums, log_shares: Float64[Array, "J K"]) -> float:
+        """Return the log density of the components of drawn loadings, and of the units of these."""
+        assert sums.counts is not None
+        units = np.log([one.scale for one in self.components])
+        return float((sums.counts * (log_shares - units[:, None])).sum())
+
+    def draw_parameters(
+        self,
+        constants: PriorConstants,
+        sums: LoadingSums,
+        before: LoadingParameters,
+        uniform: Float64[Array, "K words"],
+    ) -> tuple[LoadingParameters, float]:
+        """Draw alpha, and theta where it is learned; see `LoadingsPrior.draw_parameters`."""
+        new, density = super().draw_parameters(constants, sums, before, uniform)
+        if self.learns_shares:
+            return new, density
+        return new, density + self.log_density_of_components(sums, self.drawn_log_shares(new))
+
+    def gaussian_part(
+        self,
+        loadings: Float64[Array, "D K"],
+        parameters: LoadingParameters,
+        uniform: Callable[[], Float64[Array, "D K"]],
+    ) -> tuple[Float64[Array, "D K"], Callable[[Float64[Array, "D K"]], Float64[Array, " D"]] | None]:
+        """Return that of the components that loadings are of; exponentials have a normal of their width."""
+        own = self.components_of_draw(loadings, parameters, uniform)
+        kinds = np.array([one.kind for one in self.components])[own]
+        size = parameters.alpha / np.array([one.scale for one in self.components])[own] ** self.power
+        if self.signed:
+            return size, None
+        rates = np.where(kinds == "exponential", size, 0.0)
+
+        def log_extra(w: Float64[Array, "D K"]) -> Float64[Array, " D"]:
+            scaled = rates * w
+            return np.where((w >= 0.0).all(axis=1), (0.5 * scaled**2 - scaled).sum(axis=1), -np.inf)
+
+        return np.where(kinds == "exponential", size**2, size), log_extra
+
     def density(self, w: Float64[Array, " n"], view: View) -> tuple[float, Float64[Array, " n"]]:
         """Return the probability of 0, and the density of other values."""
         at_zero, total = 0.0, np.zeros_like(w)
@@ -195,6 +290,49 @@ def collapsed(
         r[:, ~zero].sum(axis=1),  # 1 less that of zero would be 0 where means are not
         r,
     )
+
+
+def draw_mixture(
+    components: tuple[Component, ...],
+    linear: Float64[Array, " D"],
+    p: Float64[Array, "#D"],
+    alpha: Float64[Array, "#D"] | float,
+    log_shares: Float64[Array, "#D J"],
+    uniform: Float64[Array, "D two"],
+) -> Float64[Array, " D"]:
+    """Draw values given their messages exp(linear w - p w^2 / 2): the component, then the value."""
+    scales = np.array([one.scale for one in components])
+    kinds = np.array([one.kind for one in components])
+    exponential, size = kinds == "exponential", np.reshape(alpha, (-1, 1)) / scales
+    rates = np.where(exponential, size, 0.0)
+    precision = np.maximum(p[:, None] + np.where(exponential, 0.0, size / scales), LEAST)
+    sd = precision**-0.5
+    mean = (linear[:, None] - rates) * sd**2
+    one_sided = exponential | (kinds == "half")
+    log_mass = np.where(one_sided, special.log_ndtr(np.where(one_sided, mean / sd, 0.0)), 0.0)
+    log = log_shares + np.log(sd) + 0.5 * (mean / sd) ** 2 + log_mass
+    log += np.where(exponential, np.log(size) + 0.5 * LOG_2PI, 0.5 * np.log(size / scales))
+    log += np.where(kinds == "half", np.log(2.0), 0.0)
+    log = np.where(kinds == "zero", log_shares, log)
+    steps = np.cumsum(np.exp(log - log.max(axis=1, keepdims=True))[:, ::-1], axis=1)  # zero is the last
+    below = (uniform[:, :1] * steps[:, -1:] >= steps).sum(axis=1)
+    own = len(components) - 1 - np.minimum(below, len(components) - 1)
+    rows = np.arange(len(own))
+    mean, sd, log_mass = mean[rows, own], np.broadcast_to(sd, log.shape)[rows, own], log_mass[rows, own]
+    value = mean + sd * special.ndtri(uniform[:, 1])
+    if one_sided.any():
+        positive = mean - sd * special.ndtri_exp(np.log(uniform[:, 1]) + log_mass)
+        positive = np.maximum(positive, np.finfo(np.float32).tiny)  # 0 says that it is of the first component
+        value = np.where(one_sided[own], positive, value)
+    return np.where(kinds[own] == "zero", 0.0, value)
+
+
+def _log_slab(one: Component, w: Float64[Array, "D K"], alpha: Float64[Array, " K"]) -> Float64[Array, "D K"]:
+    """Return the log density of values that are not 0, up to a constant that components have alike."""
+    if one.kind == "exponential":
+        return np.asarray(np.log(alpha / one.scale) - alpha / one.scale * w)
+    size = alpha / one.scale**2
+    return np.asarray(0.5 * (np.log(size) - size * w**2) + (np.log(2.0) if one.kind == "half" else 0.0))
 
 
 def truncated(

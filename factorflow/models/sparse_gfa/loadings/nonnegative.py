@@ -11,7 +11,8 @@ from factorflow.core.trees import replace
 from factorflow.errors import InputError
 from factorflow.kernels.special import expected_log_beta
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.loadings.base import LoadingSums
+from factorflow.models.sparse_gfa.loadings.base import LoadingSums, PriorConstants
+from factorflow.models.sparse_gfa.loadings.drawn import LoadingParameters
 from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
@@ -59,3 +60,14 @@ class Nonnegative(Mixture):
         if self.power == 2.0 or weights.inclusion is None:
             return sums
         return replace(sums, squares=(weights.inclusion * weights.mean).sum(axis=0))
+
+    def drawn_log_shares(self, parameters: LoadingParameters) -> Float64[Array, "J K"]:
+        """Return log (1 - theta) and log theta."""
+        return np.stack([np.log1p(-parameters.theta), np.log(parameters.theta)])
+
+    def draw_alpha(
+        self, constants: PriorConstants, sums: LoadingSums, uniform: Float64[Array, " K"]
+    ) -> tuple[Float64[Array, " K"], float]:
+        """Draw alpha; half-normals have twice the density of normals."""
+        alpha, density = super().draw_alpha(constants, sums, uniform)
+        return alpha, density + (np.log(2.0) * float(sums.included.sum()) if self.power == 2.0 else 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int8
 
 from factorflow.core.trees import replace
 from factorflow.kernels.special import expected_log_beta
@@ -18,6 +18,12 @@ from factorflow.models.sparse_gfa.loadings.base import (
     log_alpha,
     slab_variances,
 )
+from factorflow.models.sparse_gfa.loadings.drawn import (
+    Equations,
+    LoadingParameters,
+    Noise,
+    draw_normal_slabs,
+)
 from factorflow.models.sparse_gfa.loadings.optimum import Shares, optimal_slab
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
@@ -26,7 +32,7 @@ from factorflow.models.sparse_gfa.weights import Weights
 class SpikeSlab(LoadingsPrior):
     """w = s u, u ~ N(0, 1 / alpha), s ~ Bernoulli(theta); theta of each factor is learned."""
 
-    name, help, spikes = "spike_slab", "some are 0", True
+    name, help, spikes, turns = "spike_slab", "some are 0", True, True
 
     def update(
         self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: float
@@ -48,6 +54,26 @@ class SpikeSlab(LoadingsPrior):
         """Return E log theta - E log (1 - theta) of each loading."""
         on, off = expected_log_beta(view.theta_on, view.theta_off)
         return np.asarray((on - off)[None])
+
+    def odds(
+        self, parameters: LoadingParameters, classes: Int8[Array, "D K"] | None
+    ) -> Float64[Array, "#D K"]:
+        """Return theta / (1 - theta) of each loading."""
+        return np.asarray((parameters.theta / (1.0 - parameters.theta))[None])
+
+    def draw_features(
+        self,
+        equations: Equations,
+        parameters: LoadingParameters,
+        classes: Int8[Array, "D K"] | None,
+        noise: Noise,
+        start: Float64[Array, "D L"],
+        *,
+        backwards: bool = False,
+    ) -> Float64[Array, "D L"]:
+        """Draw whether loadings are 0 with (w, b) integrated out, then (w, b)."""
+        odds = self.odds(parameters, classes)
+        return draw_normal_slabs(equations, parameters.alpha, odds, noise, start, backwards=backwards)
 
     def density(self, w: Float64[Array, " n"], view: View) -> tuple[float, Float64[Array, " n"]]:
         """Return the probability of 0, and the density of other values."""

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Integer
 from scipy import special
 
 from factorflow.core.trees import replace
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
+from factorflow.models.sparse_gfa.loadings import LoadingSums
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnSums
+from factorflow.models.sparse_gfa.sampler.feature_prior import feature_prior
 from factorflow.models.sparse_gfa.sampler.gibbs_state import (
     ChainGlobals,
     DrawnView,
@@ -29,8 +31,8 @@ from factorflow.models.sparse_gfa.sampler.gibbs_state import (
 from factorflow.models.sparse_gfa.sampler.pooled import N_TRIES, NoiseSums, redrawn_noise_prior, walked
 from factorflow.models.sparse_gfa.settings import Priors, Settings
 
-VIEW_SITE, FEATURE_SITE, NOISE_SITE = MODELS[20], MODELS[21], MODELS[23]
-"""Noise: m and lambda, then a, gamma and s, by view; each b; each tau."""
+VIEW_SITE, FEATURE_SITE, NOISE_SITE, COMPONENT_SITE = (MODELS[i] for i in (20, 21, 23, 41))
+"""Noise: m and lambda, then a, gamma and s, by view; each b; each tau; the component of each loading."""
 WORDS = 1 + 2 * N_TRIES
 """Uniforms that either of these two draws takes."""
 
@@ -49,11 +51,13 @@ def draw_collapsed(
     for view, of_view in zip(settings.views, of_views, strict=True):
         name, mine = view.name, weights[view.name]
         fixed, shared, message = globals_.fixed[name], now.views[name], mine.residual_sums
+        numbers = settings.first_column(name) + np.arange(len(mine.loadings))
+        loading_sums = _loading_sums(settings, replace(globals_, shared=now), name, mine, numbers, step)
         if message is None:  # of a view with Metropolis steps: its intercepts cannot be integrated out
             offsets[name], views[name] = mine, shared
-            summed[name] = DrawnSums.of(mine.loadings, mine.levels(settings, view, fixed), 0.0, None)
+            levels = mine.levels(settings, view, fixed)
+            summed[name] = DrawnSums.of(loading_sums, mine.loadings, levels, 0.0, None)
             continue
-        numbers = settings.first_column(name) + np.arange(len(message.count))
         coefficients, precision = mine.on_scale(fixed), mine.precision
         b = coefficients[:, 0]
         tau = np.ones(len(b)) if precision is None else precision[:, 0]
@@ -75,8 +79,22 @@ def draw_collapsed(
             of_noise = NoiseSums.of(tau, variances, prior)
             shared, precision = replace(shared, noise=prior), tau[:, None]
         offsets[name] = DrawnWeights(mine.loadings, coefficients, precision).off_scale(fixed)
-        summed[name], views[name] = DrawnSums.of(mine.loadings, coefficients, 0.0, of_noise), shared
+        summed[name] = DrawnSums.of(loading_sums, mine.loadings, coefficients, 0.0, of_noise)
+        views[name] = shared
     return offsets, summed, replace(now, views=views)
+
+
+def _loading_sums(
+    settings: Settings,
+    globals_: ChainGlobals,
+    name: str,
+    weights: DrawnWeights,
+    numbers: Integer[Array, " D"],
+    step: Step,
+) -> LoadingSums:
+    """Return what the loadings of a view add up, the component of each drawn anew."""
+    prior, k = feature_prior(settings, name, globals_, slice(None)), weights.loadings.shape[1]
+    return prior.sums(weights.loadings, lambda: draws.uniform(step, COMPONENT_SITE, numbers, k))
 
 
 def draw_level(

@@ -109,6 +109,8 @@ def drawn_variables(settings: Settings) -> tuple[Variable, ...]:
     if any(view.spikes for view in settings.views):
         doc = "Share of loadings that are not 0."
         table.append(Variable("theta", ("view", "factor"), doc, partial(_theta, settings)))
+    if settings.sets is not None:
+        table += _sets_table(settings)
     if settings.scores_prior != "normal":
         dims = ("group", "factor") if settings.groups else ("factor",)
         doc = "Prior precision of scores, beta."
@@ -123,6 +125,30 @@ def drawn_variables(settings: Settings) -> tuple[Variable, ...]:
     for view in settings.views:
         table += _view_table(settings, view.name)
     return tuple(table)
+
+
+def _sets_table(settings: Settings) -> Iterator[Variable]:
+    """Yield the variables of feature sets: assigned by the fit; shares of loadings inside are drawn."""
+
+    def numbers(g: ChainGlobals) -> Array:
+        return np.full(g.n_factors, -1) if g.sets is None else g.sets.numbers
+
+    def evidence(g: ChainGlobals) -> Array:
+        return np.zeros((len(settings.views), g.n_factors)) if g.sets is None else g.sets.evidence
+
+    def inside(g: ChainGlobals) -> Float64[Array, "M K"]:
+        nothing, views = np.full(g.n_factors, np.nan), g.record.shared.views
+        shares = [
+            views[view.name].shares if view.prior(sparse=True).takes_sets else None for view in settings.views
+        ]
+        return np.stack([nothing if s is None else np.where(numbers(g) >= 0, s[0], nothing) for s in shares])
+
+    doc, of_fit = "Number of the feature set that a factor has; -1: none.", AVERAGES
+    yield Variable("set_of_factor", ("factor",), doc, numbers, dtype="int64", group=of_fit)
+    doc = "Nats by which the bound of the fit is higher with the set of a factor than without."
+    yield Variable("set_evidence", ("view", "factor"), doc, evidence, group=of_fit)
+    doc = "Share of loadings in the set of a factor that are not 0."
+    yield Variable("set_theta", ("view", "factor"), doc, inside)
 
 
 def _courses_table(smooth: SmoothSettings) -> Iterator[Variable]:
@@ -199,6 +225,10 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
             + settings.view(name).level(g.fixed[name].reference)
         ),
     )
+    if settings.view(name).prior(sparse=True).takes_sets:
+        yield Variable(
+            f"scale_{name}", (feature,), "Data units in one unit of the model.", scale, group=AVERAGES
+        )
     if settings.covariates is not None:
         yield Variable(
             f"coefficients_{name}",

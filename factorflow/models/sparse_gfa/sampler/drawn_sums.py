@@ -10,6 +10,7 @@ from jaxtyping import Float64, Integer
 
 from factorflow.core.trees import replace
 from factorflow.models.contract import Array, wide
+from factorflow.models.sparse_gfa.loadings import LoadingSums
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
 from factorflow.models.sparse_gfa.statistics import Stats
 
@@ -20,8 +21,8 @@ class DrawnSums:
 
     Parameters
     ----------
-    included, squares : array
-        Loadings that are not 0, and the sum of their squares, of each factor.
+    of_loadings : LoadingSums
+        What loadings add up for the parameters that they share.
     features, likelihood : float
         Number of features; log-likelihood of Gaussian entries.
     coefficients, coefficient_squares : array
@@ -35,8 +36,7 @@ class DrawnSums:
         nuisance parameters.
     """
 
-    included: Float64[np.ndarray, " K"]
-    squares: Float64[np.ndarray, " K"]
+    of_loadings: LoadingSums
     features: float
     likelihood: float
     coefficients: Float64[np.ndarray, " C"]
@@ -50,16 +50,16 @@ class DrawnSums:
     @classmethod
     def of(
         cls,
+        of_loadings: LoadingSums,
         w: Float64[Array, "D K"],
         b: Float64[Array, "D C"],
         likelihood: float,
         noise: NoiseSums | None,
     ) -> DrawnSums:
         """Return the sums over some features."""
-        included = (w != 0.0).sum(axis=0).astype(np.float64)
         of_coefficients, products = (b.sum(axis=0), (b**2).sum(axis=0)), (w.T @ w, b.T @ w, w.sum(axis=0))
         counts = float(len(b)), likelihood
-        return cls(included, (w**2).sum(axis=0), *counts, *of_coefficients, *products, noise)
+        return cls(of_loadings, *counts, *of_coefficients, *products, noise)
 
     def with_sizes(self, column: Float64[Array, " sizes"]) -> DrawnSums:
         """Return the sums with products of the loadings of learned size factors, the same of all features."""

@@ -16,6 +16,7 @@ from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Step
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.kernels import products as gfa
+from factorflow.models.sparse_gfa.loadings import LoadingSums
 from factorflow.models.sparse_gfa.m_step import (
     System,
     normal_equations,
@@ -23,15 +24,16 @@ from factorflow.models.sparse_gfa.m_step import (
     select_features,
 )
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums, TryStats
+from factorflow.models.sparse_gfa.sampler.feature_prior import FeaturePrior, feature_prior
 from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnWeights, Plane, ResidualSums
-from factorflow.models.sparse_gfa.sampler.metropolis import Prior, choose, corrected_views, propose
+from factorflow.models.sparse_gfa.sampler.metropolis import choose, corrected_views, propose
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
 from factorflow.models.sparse_gfa.sampler.turns import plane_of
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed
 
-LOADING_SITE, CHOICE_SITE, NOISE_SITE = MODELS[4], MODELS[5], MODELS[22]
-"""Noise: each loading; each s; tau."""
+LOADING_SITE, CHOICE_SITE, NOISE_SITE, COMPONENT_SITE = (MODELS[i] for i in (4, 5, 22, 40))
+"""Noise: each loading; each s; tau; what component each loading is of."""
 
 
 def draw_features(
@@ -63,7 +65,7 @@ def choose_tries(
     new = DrawnWeights(accepted[:, :k], accepted[:, k:size], None, phi=accepted[:, size:-1])
     likelihood = float(stats.views[axis][each, chosen].sum())
     levels = new.levels(settings, settings.view(axis), run.fixed)
-    sums = DrawnSums.of(new.loadings, levels, likelihood, None)
+    sums = DrawnSums.of(run.loading_sums(new.loadings), new.loadings, levels, likelihood, None)
     walks = (tries[:, 1:, size:-1] != tries[:, :1, size:-1]).any(axis=(1, 2))
     steps = [float(part.sum()) for part in ((chosen > 0) & ~walks, ~walks, (chosen > 0) & walks, walks)]
     return new, replace(sums, steps=np.array(steps))
@@ -105,23 +107,21 @@ class _Run:
         return self.settings.first_column(self.axis) + np.arange(self.index.start, self.index.stop)
 
     @cached_property
-    def prior(self) -> Prior:
-        """Precisions of loadings and coefficients, means of the intercepts, odds of s = 1."""
-        shared = self.globals_.shared.views[self.axis]
-        odds = None
-        if self.settings.view(self.axis).spikes:
-            odds = shared.theta / (1.0 - shared.theta)
-        learned = self.settings.learned_columns(self.settings.view(self.axis))
-        precision = np.append(shared.alpha, shared.column_precision(self.settings)[learned])
-        place = self.fixed.reference / self.fixed.scale  # intercepts are drawn less this
-        return precision, (shared.intercept_mean - place) * (learned.start == 0), odds
+    def prior(self) -> FeaturePrior:
+        """Prior of loadings and coefficients."""
+        return feature_prior(self.settings, self.axis, self.globals_, self.rows)
+
+    def loading_sums(self, loadings: Float64[np.ndarray, "D K"]) -> LoadingSums:
+        """Return what drawn loadings add up."""
+        k = loadings.shape[1]
+        return self.prior.sums(loadings, lambda: draws.uniform(self.step, COMPONENT_SITE, self.numbers, k))
 
     @cached_property
     def noise(self) -> tuple[Float64[np.ndarray, "D K"], Float64[np.ndarray, "D L"]]:
         """Uniforms of s; normals of (w, b)."""
         k = self.globals_.n_factors
         uniform = draws.uniform(self.step, CHOICE_SITE, self.numbers, k)
-        normal = draws.uniform(self.step, LOADING_SITE, self.numbers, len(self.prior[0]))
+        normal = draws.uniform(self.step, LOADING_SITE, self.numbers, k + len(self.prior.precision))
         return uniform, special.ndtri(normal)
 
     def tries(self, system: System, density: Likelihood) -> DrawnWeights:
@@ -157,8 +157,7 @@ class _Run:
         own = self.learned(system)
         if own is not system:
             start = np.delete(start, k, axis=1)
-        new = draws.draw_loadings(own.pairs, own.cross, own.scale, *self.prior, self.noise, start)
-        new = self.with_fixed(new, 1)
+        new = self.with_fixed(self.prior.draw(own, self.noise, start), 1)
         likelihood, precision, of_noise, residual = 0.0, None, None, np.zeros((len(new), 1))
         prior = self.globals_.shared.views[self.axis].noise
         if prior is not None:
@@ -181,20 +180,21 @@ class _Run:
         plane = self.plane(system, new, system.scale if precision is None else precision[:, 0])
         message = ResidualSums(count, slope, residual[:, 0], plane)
         drawn = DrawnWeights(new[:, :k].copy(), new[:, k:].copy(), precision, message)
-        return drawn, DrawnSums.of(drawn.loadings, drawn.on_scale(self.fixed), likelihood, of_noise)
+        sums = self.loading_sums(drawn.loadings)
+        return drawn, DrawnSums.of(sums, drawn.loadings, drawn.on_scale(self.fixed), likelihood, of_noise)
 
     def plane(
         self, system: System, loadings: Float64[np.ndarray, "D L"], scale: Float64[np.ndarray, " D"]
     ) -> Plane | None:
         """Return the equations of the two factors that this sweep rotates, if it does."""
-        settings, (precision, shift, odds) = self.settings, self.prior
-        k = self.globals_.n_factors
-        plane = plane_of(settings, k, self.step)
+        prior, k = self.prior, self.globals_.n_factors
+        plane = plane_of(self.settings, k, self.step)
         if plane is None:
             return None
+        precision = np.append(prior.parameters.alpha, prior.precision)
         own = self.learned(system)
         loadings = loadings if own is system else np.delete(loadings, k, axis=1)
-        arguments = own.pairs, own.cross, scale, precision, shift, k, odds is not None
+        arguments = own.pairs, own.cross, scale, precision, prior.shift, k, prior.loadings.spikes
         square, linear, follow, change = draws.plane_equations(*arguments, plane, loadings)
         return Plane(square, linear, self.with_fixed(follow, 1), change)
 

@@ -307,7 +307,7 @@ def _finish(
     )
     if globals_.courses is not None:
         density -= 0.5 * float(globals_.courses.energy[globals_.courses.is_smooth].sum())
-    included = sum(float(s.included.sum()) for s in sums.values())
+    included = sum(float(s.of_loadings.included.sum()) for s in sums.values())
     most = sum(s.features for s in sums.values()) * max(1, globals_.n_factors)
     observed = sum(float(globals_.fixed[v.name].count.sum()) for v in settings.views)
     info = {

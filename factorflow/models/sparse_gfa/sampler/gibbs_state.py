@@ -9,25 +9,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int8, Int64
 
 from factorflow.core.trees import replace
 from factorflow.kernels.linalg import n_pairs
 from factorflow.models.contract import Array, wide
+from factorflow.models.sparse_gfa.loadings.drawn import LoadingParameters
 from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
-from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.pooled import NoisePrior, SlabPrior
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.smooth.courses import Courses
-from factorflow.models.sparse_gfa.smooth.rows import course_units
 from factorflow.models.sparse_gfa.state import Factors, Fixed, Globals, Scores, View
-from factorflow.models.sparse_gfa.weights import Weights, expected_weights
+from factorflow.models.sparse_gfa.weights import Weights
 
-NOISE = (1.0, 0.05, 1.0)
-"""a, s and gamma of the first sweep: next to nothing is said about the noise."""
-SLAB = (1.0, 1.0)
-"""c and t of the first sweep."""
 LEADING = 16
 """Features that a factor is known by."""
 
@@ -147,6 +142,8 @@ class DrawnView:
         Prior of the noise precisions of a Gaussian view.
     term_precision : array
         lambda of the coefficients of each term of covariates.
+    shares : array or None
+        As `LoadingParameters.shares`.
     """
 
     alpha: Float64[np.ndarray, " K"]
@@ -155,6 +152,12 @@ class DrawnView:
     intercept_precision: float
     noise: NoisePrior | None
     term_precision: Float64[np.ndarray, " H"] = field(default_factory=lambda: np.empty(0))
+    shares: Float64[np.ndarray, "P K"] | None = None
+
+    @property
+    def of_loadings(self) -> LoadingParameters:
+        """What the loadings share."""
+        return LoadingParameters(self.alpha, self.theta, self.shares)
 
     def column_precision(self, settings: Settings) -> Float64[np.ndarray, " C"]:
         """Return the prior precision of the coefficient of each given column, the intercept first."""
@@ -233,6 +236,25 @@ class Names:
 
 
 @dataclass(frozen=True)
+class FactorSets:
+    """Feature sets of the factors, as the fit assigned them.
+
+    Parameters
+    ----------
+    numbers : array
+        Number of the set of each factor; -1: none.
+    holds : array
+        Whether the factor is named by it.
+    evidence : array
+        Nats by which the bound is higher with the set than without, by view.
+    """
+
+    numbers: Int64[np.ndarray, " K"]
+    holds: Bool[np.ndarray, " K"]
+    evidence: Float64[np.ndarray, "M K"]
+
+
+@dataclass(frozen=True)
 class ChainGlobals:
     """Globals of a chain.
 
@@ -259,6 +281,10 @@ class ChainGlobals:
         Between the two passes of a sweep with such views.
     courses : Courses or None
         Courses of the factors: `Courses.mean` are the coefficients of the draw, which have no covariance.
+    classes : mapping of view to array
+        Of loadings whose prior has classes those that the fit found (`Weights.classes`).
+    sets : FactorSets or None
+        None: no factor has a set.
     """
 
     fixed: Mapping[str, Fixed] = field(metadata=wide())
@@ -273,6 +299,8 @@ class ChainGlobals:
     reference: Mapping[str, DrawnWeights] = field(default_factory=dict, metadata=wide())
     halfway: Halfway | None = None
     courses: Courses | None = None
+    classes: Mapping[str, Int8[np.ndarray, "D K"]] = field(default_factory=dict, metadata=wide())
+    sets: FactorSets | None = None
 
     @property
     def n_factors(self) -> int:
@@ -309,58 +337,6 @@ class DrawnScores:
     def scores(self, settings: Settings) -> Float64[np.ndarray, "B K"]:
         """Return z."""
         return self.values[:, : self.values.shape[1] - len(settings.learned_sizes)]
-
-
-def first_draw(settings: Settings, globals_: Globals) -> ChainGlobals:
-    """Return the means of the variational fit, as the draw that a chain begins with."""
-    weights, views, variances, reference = {}, {}, {}, {}
-    for view in settings.views:
-        fitted, mine = globals_.weights[view.name], globals_.views[view.name]
-        mean, phi = expected_weights(fitted)[0], None
-        if view in corrected_views(settings):
-            phi = fitted.phi
-            reference[view.name] = DrawnWeights(mean, fitted.coefficients, None, phi=phi)
-        if fitted.inclusion is not None:
-            mean = np.where(fitted.inclusion > 0.5, mean, 0.0)
-        precision, noise = None, None
-        if view.is_gaussian:
-            precision = settings.precision(view.name, fitted)
-            variances[view.name], level = _variances(globals_.fixed[view.name])
-            noise = NoisePrior(*NOISE, level)
-        weights[view.name] = DrawnWeights(mean, fitted.coefficients, precision, phi=phi)
-        theta = mine.theta_on / (mine.theta_on + mine.theta_off)
-        spread = mine.intercept_shape / mine.intercept_rate
-        terms, of_intercepts = mine.coefficient_shape / mine.coefficient_rate, (mine.intercept_mean, spread)
-        if not view.density.has_intercept:
-            of_intercepts = 0.0, view.density.n_phi / view.density.phi_sd**2
-        views[view.name] = DrawnView(mine.alpha, theta, *of_intercepts, noise, terms)
-    n_factors = globals_.n_factors
-    turn = np.eye(n_factors) if globals_.change.transform is None else globals_.change.transform
-    sizes = [globals_.views[name] for name in settings.learned_sizes]
-    beta, courses = globals_.scores.beta_shape / globals_.scores.beta_rate, globals_.courses
-    if courses is not None:
-        assert settings.smooth is not None
-        units = course_units(settings.smooth.basis, courses)
-        none = np.zeros((n_factors, 0, 0))
-        courses = replace(courses, covariance=none, values=None, spread=None, units=units)
-        beta = np.stack([np.ones(n_factors), 1.0 / courses.noise])
-    slab = SlabPrior(*SLAB) if settings.priors.learned_slab else None
-    of_scores, psi = globals_.scores, None
-    if settings.scores_spike:
-        psi = of_scores.psi_on / (of_scores.psi_on + of_scores.psi_off)
-    shared = Shared(views, beta, slab, np.array([view.size_shape / view.size_rate for view in sizes]), psi)
-    still = np.zeros((settings.n_given, n_factors + len(sizes)))
-    record, names = Record(weights, shared, courses), Names.of(weights.values())
-    own = variances, turn, still, record, names, globals_.factors.numbers, reference
-    return ChainGlobals(globals_.fixed, weights, shared, *own, courses=courses)
-
-
-def _variances(fixed: Fixed) -> tuple[Float64[Array, " D"], float]:
-    """Return the variance of the entries of each feature, and of the view; of constants, that of the view."""
-    squares, count = fixed.squares.sum(axis=1), fixed.count.sum(axis=1)
-    level = float(squares.sum() / max(1.0, count.sum())) or 1.0
-    varied = (count > 0.0) & (squares > 0.0)
-    return np.where(varied, squares / np.maximum(count, 1.0), level), level
 
 
 def as_globals(settings: Settings, sample: ChainGlobals) -> Globals:

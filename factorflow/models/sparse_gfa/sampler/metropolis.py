@@ -38,10 +38,13 @@ from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.m_step import System
 from factorflow.models.sparse_gfa.messages import TILE
+from factorflow.models.sparse_gfa.sampler.feature_prior import FeaturePrior, GaussianPart
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 
 SLICE_SITE, KIND_SITE, SPIKE_SITE, STEP_SITE, PICK_SITE = (MODELS[i] for i in range(24, 29))
-"""Noise: slices of each row; kernel and width, uniforms of s, normals of steps, and the pick, by feature."""
+PART_SITE = MODELS[39]
+"""Noise: slices of each row; kernel and width, uniforms of s, normals of steps, and the pick, by feature; of
+what component each loading is."""
 
 WEIGHT = 0.5
 """Of a tangent in its stand-in."""
@@ -180,13 +183,9 @@ def slice_scores(
     return centre + cosine * (before - centre) + sine * (fresh - centre), float(tried)
 
 
-Prior = tuple[Float64[Array, " L"], Float64[Array, " D"], Float64[Array, " K"] | None]
-"""Precisions of loadings and coefficients, means of intercepts, odds of s = 1."""
-
-
 def propose(
     system: System,
-    prior: Prior,
+    prior: FeaturePrior,
     density: Likelihood,
     start: tuple[Float64[Array, "D K"], Float64[Array, "D C"], Float64[Array, "D P"]],
     count: Float64[Array, " D"],
@@ -200,7 +199,9 @@ def propose(
     (n, k), n_phi = start[0].shape, density.n_phi
     size = k + start[1].shape[1]
     kind, width = draws.uniform(step, KIND_SITE, numbers, 2).T
-    kernel = _Kernel(system, prior, np.floor((2 + (n_phi > 0)) * kind), width, count, density.phi_sd)
+    normal_part = prior.gaussian_part(start[0], lambda: draws.uniform(step, PART_SITE, numbers, k))
+    own = np.floor((2 + (n_phi > 0)) * kind), width, count, density.phi_sd
+    kernel = _Kernel(system, prior, normal_part, *own)
     uniform = draws.uniform(step, SPIKE_SITE, numbers, (1 + N_TRIES) * k).reshape(n, 1 + N_TRIES, k)
     normal = draws.uniform(step, STEP_SITE, numbers, (1 + N_TRIES) * (size + n_phi))
     normal = special.ndtri(normal).reshape(n, 1 + N_TRIES, size + n_phi)
@@ -210,7 +211,12 @@ def propose(
     proposals, zeros = [], np.zeros((n, k))
     for state in (here, *moved):
         fit = gfa.quadratic(system.cross, system.pairs, state[:, :k], zeros, state[:, k:size], None)
-        proposals.append(np.concatenate([state, -0.5 * fit[:, None]], axis=1))
+        stand_in = -0.5 * fit
+        if (
+            normal_part.log_extra is not None
+        ):  # R has what the kernel leaves out, for steps of the second kind
+            stand_in = stand_in - np.where(kernel.kind == 1, normal_part.log_extra(state[:, :k]), 0.0)
+        proposals.append(np.concatenate([state, stand_in[:, None]], axis=1))
     return np.stack(proposals, axis=1)
 
 
@@ -219,7 +225,8 @@ class _Kernel:
     """Steps that leave the pseudo-posterior as it is, walks of phi; ``kind``: which of them, by feature."""
 
     system: System
-    prior: Prior
+    prior: FeaturePrior
+    normal_part: GaussianPart
     kind: Float64[Array, " D"]
     width: Float64[Array, " D"]
     count: Float64[Array, " D"]
@@ -236,13 +243,13 @@ class _Kernel:
         """Return (w, b) and phi after a step, from uniforms of s and normals of all."""
         new, k, size = state.copy(), uniform.shape[1], self.system.cross.shape[1]
         rows = np.flatnonzero(self.kind == 0)
-        here = state[rows, :size]
-        new[rows, :size] = self._draw(rows, uniform[rows], normal[rows, :size], here, backwards=backwards)
+        here, noise = state[rows, :size], (uniform[rows], normal[rows, :size])
+        new[rows, :size] = self.prior.select(rows).draw(self._of(rows), noise, here, backwards=backwards)
 
         rows = np.flatnonzero(self.kind == 1)
         here, way = state[rows, :size], LEAST_WAY ** self.width[rows, None]
-        same = np.where(here[:, :k] != 0.0, 0.0, 1.0)  # uniforms by which s stays as it is
-        fresh, centre = (self._draw(rows, same, x * normal[rows, :size], here) for x in (1.0, 0.0))
+        own, z = self._of(rows), normal[rows, :size]
+        fresh, centre = (self.normal_part.draw(own, rows, x * z, here, k) for x in (1.0, 0.0))
         new[rows, :size] = centre + np.sqrt(1.0 - way**2) * (here - centre) + way * (fresh - centre)
 
         rows = np.flatnonzero(self.kind == 2)
@@ -251,20 +258,10 @@ class _Kernel:
         new[rows, size:] += width[:, None] * normal[rows, size:]
         return new
 
-    def _draw(
-        self,
-        rows: Integer[Array, " R"],
-        uniform: Float64[Array, "R K"],
-        normal: Float64[Array, "R L"],
-        loadings: Float64[Array, "R L"],
-        *,
-        backwards: bool = False,
-    ) -> Float64[Array, "R L"]:
-        """Draw s, then (w, b), of some features."""
-        system, (precision, shift, odds) = self.system, self.prior
-        pairs = system.pairs if len(system.pairs) == 1 else system.pairs[rows]
-        arguments = pairs, system.cross[rows], system.scale[rows], precision, shift[rows], odds
-        return draws.draw_loadings(*arguments, (uniform, normal), loadings, backwards=backwards)
+    def _of(self, rows: Integer[Array, " R"]) -> System:
+        """Return the equations of some features."""
+        pairs = self.system.pairs if len(self.system.pairs) == 1 else self.system.pairs[rows]
+        return System(pairs, self.system.cross[rows], self.system.scale[rows])
 
 
 def try_sums(

@@ -24,11 +24,13 @@ from factorflow.models.sparse_gfa.learned_sizes import computed_sizes
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.sampler.drawn_results import Averages, drawn_variables
+from factorflow.models.sparse_gfa.sampler.first_draw import first_draw
 from factorflow.models.sparse_gfa.sampler.gibbs import ChoiceSweep, GibbsSweep
-from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnScores, first_draw
+from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnScores
 from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.results import course_labels
+from factorflow.models.sparse_gfa.start.guided import guided_views
 from factorflow.models.sparse_gfa.state import Globals, Local
 
 
@@ -58,8 +60,9 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
 
     @property
     def symmetry(self) -> Literal["none", "sign", "flip"]:
-        """What leaves the model as it is: signs of factors, where scores may be negative."""
-        return "none" if self.settings.nonnegative else "sign"
+        """What leaves the model as it is: signs of factors, where scores and loadings may be negative."""
+        signed = all(view.prior(sparse=True).signed for view in self.settings.views)
+        return "sign" if signed and not self.settings.nonnegative else "none"
 
     @property
     def n_chains(self) -> int:
@@ -104,11 +107,25 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
         """Return the labels of factors and views."""
         names = [view.name for view in self.settings.views]
         numbers = globals_.factors.numbers if isinstance(globals_, Globals) else globals_.numbers
-        labels = {"factor": self.factor_names(globals_.n_factors, numbers), "view": names}
+        factors = self.factor_names(globals_.n_factors, numbers)
+        if isinstance(globals_, ChainGlobals):
+            factors = self._set_labels(globals_, factors)
+        labels = {"factor": factors, "view": names}
         covariates = self.settings.covariates
         smooth = self.settings.smooth
         labels |= {} if covariates is None else covariates.coords
         return labels if smooth is None else labels | course_labels(smooth)
+
+    def _set_labels(self, globals_: ChainGlobals, numbered: Sequence[str]) -> list[str]:
+        """Return labels of the factors: their sets, the views that they are guided by, or numbers."""
+        labels, sets = list(numbered), globals_.sets
+        if self.settings.sets is not None and sets is not None:
+            for k in np.flatnonzero(sets.holds):
+                labels[k] = self.settings.sets.names[sets.numbers[k]]
+        for name in guided_views(self.settings):
+            for k in np.flatnonzero(globals_.classes[name].any(axis=0)) if name in globals_.classes else ():
+                labels[k] = name
+        return labels
 
     def prepare(self, globals_: Globals | ChainGlobals) -> PreparedGlobals | ChainGlobals:
         """Return what `finish` reads: of a run that ended before its chains began, the fit."""

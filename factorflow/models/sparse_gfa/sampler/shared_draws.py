@@ -13,6 +13,8 @@ from factorflow.core.trees import replace
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
+from factorflow.models.sparse_gfa.loadings import PriorConstants
+from factorflow.models.sparse_gfa.loadings.drawn import EDGE, draw_gamma
 from factorflow.models.sparse_gfa.sampler.collapsed import draw_collapsed
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
 from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnView, DrawnWeights, Shared
@@ -59,9 +61,6 @@ OF_RECORD, ONWARDS = (
 SCALE_TRIES = 4
 """Metropolis steps of the scale of each factor in a sweep: each costs next to nothing."""
 
-EDGE, SMALLEST = 1e-12, 1e-100
-"""theta is kept that far from 0 and 1; gamma variates of tiny shapes, which underflow, above the second."""
-
 
 @dataclass(frozen=True)
 class Moves:
@@ -102,19 +101,23 @@ def draw_shared(
     Return them with the log joint density up to a constant, without the likelihood of binary entries.
     """
     views, density, share = {}, sum(s.likelihood for s in sums.values()), (1.0, 1.0)
-    spiked = [sums[view.name] for view in settings.views if view.spikes]
+    priors = {view.name: view.prior(sparse=True) for view in settings.views}
+    common = [priors[name].common_shares(s.features, s.of_loadings) for name, s in sums.items()]
+    spiked = [one for one in common if one is not None]
     if spiked:
-        counts, sizes = zip(*((s.included, s.features) for s in spiked), strict=True)
+        counts, sizes = zip(*spiked, strict=True)
         uniform = float(draws.uniform(step, sites.share, np.zeros(1, np.int64))[0, 0])
         share = draw_share_prior(counts, sizes, uniform)
     slab, noise = before.slab, draws.uniform(step, sites.slab, np.zeros(1, np.int64), 3 + 2 * N_TRIES)[0]
     if slab is not None:
         halves, rates = (
-            0.5 * np.concatenate([getattr(s, key) for s in sums.values()]) for key in ("included", "squares")
+            np.concatenate([getattr(s.of_loadings, key) / priors[name].power for name, s in sums.items()])
+            for key in ("included", "squares")
         )
         slab = redrawn_slab_prior(halves, rates, slab, noise[2:])
     k, n_views = before.beta.shape[1], len(settings.views)
-    of_factors = draws.uniform(step, sites.factor, np.arange(n_views * k), 2).reshape(n_views, k, 2)
+    words = 2 + max(prior.n_shares for prior in priors.values())
+    of_factors = draws.uniform(step, sites.factor, np.arange(n_views * k), words).reshape(n_views, k, words)
     of_views = draws.uniform(step, sites.view, np.arange(n_views), 4)
     of_terms = draws.uniform(step, sites.terms, np.arange(n_views), max(1, settings.n_terms))
     for i, view in enumerate(settings.views):
@@ -134,7 +137,7 @@ def draw_shared(
     if settings.scores_prior != "normal":
         shape, rate = settings.priors.beta
         uniforms = draws.uniform(step, sites.beta, np.arange(beta.size))[:, 0].reshape(beta.shape)
-        beta = _gamma(shape + number / power, rate + second / power, uniforms)
+        beta = draw_gamma(shape + number / power, rate + second / power, uniforms)
         density += float(((shape - 1.0) * np.log(beta) - rate * beta).sum())
     density += float((number * np.log(beta) - beta * second).sum()) / power
     if psi is not None:
@@ -147,7 +150,7 @@ def draw_shared(
         shape + 0.5 * stats.number[:, k:].sum(axis=0),
         rate + 0.5 * stats.second[:, k:].sum(axis=0),
     )
-    sizes = _gamma(halves, rates, draws.uniform(step, sites.sizes, np.arange(len(halves)))[:, 0])
+    sizes = draw_gamma(halves, rates, draws.uniform(step, sites.sizes, np.arange(len(halves)))[:, 0])
     density += float(((halves - 1.0) * np.log(sizes) - rates * sizes).sum())
     return Shared(views, beta, slab, sizes, psi), density
 
@@ -171,7 +174,7 @@ def draw_moves(
     sums = {name: mine.shifted(shift) for name, mine in sums.items()}
     stats = _shifted_scores(stats, shift)
     scale, share = _draw_scales(settings, stats, sums, now, globals_.courses, step)
-    sums = {name: replace(mine, squares=mine.squares / scale**2) for name, mine in sums.items()}
+    sums = {name: _scaled_sums(settings.view(name), mine, scale) for name, mine in sums.items()}
     of_all = np.append(scale, np.ones(shift.shape[1] - k))  # size factors are in units of their own
     stats, shift = replace(stats, second=stats.second * of_all**settings.score_power), of_all * shift
     shared, _ = draw_shared(settings, stats, sums, now, step, ONWARDS)
@@ -187,6 +190,12 @@ def draw_moves(
         moved = scale * stats.functions[:, :k] + stats.functions[:, k:] @ shift[:, :k]
         courses = draw_courses(settings, courses, moved, step)
     return Moves(weights, transform, shift, shared, share, courses)
+
+
+def _scaled_sums(view: ViewSettings, sums: DrawnSums, scale: Float64[Array, " K"]) -> DrawnSums:
+    """Return the sums after w -> w / scale."""
+    squares = sums.of_loadings.squares / scale ** view.prior(sparse=True).power
+    return replace(sums, of_loadings=replace(sums.of_loadings, squares=squares))
 
 
 def _alpha_prior(view: ViewSettings, slab: SlabPrior | None) -> tuple[float, float]:
@@ -210,13 +219,6 @@ def _transform_weights(
     coefficients, phi = weights.coefficients.copy(), weights.phi - moved[:, :1]
     coefficients[:, 1:] -= moved[:, 1:]
     return replace(new, coefficients=coefficients, phi=phi)
-
-
-def _gamma(
-    shape: Float64[Array, "*_"] | float, rate: Float64[Array, "*_"] | float, uniform: Float64[Array, "*_"]
-) -> Float64[Array, "*_"]:
-    """Return draws from Gamma(shape, rate) by inversion."""
-    return np.maximum(special.gammaincinv(shape, uniform) / rate, SMALLEST)
 
 
 def _draw_shift(
@@ -291,9 +293,10 @@ def _log_scale_density(
         own = courses.mean.shape[1] * u - 0.5 * courses.energy * np.exp(2.0 * u)
         out = out + np.where(courses.is_smooth, own, 0.0)
     for view in settings.views:
-        mine, (shape, rate) = sums[view.name], _alpha_prior(view, shared.slab)
-        out = out - mine.included * u
-        out = out - (shape + 0.5 * mine.included) * np.log(rate + 0.5 * mine.squares * np.exp(-2.0 * u))
+        mine, (shape, rate) = sums[view.name].of_loadings, _alpha_prior(view, shared.slab)
+        power = view.prior(sparse=True).power
+        out, squares = out - mine.included * u, mine.squares * np.exp(-power * u)
+        out = out - (shape + mine.included / power) * np.log(rate + squares / power)
     return np.asarray(out)
 
 
@@ -333,7 +336,7 @@ def _draw_view(
     before: DrawnView,
     slab: SlabPrior | None,
     share: tuple[float, float],
-    uniform: Float64[Array, "K two"],
+    uniform: Float64[Array, "K words"],
     noise: Float64[Array, " four"],
     of_terms: Float64[Array, " H"],
 ) -> tuple[DrawnView, float]:
@@ -343,15 +346,9 @@ def _draw_view(
     theta, Beta(on, off).
     """
     priors = settings.priors
-    shape, rate = _alpha_prior(view, slab)
-    alpha = _gamma(shape + 0.5 * sums.included, rate + 0.5 * sums.squares, uniform[:, 0])
-    density = 0.5 * float((sums.included * np.log(alpha / (2.0 * np.pi)) - alpha * sums.squares).sum())
-    theta = before.theta
-    if view.spikes:
-        (on, off), left = share, sums.features - sums.included
-        theta = np.clip(special.betaincinv(on + sums.included, off + left, uniform[:, 1]), EDGE, 1.0 - EDGE)
-        density += float(((on + sums.included - 1.0) * np.log(theta)).sum())
-        density += float(((off + left - 1.0) * np.log1p(-theta) - special.betaln(on, off)).sum())
+    constants = PriorConstants(int(sums.features), _alpha_prior(view, slab), share)
+    own = constants, sums.of_loadings, before.of_loadings, uniform
+    loadings, density = view.prior(sparse=True).draw_parameters(*own)
     n, mean, lam = sums.features, before.intercept_mean, before.intercept_precision
     shape, rate = priors.intercept
     if settings.has_intercepts(view):
@@ -359,16 +356,17 @@ def _draw_view(
         total, squares = float(sums.coefficients[0]), float(sums.coefficient_squares[0])
         mean = lam * total / precision + float(special.ndtri(noise[0]) / np.sqrt(precision))
         apart = max(0.0, squares - 2.0 * mean * total + n * mean**2)
-        lam = float(_gamma(shape + 0.5 * n, rate + 0.5 * apart, noise[1]))
+        lam = float(draw_gamma(shape + 0.5 * n, rate + 0.5 * apart, noise[1]))
         density += (shape + 0.5 * n - 1.0) * np.log(lam) - lam * (rate + 0.5 * apart)
         density -= 0.5 * priors.intercept_mean * mean**2
     halves = 0.5 * n * np.bincount(settings.term_of_column, minlength=settings.n_terms)
     of_columns = np.bincount(settings.term_of_column, sums.coefficient_squares[1:], settings.n_terms)
     rates = rate + 0.5 * of_columns
-    terms = _gamma(shape + halves, rates, of_terms)
+    terms = draw_gamma(shape + halves, rates, of_terms)
     density += float(((shape + halves - 1.0) * np.log(terms) - terms * rates).sum())
     prior = before.noise
     if prior is not None and sums.noise is not None:
         prior = draw_noise_prior(sums.noise, n, prior, noise[2:])
         density += noise_log_density(sums.noise, n, prior)
-    return DrawnView(alpha, theta, float(mean), lam, prior, terms), density
+    own_terms = loadings.alpha, loadings.theta, float(mean), lam, prior, terms, loadings.shares
+    return DrawnView(*own_terms), density

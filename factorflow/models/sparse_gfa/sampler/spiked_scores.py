@@ -27,7 +27,7 @@ from factorflow.core.trees import replace
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
-from factorflow.models.sparse_gfa.loadings.mixture import LEAST, LOG_2PI
+from factorflow.models.sparse_gfa.loadings.mixture import Component, draw_mixture
 from factorflow.models.sparse_gfa.loadings.nonnegative import SLABS
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats
 from factorflow.models.sparse_gfa.sampler.metropolis import Entries, log_ratios, slice_scores
@@ -74,23 +74,13 @@ class SpikedPrior:
         uniform: Float64[Array, "B two"],
     ) -> Float64[Array, " B"]:
         """Draw score k of all rows given its message exp(linear z - p z^2 / 2)."""
-        beta, exponential = self.precision[:, k], self.slab == "exponential"
-        spiked = k < self.share.shape[1]
-        precision = np.maximum(p, LEAST) if exponential and spiked else p + beta
-        sd = precision**-0.5
-        mean = (linear - beta if exponential and spiked else linear) * sd**2
-        if not spiked:
-            return mean + sd * special.ndtri(uniform[:, 1])
-        log_odds = special.logit(self.share[:, k]) + np.log(sd) + 0.5 * (mean / sd) ** 2
-        log_odds = log_odds + (np.log(beta) if exponential else 0.5 * np.log(beta))
-        if self.slab == "normal":
-            value = mean + sd * special.ndtri(uniform[:, 1])
-        else:
-            log_mass = special.log_ndtr(mean / sd)
-            log_odds = log_odds + log_mass + (0.5 * LOG_2PI if exponential else np.log(2.0))
-            value = mean - sd * special.ndtri_exp(np.log(uniform[:, 1]) + log_mass)
-            value = np.maximum(value, np.finfo(np.float32).tiny)  # 0 says that s is 0
-        return np.where(uniform[:, 0] < special.expit(log_odds), value, 0.0)
+        beta = self.precision[:, k]
+        if k >= self.share.shape[1]:
+            sd = (p + beta) ** -0.5
+            return linear * sd**2 + sd * special.ndtri(uniform[:, 1])
+        components, psi = (Component("zero"), Component(self.slab)), self.share[:, k]
+        log_shares = np.stack([np.log1p(-psi), np.log(psi)], axis=1)
+        return draw_mixture(components, linear, p, beta, log_shares, uniform)
 
     def gaussian_part(
         self,

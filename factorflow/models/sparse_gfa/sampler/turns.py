@@ -62,10 +62,11 @@ WIDE = 1500
 def plane_of(settings: Settings, n_factors: int, step: Step) -> tuple[int, int] | None:
     """Return the two factors that a sweep turns.
 
-    None where the prior of scores tells factors apart, or loadings of a view that may be 0 cannot be
-    integrated out.
+    None where the prior of scores or of loadings tells factors apart, or loadings of a view that may be 0
+    cannot be integrated out.
     """
     told_apart = settings.scores_prior != "normal" or settings.smooth is not None
+    told_apart = told_apart or not all(view.prior(sparse=True).turns for view in settings.views)
     if n_factors < 2 or told_apart or any(view.spikes for view in corrected_views(settings)):
         return None
     u = draws.uniform(step, TURN_SITE, np.zeros(1, np.int64), 2)[0]
