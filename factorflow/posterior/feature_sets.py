@@ -95,9 +95,9 @@ def _probabilities(
     inclusion = of("inclusion")
     if posterior.kind == "monte carlo":
         w = posterior.draws(f"loadings_{view}").sel(factor=factor).values
-        alpha = posterior.draws("alpha").sel(view=view, factor=factor).values[..., None]
-        size = SMALL * posterior.variable(f"scale_{view}").values / np.sqrt(alpha)
-        return inclusion, (np.abs(w) < size).mean(axis=(0, 1))
+        alphas = posterior.draws("alpha").sel(view=view, factor=factor).values[..., None]
+        small = np.abs(w) < SMALL * posterior.variable(f"scale_{view}").values / np.sqrt(alphas)
+        return inclusion, small.mean(axis=(0, 1))
     inclusion_floor = np.maximum(inclusion, 1e-300)
     mean = of("loadings") / inclusion_floor
     variance = (of("loadings_variance") - inclusion * (1.0 - inclusion) * mean**2) / inclusion_floor
