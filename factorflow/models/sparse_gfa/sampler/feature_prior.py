@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float64, Int8, Integer
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.loadings import LoadingsPrior, LoadingSums
 from factorflow.models.sparse_gfa.loadings.drawn import Equations, LoadingParameters, Noise
 from factorflow.models.sparse_gfa.m_step import System
 from factorflow.models.sparse_gfa.settings import Settings
-from factorflow.trees import replace
 
 if TYPE_CHECKING:
     from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals

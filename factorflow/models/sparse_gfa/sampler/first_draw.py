@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.naming import holds, own_evidence
 from factorflow.models.sparse_gfa.sampler.gibbs_state import (
@@ -24,7 +25,6 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.rows import course_units
 from factorflow.models.sparse_gfa.state import Fixed, Globals
 from factorflow.models.sparse_gfa.weights import expected_weights
-from factorflow.trees import replace
 
 NOISE = (1.0, 0.05, 1.0)
 """a, s and gamma of the first sweep: next to nothing is said about the noise."""
