@@ -8,6 +8,8 @@ from importlib import import_module
 from types import FunctionType
 from typing import Any
 
+from factorflow.core.garbage import rare_collection
+
 
 def names_of(package: str, public: Sequence[str]) -> Callable[[], list[str]]:
     """Return a module's ``__dir__``: its public names, also those that are imported on first use."""
@@ -30,7 +32,8 @@ def on_first_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]
     def get(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = import_module(homes[name])
+        with rare_collection:
+            module = import_module(homes[name])
         return module if homes[name] == f"{package}.{name}" else public(getattr(module, name), package, name)
 
     return get

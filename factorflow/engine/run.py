@@ -13,6 +13,7 @@ from warnings import warn
 import numpy as np
 
 from factorflow.core.block import ViewMeta
+from factorflow.core.garbage import rare_collection
 from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.data.aligned_dataset import AlignedDataset
 from factorflow.data.held_out_counts import check_split
@@ -247,7 +248,8 @@ def _execute(
     where = place or options.cluster or options.executor
     opening = closing(open_executor(where, options.workers, options.memory_limit))
     with note_outcome(output, options), closing(output), opening as executor:
-        plan, draws = make_plan(executor)
+        with rare_collection:
+            plan, draws = make_plan(executor)
         budget = Budget(options.max_minutes, options.checkpoint_every)
         with observers(options, output.name, family, executor, on_event or _ignore) as listener:
             listener = with_resume_command(listener, output, options)
@@ -382,7 +384,7 @@ def _run(loop: Loop, output: Output) -> xr.DataTree | Location:
     )
     loop.on_event(started)
     interrupt = loop.run()
-    with loop.error_context("while its result was written"):
+    with loop.error_context("while its result was written"), rare_collection:
         result = publish(loop, output)
     output.deliver()
     loop.on_event(RunFinished(loop.reason, loop.counted, loop.seconds, output.shown_path))

@@ -12,7 +12,6 @@ own file only, so the stamp here covers every file of the shared kernels and of 
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -22,6 +21,8 @@ from types import CodeType, FunctionType
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+
+from factorflow.core.garbage import rare_collection
 
 Target = Literal["cpu", "cuda"]
 F = TypeVar("F", bound=Callable[..., Any])
@@ -47,37 +48,26 @@ NO_PLACE = (
 """Warning where nothing can be cached."""
 
 
-GC_THRESHOLD = 50_000
-"""New objects between two garbage collections while Numba compiles: most of them live on (Python: 700)."""
-
-
 @cache
-def _raise_gc_threshold() -> None:
+def _collect_rarely() -> None:
     """Collect garbage less often while Numba compiles, from now on."""
     from numba.core.event import Listener, register
 
-    class Thresholds(Listener):
-        """Sets those of the collector; functions are compiled inside others, under a lock of Numba."""
-
-        def __init__(self) -> None:
-            self.before: list[tuple[int, int, int]] = []
-
+    class Collection(Listener):
         def on_start(self, event: Any) -> None:
-            self.before.append(gc.get_threshold())
-            if self.before[0][0]:  # else the collector is off
-                gc.set_threshold(GC_THRESHOLD, *self.before[0][1:])
+            rare_collection.__enter__()
 
         def on_end(self, event: Any) -> None:
-            gc.set_threshold(*self.before.pop())
+            rare_collection.__exit__()
 
-    register("numba:compile", Thresholds())
+    register("numba:compile", Collection())
 
 
 def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
     """Compile with `numba.njit`, cached on disk if possible."""
     from numba import njit
 
-    _raise_gc_threshold()
+    _collect_rarely()
     alone = chosen.pop("vectors_first", False)
     if INNER.items() <= chosen.items():
         from factorflow.kernels.linked import LinkedCompiler, OptimisedCompiler

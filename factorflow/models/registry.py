@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from factorflow.core.flatten import allow_package
+from factorflow.core.garbage import rare_collection
 from factorflow.models.configuration import ModelConfig
 
 _REGISTRY: dict[str, type[ModelConfig]] = {}
@@ -67,7 +68,8 @@ def find_model(name: str) -> type[ModelConfig] | None:
         Subclass of `ModelConfig`.
     """
     if name not in _REGISTRY and name.isidentifier() and (Path(__file__).parent / name).is_dir():
-        import_module(f"factorflow.models.{name}")
+        with rare_collection:
+            import_module(f"factorflow.models.{name}")
     return _REGISTRY.get(name) or registered_models().get(name)
 
 

@@ -21,7 +21,8 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.errors import TypingError
 
 import factorflow
-from factorflow.kernels.compile import GC_THRESHOLD, INNER, compile_scalar, jit
+from factorflow.core.garbage import THRESHOLD
+from factorflow.kernels.compile import INNER, compile_scalar, jit
 from factorflow.kernels.scalar import normal
 from factorflow.models.probit.kernels import trajectory
 
@@ -182,5 +183,5 @@ def test_garbage_is_looked_for_less_often_while_something_is_compiled(
             jit(lambda x: x + "no number")(1)
     finally:
         event.unregister("numba:compile", listener)
-    assert seen == [GC_THRESHOLD] * 3
+    assert seen == [THRESHOLD] * 3
     assert gc.get_threshold() == before
