@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ import pytest
 from contract_tools import assert_same_bits
 
 import factorflow
+from factorflow.core.garbage import THRESHOLD
 from factorflow.engine.checkpoint import CHECKPOINT_VERSION
 from factorflow.engine.loop import Loop
 from factorflow.engine.run_directory import _is_empty
@@ -148,6 +150,31 @@ def test_a_path_taken_meanwhile_is_not_replaced(
     with pytest.raises(InputError, match="no other run writes"):
         fit()
     assert factorflow.open_posterior(tmp_path / "p.zarr").run["seed"] == 5
+
+
+def test_garbage_is_collected_rarely_while_a_run_is_planned_and_written(
+    fit: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is imported there lives on; in iterations it is collected as before."""
+    from factorflow.engine import run
+
+    thresholds: dict[str, int] = {}
+
+    def note(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        def noted(*args: Any, **options: Any) -> Any:
+            thresholds[name] = gc.get_threshold()[0]
+            return function(*args, **options)
+
+        monkeypatch.setattr(owner, name, noted)
+
+    note(run, "measure")
+    note(run, "publish")
+    note(Loop, "run")
+    usual = gc.get_threshold()[0]
+    fit()
+    assert thresholds == {"measure": THRESHOLD, "run": usual, "publish": THRESHOLD}
 
 
 def test_folders_of_others_are_left_alone(fit: Callable[..., Any], tmp_path: Path) -> None:
