@@ -107,6 +107,7 @@ class Loop:
         RunError
             If a task fails, or the cluster is lost.
         """
+        interrupted: BaseException | None = None
         try:
             with self.error_context():
                 self._with_restarts(self._rounds)
@@ -115,9 +116,10 @@ class Loop:
         except BaseException as interrupt:  # KeyboardInterrupt, SystemExit, Prefect's TerminationSignal
             if not self.counted:
                 raise
+            interrupted = interrupt
             self._with_restarts(lambda: self._finish_early("interrupted"))
-            return interrupt
-        return None
+        self._settle()
+        return interrupted
 
     def _with_restarts(self, work: Callable[[], None]) -> None:
         """Call a function; if the run stalls, restart from the last checkpoint or the start."""
@@ -196,8 +198,13 @@ class Loop:
                 if groups is not None:
                     self._change_groups(groups)
 
+    def _settle(self) -> None:
+        """Have the local state of each group as a handle."""
+        self.locals = self._tasks.settle(self.plan_handle, self.locals)
+
     def _change_groups(self, groups: list[range]) -> None:
         """Cut the blocks otherwise from the next round on."""
+        self._settle()
         self.locals = [
             self.executor.submit(
                 "regroup", regroup, group, overlapping(group, self.groups, self.locals), group=i
@@ -306,6 +313,7 @@ class Loop:
         if self.checkpoints is None:
             return
         draws = self._flush_draws()
+        self._settle()
         self.locals, self.state, path = self.checkpoints.write(
             self.executor, self.plan_handle, self.groups, self.locals, self.state, self.trace.state(), draws
         )

@@ -31,6 +31,10 @@ LOCAL_COPIES = 3
 """Local states of a group alive at once: before and after a sweep, and one on its way to a checkpoint."""
 
 
+KEPT_ROUNDS = 8
+"""Rounds after which a task keeps local state: so many of a group are computed again where it is lost."""
+
+
 REMEDY = "Give workers more memory, or use more workers, fewer factors or smaller block_rows."
 
 
@@ -159,3 +163,25 @@ def sends_local(
     need = required_bytes(meta, footprint, n_groups, n_chains, limit, n_root_threads)
     stays = footprint.statistics * max_merged_nodes(meta.n_blocks, n_groups) + local * FAN_IN
     return local < footprint.statistics and need + room + n_chains * stays <= limit
+
+
+def keep_every(
+    meta: Meta,
+    footprint: Footprint,
+    n_groups: int,
+    n_chains: int,
+    limit: int,
+    room: int,
+    n_root_threads: int = 1,
+) -> int:
+    """Return the rounds after which a task keeps local state that is not sent: `KEPT_ROUNDS`, or one.
+
+    A worker has the state before them and the globals of each meanwhile, and what came to a merge stays
+    there until the next round. State on disk is kept at once: files that are superseded are deleted.
+    """
+    local = -(-meta.n_rows // n_groups) * footprint.local_per_row
+    stays = footprint.statistics * max_merged_nodes(meta.n_blocks, n_groups)
+    more = n_chains * (stays + local + KEPT_ROUNDS * footprint.globals_)
+    need = required_bytes(meta, footprint, n_groups, n_chains, limit, n_root_threads)
+    fits = need + room + more <= limit
+    return 1 if local_must_spill(meta, footprint, n_groups, n_chains, limit) or not fits else KEPT_ROUNDS

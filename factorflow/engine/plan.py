@@ -41,6 +41,8 @@ class Plan:
         Whether blocks have local state: else a round leaves nothing on the workers.
     sends_local : bool
         Whether local state goes with the statistics to where they are merged, so that no task keeps it.
+    keep_every : int
+        Rounds after which a task keeps local state that is not sent; until then it is with the statistics.
     state_bytes, statistics_bytes : int
         Size of the globals, and of one set of statistics, of all chains.
     """
@@ -56,6 +58,7 @@ class Plan:
     may_join: bool = False
     stateful: bool = True
     sends_local: bool = False
+    keep_every: int = 1
     state_bytes: int = 0
     statistics_bytes: int = 0
 

@@ -9,6 +9,7 @@ from operator import itemgetter
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan
 from factorflow.engine.tasks import (
+    Recent,
     hand_out,
     keep,
     merge,
@@ -37,6 +38,7 @@ class Rounds:
         if shares is None:
             shares = feature_shares(groups, plan.statistics_bytes, plan.n_feature_runs)
         self._n_shares, self._stateful = shares, plan.stateful
+        self._keep_every = plan.keep_every
 
     def submit(
         self, plan: Handle, state: Handle, before: Sequence[Handle], sends: Sends, n_rounds: int
@@ -52,7 +54,8 @@ class Rounds:
         -------
         state : Handle
         locals_ : list of Handle
-            After the rounds; None of each group, where there is none.
+            After the rounds; None of each group, where there is none. Of one whose statistics are sent
+            perhaps a list (`Recent`), which `settle` makes a handle of.
         """
         if n_rounds > 1 and len(self.groups) == 1:
             return self._submit_single_group(plan, state, before[0], n_rounds)
@@ -60,6 +63,15 @@ class Rounds:
         for number in range(n_rounds):
             state, locals_ = self._submit_round(plan, state, locals_, sends, first=number == 0)
         return state, locals_
+
+    def settle(self, plan: Handle, locals_: Sequence[Handle]) -> list[Handle]:
+        """Return a handle of the local state of each group."""
+        return [
+            self.executor.submit("keep", keep, plan, self.groups[i], local, group=i)
+            if isinstance(local, list)
+            else local
+            for i, local in enumerate(locals_)
+        ]
 
     def _submit_single_group(
         self, plan: Handle, state: Handle, before: Handle, n_rounds: int
@@ -83,10 +95,14 @@ class Rounds:
         ]
         locals_: list[Handle] = [None] * len(self.groups)
         if self._stateful:
+            # What each gets of the state is the root's alone: it would have those of all rounds since.
+            most = 1 if sends == "each" else self._keep_every
             locals_ = [
-                update if i in self._whole else submit("keep", keep, *mine, update, group=i)
-                for i, (mine, update) in enumerate(zip(inputs, updates, strict=True))
+                update if i in self._whole else _recent(before[i], near[i], update)
+                for i, update in enumerate(updates)
             ]
+            if any(isinstance(local, list) and len(local[1]) >= most for local in locals_):
+                locals_ = self.settle(plan, locals_)
         if not self._n_shares:
             merged, shares = self._merge_neighbours(updates), []
         else:
@@ -144,3 +160,9 @@ class Rounds:
             fetched = near[parent]
             near.append(submit("relay", relay, fetched, group=i) if i in senders else fetched)
         return [state, *near[1:]]
+
+
+def _recent(before: Handle, state: Handle, update: Handle) -> Recent:
+    """Return the local state after a round of a group whose statistics are sent."""
+    kept, states = before[:2] if isinstance(before, list) else (before, [])
+    return [kept, [*states, state], update]

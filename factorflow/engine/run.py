@@ -26,7 +26,7 @@ from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed_globals import FixedGlobals
 from factorflow.engine.loop import Loop
 from factorflow.engine.memory import fit_into_memory, fits_one_group, measure
-from factorflow.engine.memory_limits import kept_bytes, local_must_spill, sends_local
+from factorflow.engine.memory_limits import keep_every, kept_bytes, local_must_spill, sends_local
 from factorflow.engine.observers import observers
 from factorflow.engine.plan import Plan
 from factorflow.engine.publish import publish
@@ -340,13 +340,15 @@ def _plan(
     output.open(needed=has_draws or spill or not isinstance(executor, LocalExecutor))
     # A folder for a result in memory is a temporary one: it is there for runs on one machine.
     executor.check_paths(str(data.path), *([] if output.shown_path is None else [str(output.folder)]))
+    sizes = meta, footprint, n_groups, n_chains, limit, room, executor.n_root_threads
     plan = replace(
         plan,
         draws_path=output.store if has_draws else None,
         local_path=output.local_path if spill else None,
         may_join=fits_one_group(model, footprint, executor),
         stateful=fixed is not None or not footprint.is_stateless,
-        sends_local=sends_local(meta, footprint, n_groups, n_chains, limit, room, executor.n_root_threads),
+        sends_local=sends_local(*sizes),
+        keep_every=keep_every(*sizes),
         state_bytes=n_chains * footprint.globals_,
         statistics_bytes=n_chains * footprint.statistics,
     )

@@ -79,6 +79,10 @@ class RemoteGroup:
         return RemoteGroup, (self.nodes,)
 
 
+Recent = list[Any]
+"""Local state of a group that no task keeps yet: what was kept last, the states of the rounds since, and the
+`RemoteGroup` of the last of them. A list, in which Dask looks for futures."""
+
 GroupStatistics = Group | RemoteGroup | tuple[Nodes, ...] | None
 """Statistics of a run of blocks as a task returns them; None when the run is over."""
 
@@ -150,17 +154,24 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     return Group(local, tuple(tree.nodes(hand_over=True) for tree in trees))
 
 
-def update_remotely(plan: Plan, group: range, before: Group | None, state: State) -> RemoteGroup:
+def update_remotely(plan: Plan, group: range, before: Group | Recent | None, state: State) -> RemoteGroup:
     """Do the same for a group whose statistics are merged on another worker."""
+    if isinstance(before, list):
+        before = keep(plan, group, before)
     new = update_samples(plan, group, before, state)
     return RemoteGroup(new.nodes, replace(new, nodes=None))
 
 
-def keep(plan: Plan, group: range, before: Group | None, state: State, remote: RemoteGroup) -> Group:
+def keep(plan: Plan, group: range, recent: Recent) -> Group | None:
     """Return the local state of a group; recompute it if its worker is lost."""
+    kept: Group | None
+    remote: RemoteGroup
+    kept, states, remote = recent
     if remote.group is not None:
         return remote.group
-    return replace(update_samples(plan, group, before, state), nodes=None)
+    for state in states:
+        kept = replace(update_samples(plan, group, kept, state), nodes=None)
+    return kept
 
 
 def merge_nodes(statistics: Sequence[GroupStatistics]) -> tuple[Nodes, ...] | None:

@@ -74,6 +74,8 @@ def test_killed_worker(
 
     if local == "on disk":
         monkeypatch.setattr("factorflow.engine.memory_limits.KEPT_SHARE", 0.0)
+    else:
+        monkeypatch.setattr("factorflow.engine.run.sends_local", lambda *_: False)
     dataset, config, expected = serial(case)
     two_workers.wait_for_workers(2, timeout=60)
     killed: list[int] = []

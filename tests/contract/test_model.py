@@ -82,17 +82,24 @@ def test_rounds_are_pure(plan: Plan) -> None:
 
 
 def test_what_stays_is_left_behind_and_computed_again(plan: Plan) -> None:
-    """Of an update that has travelled only the statistics are there; what stays of it has the same bits."""
-    for state, group, update in _walk(plan, 12):
-        mine = plan, _everything(plan), group, state
-        away = update_remotely(*mine)
+    """Of an update that has travelled only the statistics are there; what stays of it has the same bits.
+
+    Also that of several rounds, of which no task kept any.
+    """
+    kept, states, every = None, [], _everything(plan)
+    far: Any = None
+    for number, (state, _, update) in enumerate(_walk(plan, 12)):
+        away = update_remotely(plan, every, [kept, states, far] if states else kept, state)
+        states = [*states, state]
         far = pickle.loads(pickle.dumps(away))
         _assert_equal(far.nodes, update.nodes)
         assert far.group is None
-        assert keep(*mine, away) is away.group
-        again = keep(*mine, far)
-        _assert_equal(again, away.group)
-        assert again.nodes is None
+        assert keep(plan, every, [kept, states, away]) is away.group
+        if number % 3 == 2:
+            kept, states = keep(plan, every, [kept, states, far]), []
+            _assert_equal(kept, away.group)
+            assert kept is not None
+            assert kept.nodes is None
 
 
 def test_statistics_are_float64_and_keep_their_structure(plan: Plan) -> None:

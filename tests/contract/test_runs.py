@@ -61,13 +61,17 @@ def test_each_other_cut(plan: Any, alone: dict[str, Any]) -> None:
 def test_merges_of_neighbours(plan: Any, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """In steps, on the workers: what the root is left with it merges to the same bits."""
     monkeypatch.setattr("factorflow.engine.tree.FAN_IN", 2)
-    for tasks, travels in ((0, True), (2, False)):
+    for tasks, travels, every in ((0, True, 1), (2, False, 1), (0, False, 3)):
         executor = Noting(1, 2, 3, feature_tasks=tasks)
-        assert_same_found(run_plan(replace(plan, sends_local=travels), executor), alone, tasks)
+        changed = replace(plan, sends_local=travels, keep_every=every)
+        assert_same_found(run_plan(changed, executor), alone, (tasks, every))
         names = [name for name, _ in executor.noted]
         assert names.count("merge_nodes") == 2 * (1 + tasks) * names.count("merge")
-        # of two groups of four: not beside a merge, and not sent with the statistics
-        assert names.count("keep") == 2 * (plan.stateful and not travels) * names.count("merge")
+        # of two groups of four: not beside a merge, and not sent with the statistics; and at the end
+        sent = {stage.sends for stage in plan.stages}
+        if every == 1 or "each" not in sent or sent == {"each"}:  # what each gets for itself is soon left
+            kept = -(-names.count("merge") // (1 if "each" in sent else every))
+            assert names.count("keep") == 2 * (plan.stateful and not travels) * kept
 
 
 def test_look_ahead(plan: Any, alone: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,9 @@ from factorflow.engine.executors.assignment import cut_aligned, max_merged_nodes
 from factorflow.engine.executors.local import LocalExecutor
 from factorflow.engine.memory import Footprint, _CountingCache, _made_up, _try, measure, trace_scratch
 from factorflow.engine.memory_limits import (
+    KEPT_ROUNDS,
     check_memory,
+    keep_every,
     kept_bytes,
     local_must_spill,
     merge_bytes,
@@ -425,6 +427,16 @@ def test_small_local_state_is_sent_where_memory_is_left() -> None:
     large, limit = Footprint(10**5, 40000, 0), 1 << 31
     assert local_must_spill(meta, large, 2, 3, limit)
     assert sends_local(meta, large, 2, 3, limit, 0)
+
+
+def test_local_state_is_kept_every_few_rounds_where_memory_is_left() -> None:
+    """The state before them and their globals are there, and what came to a merge; on disk nothing waits."""
+    meta = Meta(8000, 8, 1024, (ViewMeta("a", "gaussian", 4, "none"),))
+    footprint, huge = Footprint(10, 40000, 500), 1 << 40
+    limit = required_bytes(meta, footprint, 2, 3, huge) + 7 + 3 * (2 * 40000 + 40000 + KEPT_ROUNDS * 500)
+    assert keep_every(meta, footprint, 2, 3, limit, 7) == KEPT_ROUNDS
+    assert keep_every(meta, footprint, 2, 3, limit - 1, 7) == 1
+    assert keep_every(meta, replace(footprint, local_per_row=10**5), 2, 3, 1 << 31, 0) == 1
 
 
 def test_a_run_that_just_fits_is_not_refused() -> None:
