@@ -6,9 +6,9 @@ The model adds up a matrix of features x columns for each block, and sleeps for 
 computing: the messages are those of a model whose statistics are of that size. Counted are, for a round, the
 bytes that the worker of the root receives, and the most that any worker does (Dask's own counter,
 ``Worker.transfer_incoming_log``), in sizes of one set of statistics, and the most that any worker sends;
-transitions of the scheduler for each worker, beyond those of a start and an end; seconds of the processor that it takes, a process of its own
-with Dask's settings, and those of the client; and the largest size of a worker's process. Times are of one
-machine whose cores the workers share.
+transitions of the scheduler for each worker, beyond those of a start and an end; seconds of the processor
+that it takes, a process of its own with Dask's settings, and those of the client; and the largest size of a
+worker's process. Times are of one machine whose cores the workers share.
 
 With ``--mbit`` each worker is in a network namespace, and its link to the others has that bandwidth in either
 direction (Linux, as root: ``ip`` and ``tc`` make a bridge, and links with a token bucket)::
@@ -47,7 +47,7 @@ from factorflow.models.registry import register
 
 N_FEATURES = 2000
 N_SHORT = 2
-"""Iterations of the fit before that which is measured: what a start and an end take of the scheduler is theirs."""
+"""Iterations of the fit before that which is measured: its transitions are those of a start and an end."""
 LOCAL, HOST, SPACE = "127.0.0.1", "10.79.0.1", "factorflow"
 """Addresses of the scheduler without and with a network of its own; how its bridge and links are named."""
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from factorflow.engine.executors.assignment import cut_aligned
+from factorflow.engine.memory_limits import KEPT_ROUNDS
 from factorflow.engine.tree import feature_shares, merge_steps, n_nodes, relay_parents
 
 RESULTS = Path(__file__).parent / "results" / "scale.json"
@@ -124,7 +125,8 @@ def predict(load: Workload, workers: int, network: str, scheduler: float) -> dic
         depth, last = depth + 1, parents[last - 1]
     sent = max(Counter(parents).values(), default=0) * load.state / speed + (LATENCY if relays else 0.0)
     merging_too = len({merge.group for merge in (merge_steps(groups) or [[]])[0]})
-    kept = n - merging_too if load.local / n >= load.statistics else 0  # else it goes with the statistics
+    # Every eighth round, or not: then it goes with the statistics.
+    kept = (n - merging_too) / KEPT_ROUNDS if load.local / n >= load.statistics else 0
     return {
         "compute": max(map(len, groups)) * load.seconds / load.blocks,
         "merging": merging + root,
