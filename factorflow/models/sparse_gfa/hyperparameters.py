@@ -27,7 +27,7 @@ and Molecular Biology 3, article 3 (noise precisions of features with a prior in
 from __future__ import annotations
 
 import numpy as np
-from jaxtyping import Float64
+from jaxtyping import Float64, Int64
 from scipy.special import gammaln
 
 from factorflow.core.trees import replace
@@ -169,10 +169,10 @@ def _noise(weights: Weights, fixed: Fixed, view: View, old: View) -> View:
     half, squares, unit = half[informative], squares[informative], unit[informative]
     if len(half) < 2:
         return view
-    best, optimum = -np.inf, view
+    best, optimum, distinct = -np.inf, view, np.unique(half, return_counts=True)
     for by_variance in (False, True):
         x = squares / unit if by_variance else squares
-        value, shape, rate = _of_most_evidence(half, x)
+        value, shape, rate = _of_most_evidence(half, x, distinct)
         value -= float((half * np.log(unit)).sum()) if by_variance else 0.0
         if value > best:
             best = value
@@ -180,9 +180,16 @@ def _noise(weights: Weights, fixed: Fixed, view: View, old: View) -> View:
     return optimum
 
 
-def _of_most_evidence(half: Float64[Array, " D"], x: Float64[Array, " D"]) -> tuple[float, float, float]:
-    """Return the largest log marginal likelihood of halved squares, and the prior's shape and rate."""
-    level = np.full((len(SHAPES), 1), np.log(np.median(x / half)))  # log s
+def _of_most_evidence(
+    half: Float64[Array, " D"],
+    x: Float64[Array, " D"],
+    counts: tuple[Float64[Array, " U"], Int64[Array, " U"]],
+) -> tuple[float, float, float]:
+    """Return the largest log marginal likelihood of halved squares, and the prior's shape and rate.
+
+    ``counts``: the distinct values of ``half``, and how often there is each.
+    """
+    level, (distinct, times) = np.full((len(SHAPES), 1), np.log(np.median(x / half))), counts  # log s
     sums = np.stack([np.ones(len(x)), half], axis=1)
     weights = np.concatenate([SHAPES, np.ones_like(SHAPES)], axis=1)
     for _ in range(NEWTON):
@@ -195,7 +202,6 @@ def _of_most_evidence(half: Float64[Array, " D"], x: Float64[Array, " D"]) -> tu
         if np.abs(step).max() < 1e-6:  # the error is the square of it
             break
     rate = SHAPES * np.exp(level)
-    distinct, times = np.unique(half, return_counts=True)
     total = gammaln(SHAPES + distinct) - gammaln(SHAPES) + SHAPES * np.log(rate)
     value = total @ times - ((SHAPES + half) * np.log(rate + x)).sum(axis=1)
     i = int(value.argmax())

@@ -98,9 +98,7 @@ def _moments(
     view, phi = settings.view(name), globals_.weights[name].phi.T
     place = view.level(globals_.fixed[name].reference)
     if view.is_scaled and not isinstance(values, SparseRows):
-        about = gfa.centred(values, place, np.ones(len(place)), np.float64)
-        sums = (part.sum(axis=0) for part in (values >= lowest(values), about, about * about))
-        return np.stack([device.on_host(part).astype(np.float64) for part in sums])
+        return np.stack(gfa.column_moments(values, place))
     count, total, squares = gfa.column_moments(view.density.response(values, phi, aux))
     if view.is_scaled:  # zeros are where most of them lie
         return np.stack([count, total - count * place, squares + place * (count * place - 2.0 * total)])

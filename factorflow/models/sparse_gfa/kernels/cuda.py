@@ -44,11 +44,12 @@ class MarkedGaps(Gaps):
     marked: Bool[Array, "B D"]
 
 
-def column_moments(values: Array) -> tuple[Array, Array, Array]:
+def column_moments(values: Array, about: Array | None = None) -> tuple[Array, Array, Array]:
     """See `factorflow.models.sparse_gfa.kernels.products.column_moments`; on the host."""
     xp = device.namespace(values)
     seen = values >= lowest(values)
-    y = xp.where(seen, values, 0).astype(np.float64)
+    y = values.astype(np.float64) - (0.0 if about is None else xp.asarray(about))
+    y = xp.where(seen, y, 0.0)
     sums = (xp.sum(part, axis=0) for part in (seen.astype(np.float64), y, y * y))
     count, total, squares = (device.on_host(part) for part in sums)
     return count, total, squares

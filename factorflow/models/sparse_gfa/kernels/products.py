@@ -64,12 +64,14 @@ def _where_it_lies(function: F) -> F:
 
 @_where_it_lies
 def column_moments(
-    values: Shaped[Array, "B D"],
+    values: Shaped[Array, "B D"], about: Float64[Array, " D"] | None = None
 ) -> tuple[Float64[Array, " D"], Float64[Array, " D"], Float64[Array, " D"]]:
-    """Return number, sum and sum of squares of the observed entries of each feature."""
+    """Return number, sum and sum of squares of the observed entries of each feature, less ``about``."""
     count, total, squares = (np.zeros(values.shape[1]) for _ in range(3))
     for run in runs(values):
         y = values[run].astype(np.float64)
+        if about is not None:
+            y -= about
         missing = ~(values[run] >= lowest(values))
         count += len(y)
         if missing.any():
