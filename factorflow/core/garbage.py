@@ -1,16 +1,13 @@
-"""The garbage collector where most new objects live on: imports, compilation, the end of a process."""
+"""The garbage collector where most new objects live on: imports, compilation, plans, results."""
 
 from __future__ import annotations
 
-import atexit
 import gc
 from threading import RLock
 from typing import Any
 
 THRESHOLD = 250_000
 """New objects between two collections there (Python: 700)."""
-
-atexit.register(gc.freeze)  # Python looks through all modules several times as it ends: half a second
 
 
 class RareCollection:
