@@ -15,7 +15,7 @@ from factorflow.models.sparse_gfa.elbo import Moves, bound_of, shared_by_feature
 from factorflow.models.sparse_gfa.hyperparameters import optimize_hyperparameters
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.m_step import loading_sums
-from factorflow.models.sparse_gfa.n_factors import CERTAIN, least_worth, worth
+from factorflow.models.sparse_gfa.n_factors import least_worth, worth
 from factorflow.models.sparse_gfa.naming import assign_names, is_early, naming_is_due
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.smooth.courses import (
@@ -165,20 +165,13 @@ def _finite(values: Float64[Array, "*shape"] | None) -> bool:
 
 
 def _number_is_settled(settings: Settings, globals_: Globals) -> bool:
-    """Return whether each factor is known to be worth more than nothing, the least by a trial.
-
-    One needs no trial that is worth `CERTAIN` nats for each of its scores and loadings, or more.
-    """
-    worths = globals_.factors.worth
-    if worths is None or (worths < 0.0).any():
+    """Return whether each factor is known to be worth more than nothing, the least by a trial."""
+    if globals_.factors.worth is None or (globals_.factors.worth < 0.0).any():
         return False
-    n_parameters = settings.n_rows + sum(view.n_features for view in settings.views)
     return (
         globals_.progress.trial_failed
         or globals_.courses is not None
-        or bool(
-            (is_guided(settings, globals_) | (worths >= CERTAIN * n_parameters)).all()
-        )  # or there is none
+        or bool(is_guided(settings, globals_).all())  # or there is none
     )
 
 

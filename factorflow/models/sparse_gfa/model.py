@@ -59,7 +59,7 @@ Enter = Callable[[Globals], Globals]
 
 PATIENCE = 2
 """Passes running that gain little, after which the sparse stage ends."""
-WARM_UP_TOLERANCE, EARLY_TOLERANCE = 300.0, 100.0
+EARLY_TOLERANCE = 100.0
 """Tolerance of the warm-up, and of the stage after which courses are judged, relative to the last stage's."""
 
 
@@ -181,7 +181,7 @@ class SparseGFAModel(Model[Globals, Local]):
                 "warm-up",
                 (warm,),
                 self.warmup_iter if s.sets is None else min(self.warmup_iter, WARM_UP),
-                **self._loose(WARM_UP_TOLERANCE),
+                **self._loose,
             ),
             *self._sparse_stages(sparse),
             *self._smooth_stages(),
@@ -214,7 +214,7 @@ class SparseGFAModel(Model[Globals, Local]):
                 name="smooth",
                 sweeps=(CourseSweep(s, opening=True), early),
                 min_iter=0 if s.smooth.warping is None else WARP_ROUNDS[-1] + 1,
-                **self._loose(EARLY_TOLERANCE),
+                **self._loose,
             ),
             replace(
                 self._sparse_stage(loadings),
@@ -224,9 +224,14 @@ class SparseGFAModel(Model[Globals, Local]):
             ),
         ]
 
-    def _loose(self, times: float) -> dict[str, Any]:
-        """Return when a stage ends that is followed by another of its kind."""
-        return {"tol": times * self.tol, "parameter_tol": times * PARAMETER_TOL, "patience": 1}
+    @property
+    def _loose(self) -> dict[str, Any]:
+        """When stages end that are followed by another of their kind."""
+        return {
+            "tol": EARLY_TOLERANCE * self.tol,
+            "parameter_tol": EARLY_TOLERANCE * PARAMETER_TOL,
+            "patience": 1,
+        }
 
     def _sparse_stage(self, sweep: UpdateSweep, enter: Enter | None = None) -> Stage[Globals]:
         return Stage(

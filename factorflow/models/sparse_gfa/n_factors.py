@@ -19,8 +19,7 @@ one; one at a time, since two that share a direction are worth nothing beside ea
 All else does not stay as it is: a factor that stands for the noise of a feature keeps the prior of the noise
 from what it would be without it. So in the end the factor of least worth is left out on trial. The others
 take passes until bound + sum_k gap_k is higher without it, or will not be within `HORIZON` passes at the pace
-of the last one; then all is as it was before. There is no trial of a factor that is worth `CERTAIN` nats for
-each of its scores and loadings: the others make up for far less.
+of the last one; then all is as it was before.
 """
 
 from __future__ import annotations
@@ -44,9 +43,6 @@ EVIDENCE = 3.0
 exact than that."""
 HORIZON = 8.0
 """Passes for which the worth of a factor is taken to go on rising as it did in the last one."""
-CERTAIN = 1.0
-"""Nats for each of its scores and loadings from which on a factor stays without a trial: those that a trial
-gave up had less than a tenth of it (rows of ``sparse_gfa_truth.py``, seeds 21201 to 21204; real data)."""
 MOST_LOST = 0.9
 """Share of a rate that may go at most, where a factor seems to add to the noise."""
 

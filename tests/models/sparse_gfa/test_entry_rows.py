@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 import factorflow as ff
 from factorflow.core.block import SPARSE_BELOW
+from factorflow.core.kinds import KINDS
 from factorflow.data.holdout import Holdout
 from factorflow.data.sample_tables import model_meta
 from factorflow.engine.memory import measure
@@ -281,10 +282,8 @@ def test_products(missing: str) -> None:
     np.testing.assert_array_equal(gaps.present, dense_gaps.present)
     assert gaps.complete is (missing == "none")
     picked = np.array([5, 3, 19, 0])
-    np.testing.assert_array_equal(rows[picked].dense(ff.kinds.KINDS["gaussian"]), values[picked])
-    np.testing.assert_array_equal(
-        rows[values[:, 0] == 0].dense(ff.kinds.KINDS["gaussian"]), values[values[:, 0] == 0]
-    )
+    np.testing.assert_array_equal(rows[picked].dense(KINDS["gaussian"]), values[picked])
+    np.testing.assert_array_equal(rows[values[:, 0] == 0].dense(KINDS["gaussian"]), values[values[:, 0] == 0])
 
 
 @pytest.mark.thorough

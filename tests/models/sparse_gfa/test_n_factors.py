@@ -133,13 +133,7 @@ def test_a_factor_goes_that_will_not_be_worth_anything_soon() -> None:
     assert least_worth(np.zeros(0), np.zeros(0)) is None
 
 
-@pytest.fixture
-def always_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the factor of least worth be left out on trial, whatever it is worth."""
-    monkeypatch.setattr(global_step, "CERTAIN", np.inf)
-
-
-@pytest.mark.usefixtures("surplus_factors", "always_tried")
+@pytest.mark.usefixtures("surplus_factors")
 def test_surplus_factors_go_one_by_one(tmp_path: Path) -> None:
     posterior = fitted(tmp_path, simulated(200, (60,), 3), n_factors=12)
     found = posterior.trace["n_factors"].to_numpy()
@@ -311,7 +305,6 @@ def test_all_factors_stay_where_none_is_to_be_dropped(tmp_path: Path) -> None:
     assert posterior.scores().shape[1] == 5
 
 
-@pytest.mark.usefixtures("always_tried")
 def test_the_last_factor_on_trial_comes_back_as_it_was(tmp_path: Path) -> None:
     """The recorded bound is that of the model at hand meanwhile; all is as it was, kept scores as well."""
     for likelihood in ("gaussian", "poisson"):
@@ -345,15 +338,6 @@ def test_no_factor_stands_for_the_noise_of_one_feature(tmp_path: Path, seed: int
     assert (1.0 / posterior.variable("noise_precision_v0").values > 0.8).all()
 
 
-def test_a_factor_of_great_worth_needs_no_trial(tmp_path: Path) -> None:
-    """There is one of the same data without: the number falls, and comes back (the test above)."""
-    posterior = fitted(tmp_path, simulated(300, (40,), 2), n_factors=5)
-    found = posterior.trace["n_factors"].to_numpy()
-    assert (posterior.variable("worth") > global_step.CERTAIN * (300 + 40)).all()
-    assert (np.diff(found[posterior.trace["stage"].to_numpy() == "sparse"]) <= 0).all()
-
-
-@pytest.mark.usefixtures("always_tried")
 @pytest.mark.parametrize("likelihood", ["gaussian", "poisson"])
 def test_a_run_that_is_killed_amid_a_trial_goes_on_to_the_same_end(tmp_path: Path, likelihood: str) -> None:
     """To the bit, where scores follow from the loadings and where they are kept."""

@@ -41,7 +41,7 @@ from factorflow.models.sparse_gfa.messages import TILE
 from factorflow.models.sparse_gfa.sampler.feature_prior import FeaturePrior, GaussianPart
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 
-SLICE_SITE, KIND_SITE, SPIKE_SITE, STEP_SITE, PICK_SITE = (MODELS[i] for i in range(24, 29))
+SLICE_SITE, KIND_SITE, SPIKE_SITE, STEP_SITE, PICK_SITE = (MODELS[i] for i in (42, 25, 26, 27, 28))
 PART_SITE = MODELS[39]
 """Noise: slices of each row; kernel and width, uniforms of s, normals of steps, and the pick, by feature; of
 what component each loading is."""
