@@ -88,7 +88,7 @@ class Plan:
         """Runs of features that are updated together."""
         return sum(-(-view.n_features // FEATURE_RUN) for view in self.model.meta.views)
 
-    @property
+    @cached_property
     def classes(self) -> dict[str, type]:
         """Dataclasses of a model written in a script, which its workers cannot import: by "module:name"."""
         if type(self.model).__module__ != "__main__":
