@@ -14,6 +14,11 @@ With ``--mbit`` each worker is in a network namespace, and its link to the other
 direction (Linux, as root: ``ip`` and ``tc`` make a bridge, and links with a token bucket)::
 
     python benchmarks/scale.py --workers 2 4 8 --seconds 0.1 --mbit 100 --json scale-100mbit.json
+
+With ``--delay-ms`` a process stands before the scheduler and before each worker, and hands on what comes that
+much later, in either direction (`delays.py`)::
+
+    python benchmarks/scale.py --workers 2 4 8 --seconds 0.1 --delay-ms 5 --json scale-5ms.json
 """
 
 # ruff: noqa: E402  (threads are limited before anything is imported)
@@ -32,12 +37,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from delays import delayed, free_port
 from distributed import Client, get_worker
 
 import factorflow
@@ -168,7 +174,7 @@ def address_of(number: int) -> str:
 
 
 @contextmanager
-def cluster(n_workers: int, mbit: int) -> Iterator[Client]:
+def cluster(n_workers: int, mbit: int, delay: float) -> Iterator[Client]:
     """Start a scheduler and workers, each a process, with Dask's settings (a context manager)."""
     from factorflow.engine.executors.local_cluster import WORKER_VARIABLES
 
@@ -178,11 +184,20 @@ def cluster(n_workers: int, mbit: int) -> Iterator[Client]:
         dask += ["--port", "0", "--no-dashboard", "--dashboard-address", ":0", "--scheduler-file", str(file)]
         processes = [subprocess.Popen(dask, stderr=subprocess.DEVNULL)]
         try:
-            with Client(scheduler_file=str(file), set_as_default=False) as client:
+            with Client(scheduler_file=str(file), set_as_default=False) as client, ExitStack() as stack:
+                scheduler = client.scheduler.address
+                if delay:
+                    to = int(scheduler.rpartition(":")[2])
+                    scheduler = f"tcp://{LOCAL}:{stack.enter_context(delayed(to, delay))}"
                 for n in range(n_workers):
                     place = ["ip", "netns", "exec", f"{SPACE}{n}"] if mbit else []
-                    dask = [*place, sys.executable, "-m", "distributed.cli.dask_worker"]
-                    dask += [client.scheduler.address, "--host", address_of(n) if mbit else LOCAL]
+                    dask = [*place, sys.executable, "-m", "distributed.cli.dask_worker", scheduler]
+                    if delay:
+                        own = free_port()
+                        dask += ["--listen-address", f"tcp://{LOCAL}:{own}", "--contact-address"]
+                        dask += [f"tcp://{LOCAL}:{stack.enter_context(delayed(own, delay))}"]
+                    else:
+                        dask += ["--host", address_of(n) if mbit else LOCAL]
                     dask += ["--no-dashboard", "--nthreads", "1", "--memory-limit", "4GiB", "--no-nanny"]
                     environment = {**os.environ, **WORKER_VARIABLES}
                     processes.append(subprocess.Popen(dask, stderr=subprocess.DEVNULL, env=environment))
@@ -194,9 +209,9 @@ def cluster(n_workers: int, mbit: int) -> Iterator[Client]:
                 process.wait()
 
 
-def measure(dataset: Any, n_workers: int, config: AddUp, mbit: int = 0) -> dict[str, Any]:
+def measure(dataset: Any, n_workers: int, config: AddUp, mbit: int, delay: float) -> dict[str, Any]:
     """Return the figures of one number of workers; those of a round are means over the rounds of a fit."""
-    with cluster(n_workers, mbit) as client:
+    with cluster(n_workers, mbit, delay) as client:
         begun = client.run_on_scheduler(transitions)
         short = config.model_copy(update={"n_iter": N_SHORT})
         factorflow.fit(dataset, short, executor=client, progress=False, checkpoint_every=10**6)
@@ -244,6 +259,7 @@ def main() -> None:
     parser.add_argument("--state-mib", type=float, default=0.0, help="that every worker gets")
     parser.add_argument("--iterations", type=int, default=20)
     parser.add_argument("--mbit", type=int, default=0, help="bandwidth of each worker; 0: the loopback's")
+    parser.add_argument("--delay-ms", type=float, default=0.0, help="of what goes to scheduler or workers")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     config = AddUp(
@@ -256,12 +272,13 @@ def main() -> None:
     results: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "load": os.getloadavg()}
     results |= {"blocks": args.blocks, "seconds_a_block": args.seconds}
     results |= {"mbit": args.mbit} if args.mbit else {}
+    results |= {"delay_ms": args.delay_ms} if args.delay_ms else {}
     results |= {"set_mib": N_FEATURES * args.columns * 8 / 2**20}
     with tempfile.TemporaryDirectory() as folder:
         values = np.random.default_rng(0).normal(size=(args.blocks * 4, N_FEATURES)).astype(np.float32)
         dataset = factorflow.write_dataset(f"{folder}/d.zarr", views={"x": values}, block_rows=4)
         for n_workers in args.workers:
-            results[str(n_workers)] = measure(dataset, n_workers, config, args.mbit)
+            results[str(n_workers)] = measure(dataset, n_workers, config, args.mbit, args.delay_ms / 1e3)
             print(n_workers, json.dumps(results[str(n_workers)]))
     if args.json:
         args.json.write_text(json.dumps(results, indent=1) + "\n")

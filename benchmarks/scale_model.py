@@ -3,6 +3,7 @@
     python benchmarks/scale.py --workers 1 2 4 8 16 --seconds 0.1 --json benchmarks/results/scale.json
     python benchmarks/scale_model.py              # prints the tables of docs/scale.md
     python benchmarks/scale_model.py --json scale-100mbit.json   # beside runs over links of a given bandwidth
+    python benchmarks/scale_model.py --json scale-5ms.json       # beside runs whose messages take longer
 
 An iteration is a chain without overlap: the state goes out, the longest group computes, neighbours merge in
 steps, the root merges what is left and updates, and the scheduler does its part for every task. The client
@@ -30,6 +31,9 @@ RESULTS = Path(__file__).parent / "results" / "scale.json"
 
 LATENCY = 1e-3
 """Seconds of a message between two tasks: to the scheduler, to the next worker, the transfer's beginning."""
+
+HOPS = 4
+"""Messages of which that consists: to the scheduler, to the next worker, its request, the answer."""
 
 ADDED_BYTES = 2e9
 """Bytes of statistics that one core adds up in a second."""
@@ -106,8 +110,14 @@ WORKLOADS = {
 }
 
 
-def predict(load: Workload, workers: int, network: str, scheduler: float) -> dict[str, float]:
-    """Return seconds of the parts of an iteration; `scheduler`: of the scheduler for each task."""
+def predict(
+    load: Workload, workers: int, network: str, scheduler: float, delay: float = 0.0
+) -> dict[str, float]:
+    """Return seconds of the parts of an iteration.
+
+    `scheduler`: of the scheduler for each task; `delay`: that a message takes beside what it takes here.
+    """
+    latency = LATENCY + HOPS * delay
     groups, speed = cut_aligned(load.blocks, workers), NETWORKS[network]
     n = len(groups)
     shares = feature_shares(groups, int(load.statistics), load.runs)
@@ -115,15 +125,15 @@ def predict(load: Workload, workers: int, network: str, scheduler: float) -> dic
     runs, merging, merges = list(groups), 0.0, 1
     for step in merge_steps(groups):
         most = max(sum(n_nodes(runs[i]) for i in merge.run) for merge in step)
-        merging += LATENCY + most * node
+        merging += latency + most * node
         merges += len(step)
         runs = [range(runs[merge.run[0]].start, runs[merge.run[-1]].stop) for merge in step]
-    root = LATENCY + sum(map(n_nodes, runs)) * node if n > 1 else 0.0
+    root = latency + sum(map(n_nodes, runs)) * node if n > 1 else 0.0
     parents = relay_parents(n, int(load.state))
     relays, depth, last = set(parents) - {0}, 0, n - 1
     while last:
         depth, last = depth + 1, parents[last - 1]
-    sent = max(Counter(parents).values(), default=0) * load.state / speed + (LATENCY if relays else 0.0)
+    sent = max(Counter(parents).values(), default=0) * load.state / speed + (latency if relays else 0.0)
     merging_too = len({merge.group for merge in (merge_steps(groups) or [[]])[0]})
     # Every eighth round, or not: then it goes with the statistics.
     kept = (n - merging_too) / KEPT_ROUNDS if load.local / n >= load.statistics else 0
@@ -131,7 +141,7 @@ def predict(load: Workload, workers: int, network: str, scheduler: float) -> dic
         "compute": max(map(len, groups)) * load.seconds / load.blocks,
         "merging": merging + root,
         "update": load.update / max(1, shares),
-        "state": depth * sent,
+        "state": depth * sent + (HOPS * delay if n > 1 else 0.0),
         "scheduler": scheduler
         * (n + kept + (1 + shares) * merges + (shares and (1 + shares) * n) + len(relays)),
     }
@@ -164,9 +174,10 @@ def main() -> None:
         link = f"{measured['mbit']} Mbit/s"
         NETWORKS[link] = PAYLOAD * measured["mbit"] * 1e6 / 8
     slept = Workload(seconds, measured["blocks"], set_bytes, 16e3)
+    delay = measured.get("delay_ms", 0.0) / 1e3
     print("\n| workers | predicted (ms) | measured (ms) | ratio |\n|---|---|---|---|")
     for n in numbers:
-        seconds = sum(predict(slept, n, link, scheduler).values())
+        seconds = sum(predict(slept, n, link, scheduler, delay).values())
         found = measured[str(n)]["ms_an_iteration"] / 1e3
         print(f"| {n} | {1e3 * seconds:.0f} | {1e3 * found:.0f} | {seconds / found:.2f} |")
     print("\n| workload | network | s, one worker | 10 workers | 100 | 1000 | what is longest at 1000 |")
