@@ -9,7 +9,7 @@ from operator import itemgetter
 from factorflow.engine.executors.local import Executor, Handle
 from factorflow.engine.plan import Plan
 from factorflow.engine.tasks import (
-    Recent,
+    UnkeptGroup,
     hand_out,
     keep,
     merge,
@@ -55,7 +55,7 @@ class Rounds:
         state : Handle
         locals_ : list of Handle
             After the rounds; None of each group, where there is none. Of one whose statistics are sent
-            perhaps a list (`Recent`), which `settle` makes a handle of.
+            perhaps a list (`UnkeptGroup`), which `settle` makes a handle of.
         """
         if n_rounds > 1 and len(self.groups) == 1:
             return self._submit_single_group(plan, state, before[0], n_rounds)
@@ -98,7 +98,7 @@ class Rounds:
             # What each gets of the state is the root's alone: it would have those of all rounds since.
             most = 1 if sends == "each" else self._keep_every
             locals_ = [
-                update if i in self._whole else _recent(before[i], near[i], update)
+                update if i in self._whole else _unkept_group(before[i], near[i], update)
                 for i, update in enumerate(updates)
             ]
             if any(isinstance(local, list) and len(local[1]) >= most for local in locals_):
@@ -162,7 +162,7 @@ class Rounds:
         return [state, *near[1:]]
 
 
-def _recent(before: Handle, state: Handle, update: Handle) -> Recent:
+def _unkept_group(before: Handle, state: Handle, update: Handle) -> UnkeptGroup:
     """Return the local state after a round of a group whose statistics are sent."""
     kept, states = before[:2] if isinstance(before, list) else (before, [])
     return [kept, [*states, state], update]

@@ -79,7 +79,7 @@ class RemoteGroup:
         return RemoteGroup, (self.nodes,)
 
 
-Recent = list[Any]
+UnkeptGroup = list[Any]
 """Local state of a group that no task keeps yet: what was kept last, the states of the rounds since, and the
 `RemoteGroup` of the last of them. A list, in which Dask looks for futures."""
 
@@ -154,7 +154,9 @@ def update_samples(plan: Plan, group: range, before: Group | None, state: State)
     return Group(local, tuple(tree.nodes(hand_over=True) for tree in trees))
 
 
-def update_remotely(plan: Plan, group: range, before: Group | Recent | None, state: State) -> RemoteGroup:
+def update_remotely(
+    plan: Plan, group: range, before: Group | UnkeptGroup | None, state: State
+) -> RemoteGroup:
     """Do the same for a group whose statistics are merged on another worker."""
     if isinstance(before, list):
         before = keep(plan, group, before)
@@ -162,11 +164,11 @@ def update_remotely(plan: Plan, group: range, before: Group | Recent | None, sta
     return RemoteGroup(new.nodes, replace(new, nodes=None))
 
 
-def keep(plan: Plan, group: range, recent: Recent) -> Group | None:
+def keep(plan: Plan, group: range, unkept: UnkeptGroup) -> Group | None:
     """Return the local state of a group; recompute it if its worker is lost."""
     kept: Group | None
     remote: RemoteGroup
-    kept, states, remote = recent
+    kept, states, remote = unkept
     if remote.group is not None:
         return remote.group
     for state in states:
