@@ -283,3 +283,15 @@ def test_entries_beside_do_not_change_bits(rng):
             (h @ np.ones((k, k + 1)))[one], pairs[one], h[one], state[1][one], *(ones[one, None],) * 2
         )
         np.testing.assert_allclose(of_one, fit[one], rtol=1e-12)
+
+
+def test_moments_about_a_place_far_from_0() -> None:
+    """Number, sum and squares of what is left: about 0 the squares would lose their last digits."""
+    rng = np.random.default_rng(21700)
+    near = rng.standard_normal((300, 3)).round(3)
+    near[rng.random(near.shape) < 0.2] = np.nan
+    place = np.array([0.0, 2.0**30, -(2.0**30)])
+    count, total, squares = gfa.column_moments(near + place, place)
+    np.testing.assert_array_equal(count, np.isfinite(near).sum(axis=0))
+    np.testing.assert_allclose(total, np.nansum(near, axis=0), atol=1e-4)
+    np.testing.assert_allclose(squares, np.nansum(near**2, axis=0), rtol=1e-6)
