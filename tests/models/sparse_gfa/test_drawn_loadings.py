@@ -140,7 +140,7 @@ def test_components_of_loadings_have_their_probabilities(name: str) -> None:
 def test_a_prior_that_says_nothing_of_draws_is_refused(tmp_path: Any) -> None:
     class Fitted(ARD):
         name: ClassVar[str] = "fitted_only"
-        draw_features = LoadingsPrior.draw_features
+        odds = LoadingsPrior.odds
 
     data = factorflow.simulate("sparse_gfa", tmp_path / "d", 20, views={"a": ("gaussian", 6)}, n_factors=2)
     try:

@@ -175,7 +175,7 @@ def test_courses_are_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     known = PLANE["evidence"]
     assert_close([value, slopes[0], slopes[-1]], [known["value"], known["by_log_length"], known["by_log_s"]])
-    monkeypatch.setattr(evidence_module, "TURNS", 2)
+    monkeypatch.setattr(evidence_module, "N_CYCLES", 2)
     new = update_courses(p.basis, p.courses, Forms(lambda k, j: form[k, j], p.rows["g"]), starts=0)
     assert_close(new.mean, PLANE["after"]["mean_c"])
     assert_close(new.covariance, PLANE["after"]["var_c"])
@@ -214,7 +214,7 @@ def test_all_at_once_reaches_what_turns_reach() -> None:
     turns, steps = p.courses, p.courses
     for _ in range(60):
         turns = update_courses(p.basis, turns, Forms(lambda k, j: form[k, j], slope(turns)), starts=0)
-        forms = Forms(lambda k, _: own[k], slope(steps), turns=False, ratio=ratio)
+        forms = Forms(lambda k, _: own[k], slope(steps), has_cross_forms=False, ratio=ratio)
         steps = update_courses(p.basis, steps, forms, starts=0)
     np.testing.assert_allclose(steps.mean, turns.mean, rtol=1e-5, atol=1e-7)
 

@@ -7,7 +7,7 @@ from jaxtyping import Float64, Integer
 
 from factorflow.kernels.compile import compile_scalar
 from factorflow.kernels.random import Step
-from factorflow.models.sparse_gfa.kernels import gammas, spikes, turns, uniforms
+from factorflow.models.sparse_gfa.kernels import gammas, plane_moves, spikes, uniforms
 
 
 def uniform(
@@ -87,11 +87,14 @@ def plane_equations(
     plane: tuple[int, int],
     loadings: Float64[np.ndarray, "D L"],
 ) -> tuple[Float64[np.ndarray, "D ..."], ...]:
-    """Return C, h, G of two factors, and how residuals go with their loadings; see `turns.loop_planes`."""
+    """Return C, h, G of two factors, and how residuals go with their loadings.
+
+    See `plane_moves.loop_planes`.
+    """
     arguments = [np.array(a, dtype=np.float64, order="C") for a in (pairs, cross, scale, precision, shift)]
     n, size = cross.shape
     out = np.empty((n, 3)), np.empty((n, 2)), np.empty((n, size, 2)), np.empty((n, 7))
-    compile_scalar(turns.loop_planes)(
+    compile_scalar(plane_moves.loop_planes)(
         *arguments, n_factors, spikes, plane, np.array(loadings, order="C"), *out
     )
     return out
@@ -103,12 +106,12 @@ def plane_gains(
     prior: tuple[Float64[np.ndarray, " 2"], Float64[np.ndarray, " 2"], bool],
     tried: Float64[np.ndarray, "J 4"],
 ) -> Float64[np.ndarray, " J"]:
-    """Return log p(y | z A, s of the other factors), up to a constant, of each A; see `turns.loop_gains`.
+    """Return log p(y | z A, s of the other factors), up to a constant, of each A.
 
-    ``prior``: alpha of the two, the odds of s = 1, and whether there are spikes.
+    See `plane_moves.loop_gains`. ``prior``: alpha of the two, the odds of s = 1, whether there are spikes.
     """
     gains = np.empty(len(tried))
-    compile_scalar(turns.loop_gains)(square, linear, *prior, tried, gains)
+    compile_scalar(plane_moves.loop_gains)(square, linear, *prior, tried, gains)
     return gains
 
 
@@ -119,7 +122,7 @@ def plane_pairs(
     turn: Float64[np.ndarray, " 4"],
     noise: tuple[Float64[np.ndarray, " D"], Float64[np.ndarray, "D 2"]],
 ) -> Float64[np.ndarray, "D 2"]:
-    """Return loadings of the two factors after z -> z A; see `turns.loop_pairs`."""
+    """Return loadings of the two factors after z -> z A; see `plane_moves.loop_pairs`."""
     drawn = np.empty(linear.shape)
-    compile_scalar(turns.loop_pairs)(square, linear, *prior, turn, *noise, drawn)
+    compile_scalar(plane_moves.loop_pairs)(square, linear, *prior, turn, *noise, drawn)
     return drawn

@@ -15,12 +15,7 @@ from factorflow.models.sparse_gfa.loadings.base import (
     Scale,
     slab_variances,
 )
-from factorflow.models.sparse_gfa.loadings.drawn import (
-    Equations,
-    LoadingParameters,
-    Noise,
-    draw_normal_slabs,
-)
+from factorflow.models.sparse_gfa.loadings.drawn import LoadingParameters
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
 
@@ -28,7 +23,7 @@ from factorflow.models.sparse_gfa.weights import Weights
 class ARD(LoadingsPrior):
     """w ~ N(0, 1 / alpha)."""
 
-    name, help, turns = "ard", "normal, with a scale of each factor and view", True
+    name, help, allows_plane_moves = "ard", "normal, with a scale of each factor and view", True
 
     def update(
         self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: float
@@ -40,18 +35,8 @@ class ARD(LoadingsPrior):
         )
         return replace(weights, mean=mean, variance=variance, inclusion=None), float(entropy.sum())
 
-    def draw_features(
-        self,
-        equations: Equations,
-        parameters: LoadingParameters,
-        classes: Int8[Array, "D K"] | None,
-        noise: Noise,
-        start: Float64[Array, "D L"],
-        *,
-        backwards: bool = False,
-    ) -> Float64[Array, "D L"]:
-        """Draw all loadings and coefficients of a feature at once."""
-        return draw_normal_slabs(equations, parameters.alpha, None, noise, start, backwards=backwards)
+    def odds(self, parameters: LoadingParameters, classes: Int8[Array, "D K"] | None) -> None:
+        """Return None: no loading is 0."""
 
     def density(self, w: Float64[Array, " n"], view: View) -> tuple[float, Float64[Array, " n"]]:
         """Return the probability of 0, and the density of other values."""

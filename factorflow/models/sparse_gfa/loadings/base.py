@@ -23,6 +23,7 @@ from factorflow.models.sparse_gfa.loadings.drawn import (
     Noise,
     draw_gamma,
     draw_in_turn,
+    draw_normal_slabs,
     draw_share,
 )
 from factorflow.models.sparse_gfa.state import View
@@ -92,9 +93,9 @@ class LoadingsPrior(ABC):
     """Whether features in the set of a factor (`Weights.classes`) have shares of their own."""
     guides: ClassVar[bool] = False
     """Whether all but one factor (`Weights.classes`) have loadings of 0."""
-    turns: ClassVar[bool] = False
-    """Whether draws may turn two factors (`sampler.turns`): loadings that are not 0 are N(0, 1 / alpha), and
-    the prior is that of all factors and features of a view."""
+    allows_plane_moves: ClassVar[bool] = False
+    """Whether draws may transform two factors in their plane (`sampler.plane_moves`): loadings that are not 0
+    are N(0, 1 / alpha), and the prior is that of all factors and features of a view."""
     n_shares: ClassVar[int] = 0
     """Uniforms of each factor that `draw_parameters` reads besides two: of alpha, of theta."""
     options: ClassVar[Mapping[str, Any]] = {}
@@ -181,9 +182,15 @@ class LoadingsPrior(ABC):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the sampler draws loadings of this prior: it says how (`draw`, or `draw_features`)."""
+        """Whether the sampler draws loadings of this prior: it says how (`odds`, or `draw`)."""
         own, base = type(self), LoadingsPrior
-        return own.draw is not base.draw or own.draw_features is not base.draw_features
+        return own.odds is not base.odds or own.draw is not base.draw
+
+    def odds(
+        self, parameters: LoadingParameters, classes: Int8[Array, "D K"] | None
+    ) -> Float64[Array, "#D K"] | None:
+        """Return the odds that each loading is not 0, but N(0, 1 / alpha); None: none is 0."""
+        raise NotImplementedError
 
     def draw(
         self,
@@ -193,7 +200,10 @@ class LoadingsPrior(ABC):
         parameters: LoadingParameters,
         uniform: Float64[Array, "D two"],
     ) -> Float64[Array, " D"]:
-        """Draw the loadings of a factor given the message exp(linear w - p w^2 / 2) of each."""
+        """Draw the loadings of a factor given the message exp(linear w - p w^2 / 2) of each.
+
+        Of priors without `odds`.
+        """
         raise NotImplementedError
 
     def draw_features(
@@ -208,7 +218,8 @@ class LoadingsPrior(ABC):
     ) -> Float64[Array, "D L"]:
         """Draw loadings and coefficients of some features.
 
-        By default one loading after the other, b integrated out.
+        With `odds`: which are 0 with (w, b) integrated out, then (w, b). Else one loading after the other, b
+        integrated out.
 
         Parameters
         ----------
@@ -225,6 +236,9 @@ class LoadingsPrior(ABC):
         backwards : bool
             Whether the last factor is the first: the reverse of the step.
         """
+        if type(self).draw is LoadingsPrior.draw:
+            odds = self.odds(parameters, classes)
+            return draw_normal_slabs(equations, parameters.alpha, odds, noise, start, backwards=backwards)
 
         def draw(k: int, linear: Array, p: Array, uniform: Array) -> Float64[Array, " D"]:
             return self.draw(k, linear, p, parameters, uniform)

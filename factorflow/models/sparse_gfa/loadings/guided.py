@@ -25,7 +25,7 @@ class Guided(SpikeSlab):
     """w ~ N(0, 1 / alpha) of one factor, 0 of the others."""
 
     name, help, spikes, guides = "guided", "normal, of one factor alone", False, True
-    turns = False
+    allows_plane_moves = False
 
     def log_odds(self, weights: Weights, view: View) -> Float64[Array, "#D K"]:
         """Return log odds that are certain."""

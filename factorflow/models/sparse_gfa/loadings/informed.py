@@ -29,7 +29,7 @@ class Informed(SpikeSlab):
     """w = s u, u ~ N(0, 1 / alpha), s ~ Bernoulli(theta of its class)."""
 
     name, help, takes_sets = "informed", "some are 0, fewer of those in a feature set", True
-    turns, n_shares = False, 1
+    allows_plane_moves, n_shares = False, 1
     options = {"feature_sets": {"odd": ["feature1", "feature3"], "low": ["feature0", "feature1", "feature2"]}}
 
     def log_odds(self, weights: Weights, view: View) -> Float64[Array, "#D K"]:

@@ -18,12 +18,7 @@ from factorflow.models.sparse_gfa.loadings.base import (
     log_alpha,
     slab_variances,
 )
-from factorflow.models.sparse_gfa.loadings.drawn import (
-    Equations,
-    LoadingParameters,
-    Noise,
-    draw_normal_slabs,
-)
+from factorflow.models.sparse_gfa.loadings.drawn import LoadingParameters
 from factorflow.models.sparse_gfa.loadings.optimum import Shares, optimal_slab
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights
@@ -32,7 +27,7 @@ from factorflow.models.sparse_gfa.weights import Weights
 class SpikeSlab(LoadingsPrior):
     """w = s u, u ~ N(0, 1 / alpha), s ~ Bernoulli(theta); theta of each factor is learned."""
 
-    name, help, spikes, turns = "spike_slab", "some are 0", True, True
+    name, help, spikes, allows_plane_moves = "spike_slab", "some are 0", True, True
 
     def update(
         self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: float
@@ -60,20 +55,6 @@ class SpikeSlab(LoadingsPrior):
     ) -> Float64[Array, "#D K"]:
         """Return theta / (1 - theta) of each loading."""
         return np.asarray((parameters.theta / (1.0 - parameters.theta))[None])
-
-    def draw_features(
-        self,
-        equations: Equations,
-        parameters: LoadingParameters,
-        classes: Int8[Array, "D K"] | None,
-        noise: Noise,
-        start: Float64[Array, "D L"],
-        *,
-        backwards: bool = False,
-    ) -> Float64[Array, "D L"]:
-        """Draw whether loadings are 0 with (w, b) integrated out, then (w, b)."""
-        odds = self.odds(parameters, classes)
-        return draw_normal_slabs(equations, parameters.alpha, odds, noise, start, backwards=backwards)
 
     def density(self, w: Float64[Array, " n"], view: View) -> tuple[float, Float64[Array, " n"]]:
         """Return the probability of 0, and the density of other values."""

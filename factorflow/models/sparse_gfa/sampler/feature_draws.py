@@ -27,8 +27,8 @@ from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSum
 from factorflow.models.sparse_gfa.sampler.feature_prior import FeaturePrior, feature_prior
 from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnWeights, Plane, ResidualSums
 from factorflow.models.sparse_gfa.sampler.metropolis import choose, corrected_views, propose
+from factorflow.models.sparse_gfa.sampler.plane_moves import plane_of
 from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums
-from factorflow.models.sparse_gfa.sampler.turns import plane_of
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed
 

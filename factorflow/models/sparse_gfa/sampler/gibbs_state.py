@@ -29,7 +29,9 @@ LEADING = 16
 
 @dataclass(frozen=True)
 class Plane:
-    """Equations of the loadings of two factors, others and intercept integrated out; see `kernels.turns`.
+    """Equations of the loadings of two factors, others and intercept integrated out.
+
+    See `kernels.plane_moves`.
 
     Parameters
     ----------

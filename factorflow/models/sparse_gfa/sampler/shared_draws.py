@@ -18,6 +18,7 @@ from factorflow.models.sparse_gfa.loadings.drawn import EDGE, draw_gamma
 from factorflow.models.sparse_gfa.sampler.collapsed import draw_collapsed
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
 from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnView, DrawnWeights, Shared
+from factorflow.models.sparse_gfa.sampler.plane_moves import draw_plane_move, plane_of, transform_scores
 from factorflow.models.sparse_gfa.sampler.pooled import (
     N_TRIES,
     SlabPrior,
@@ -29,7 +30,6 @@ from factorflow.models.sparse_gfa.sampler.pooled import (
     slab_log_density,
 )
 from factorflow.models.sparse_gfa.sampler.score_prior import draw_courses
-from factorflow.models.sparse_gfa.sampler.turns import draw_turn, plane_of, turned_scores
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.statistics import Stats
@@ -166,8 +166,8 @@ def draw_moves(
     k, now = globals_.n_factors, globals_.shared
     plane, turn = plane_of(settings, k, step), np.eye(k)
     if plane is not None:
-        weights, turn, now = draw_turn(settings, stats, weights, now, globals_.names, plane, step)
-        stats = turned_scores(stats, turn)
+        weights, turn, now = draw_plane_move(settings, stats, weights, now, globals_.names, plane, step)
+        stats = transform_scores(stats, turn)
     weights, sums, now = draw_collapsed(settings, globals_, weights, now, step)
     sums = {name: mine.with_sizes(settings.size_column(name)) for name, mine in sums.items()}
     shift = _draw_shift(settings, stats, sums, now, step)

@@ -27,8 +27,8 @@ from factorflow.models.sparse_gfa.smooth.courses import Courses
 
 MOST_SHARING = 0.999
 """Largest sharing between groups: their correlations need a root."""
-TURNS = 3
-"""Times that each factor has its turn in a pass."""
+N_CYCLES = 3
+"""Times that each factor is updated in a pass."""
 EVALUATIONS = 30
 """Evaluations of e_k for the parameters of a factor in a pass, at most."""
 STARTS = 7
@@ -42,13 +42,13 @@ class Forms:
     Parameters
     ----------
     form : callable
-        Gives G_kj of two factors; of one alone where ``turns`` is not set.
+        Gives G_kj of two factors; of one alone where ``has_cross_forms`` is not set.
     products : callable or None
         Given k, factors j and a vector, gives G_jk times the vector, a row for each j: quicker than by `form`
         where forms are alike; None: by that.
     slope : array
         g_k = sum_n phi_n (m_n - f_n)_k / zeta_k.
-    turns : bool
+    has_cross_forms : bool
         Whether forms between factors are known.
     ratio : float
         Largest curvature of a row in all its factors, over that in each of them.
@@ -56,7 +56,7 @@ class Forms:
 
     form: Callable[[int, int], Float64[Array, "M M"]]
     slope: Float64[np.ndarray, "K M"]
-    turns: bool = True
+    has_cross_forms: bool = True
     ratio: float = 1.0
     products: Callable[[int, list[int], Float64[Array, " M"]], Float64[Array, "J M"]] | None = None
 
@@ -259,12 +259,12 @@ def update_courses(basis: Basis, courses: Courses, forms: Forms, starts: int = 1
     energy, logdet = courses.energy.copy(), courses.logdet.copy()
     nats, average = courses.evidence.copy(), courses.average.copy()
     sites: dict[int, _Site] = {}
-    for turn in range(TURNS if forms.turns else 1):
+    for cycle in range(N_CYCLES if forms.has_cross_forms else 1):
         for k in smooth:
             form, before = forms.form(k, k), mean[k].copy()
             linear = slope[k] + forms.ratio * (form @ before)
             share = 1.0 - float(courses.noise[k])
-            if turn:
+            if cycle:
                 sites[k] = sites[k].at(linear)
             else:
                 arguments = basis, courses, form, linear, lengths[k], sharing[k], share, forms.ratio
@@ -273,7 +273,7 @@ def update_courses(basis: Basis, courses: Courses, forms: Forms, starts: int = 1
                 else:
                     sites[k], _ = _evaluate(*arguments)
             mean[k] = sites[k].mean
-            if forms.turns:
+            if forms.has_cross_forms:
                 slope[smooth] -= forms.multiply(k, smooth, mean[k] - before)
     for k, site in sites.items():
         covariance[k] = site.covariance

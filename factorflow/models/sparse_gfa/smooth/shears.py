@@ -45,8 +45,8 @@ SHEAR_ROUNDS = (1, 2, 4, 7)
 """Rounds of a stage in which factors are sheared."""
 AMOUNTS = np.append(0.0, np.outer([1.0, -1.0], 0.4 * 2.0 ** (-0.5 * np.arange(16))))
 """Values of t that are tried."""
-TURNS = 3
-"""Times that each pair has its turn in a round."""
+N_CYCLES = 3
+"""Times that each pair is tried in a round."""
 LEAST_GAIN = 1.0
 """Nats that a shear gains at least."""
 
@@ -201,7 +201,7 @@ def _best_shears(
 ) -> tuple[Float64[Array, "K K"], float]:
     """Return A and what it gains; the values that the entries favour are moved along in ``loadings``."""
     transform, total = np.eye(loadings.centre.shape[1]), 0.0
-    for _ in range(TURNS):
+    for _ in range(N_CYCLES):
         before = total
         for k, j in permutations(forms, 2):
             own, other = forms[k] @ transform[k], transform[j]

@@ -95,7 +95,9 @@ def forms_of(smooth: SmoothSettings, courses: Courses, sums: SiteSums) -> Forms:
     assert sums.ratio is not None
     forms, size = sums.forms, smooth.basis.size
     ratio = float(np.max(sums.ratio.values))
-    return Forms(lambda k, j: unpack(forms[k], size), sums.linear.T.copy(), turns=False, ratio=ratio)
+    return Forms(
+        lambda k, j: unpack(forms[k], size), sums.linear.T.copy(), has_cross_forms=False, ratio=ratio
+    )
 
 
 def _place(k: int, j: int) -> int:

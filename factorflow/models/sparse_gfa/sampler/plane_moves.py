@@ -1,12 +1,12 @@
 """Turns and strains of two factors in their plane, z -> z A, along which sweeps hardly move by themselves.
 
 w and b of the two are integrated out, their s summed out, and the volume of the scores does not change: how
-likely z A is is a sum over features (`kernels.turns`), beside the prior of z, which strains change. Without
-turns loadings that are 0 keep factors where they are: chains that began with two factors mixed half and half
-stayed there. Where views take Metropolis steps, loadings that are never 0 follow, w -> w A'^-1, and their
-prior with alpha integrated out decides. Strains z_j -> z_j cosh c + z_k sinh c let the scores of two factors
-be correlated, as those of few samples are; what lies between the two, shears among them, leads from one way
-to have loadings of 0 to another.
+likely z A is is a sum over features (`kernels.plane_moves`), beside the prior of z, which strains change.
+Without turns loadings that are 0 keep factors where they are: chains that began with two factors mixed half
+and half stayed there. Where views take Metropolis steps, loadings that are never 0 follow, w -> w A'^-1, and
+their prior with alpha integrated out decides. Strains z_j -> z_j cosh c + z_k sinh c let the scores of two
+factors be correlated, as those of few samples are; what lies between the two, shears among them, leads from
+one way to have loadings of 0 to another.
 
 A sweep draws along several lines A exp(x G) one after the other, from evenly spaced values x among which 0,
 for no move, has a random place, so that each of them would have given the same ones. The first is a turn
@@ -36,7 +36,7 @@ from factorflow.models.sparse_gfa.sampler.metropolis import corrected_views
 from factorflow.models.sparse_gfa.sampler.pooled import pick
 from factorflow.models.sparse_gfa.settings import Settings
 
-TURN_SITE, PAIR_SITE = MODELS[12], MODELS[17]
+PLANE_SITE, PAIR_SITE = MODELS[12], MODELS[17]
 """Noise: plane and lines; s and w of the two factors of each feature."""
 
 
@@ -66,16 +66,16 @@ def plane_of(settings: Settings, n_factors: int, step: Step) -> tuple[int, int] 
     cannot be integrated out.
     """
     told_apart = settings.scores_prior != "normal" or settings.smooth is not None
-    told_apart = told_apart or not all(view.prior(sparse=True).turns for view in settings.views)
+    told_apart = told_apart or not all(view.prior(sparse=True).allows_plane_moves for view in settings.views)
     if n_factors < 2 or told_apart or any(view.spikes for view in corrected_views(settings)):
         return None
-    u = draws.uniform(step, TURN_SITE, np.zeros(1, np.int64), 2)[0]
+    u = draws.uniform(step, PLANE_SITE, np.zeros(1, np.int64), 2)[0]
     j, k = int(u[0] * n_factors), int(u[1] * (n_factors - 1))
     k += k >= j
     return min(j, k), max(j, k)
 
 
-def draw_turn(
+def draw_plane_move(
     settings: Settings,
     stats: DrawnStats,
     weights: Mapping[str, DrawnWeights],
@@ -97,7 +97,7 @@ def draw_turn(
     a = np.eye(2)
     n_features = sum(view.n_features for view in settings.views)
     lines = _lines(n_features)
-    uniform = draws.uniform(step, TURN_SITE, np.arange(1, 1 + len(lines)), 4)
+    uniform = draws.uniform(step, PLANE_SITE, np.arange(1, 1 + len(lines)), 4)
     for line, u in zip(lines, uniform, strict=True):
         after = a @ _tried(line, u, np.pi * u[3] if line is OTHER else 0.0)  # z -> (z a) exp(x G)
         gains = -0.5 * (after * (gram @ after)).sum(axis=(1, 2))
@@ -222,7 +222,7 @@ def _gram(stats: DrawnStats, k: int) -> Float64[Array, "K K"]:
     return unpack(stats.moments[: n_pairs(k)], k)
 
 
-def turned_scores(stats: DrawnStats, turn: Float64[Array, "K K"]) -> DrawnStats:
+def transform_scores(stats: DrawnStats, turn: Float64[Array, "K K"]) -> DrawnStats:
     """Return the sums over samples of the scores z A that draws of what they share need."""
     assert stats.first is not None
     k = len(turn)

@@ -21,8 +21,7 @@ from factorflow.models.sparse_gfa.sampler import feature_draws, sampled, shared_
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnSums
 from factorflow.models.sparse_gfa.sampler.gibbs import GibbsSweep
 from factorflow.models.sparse_gfa.sampler.gibbs_state import LEADING, DrawnWeights, Names, Plane
-from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums, SlabPrior
-from factorflow.models.sparse_gfa.sampler.turns import (
+from factorflow.models.sparse_gfa.sampler.plane_moves import (
     OTHER,
     ROUND,
     TURN,
@@ -30,10 +29,11 @@ from factorflow.models.sparse_gfa.sampler.turns import (
     _lines,
     _prior_gains,
     _tried,
-    draw_turn,
+    draw_plane_move,
     plane_of,
-    turned_scores,
+    transform_scores,
 )
+from factorflow.models.sparse_gfa.sampler.pooled import NoiseSums, SlabPrior
 
 
 def _evidence(design: Any, y: Any, on: Any, tau: float, precision: Any, shift: float) -> float:
@@ -173,10 +173,10 @@ def test_factors_keep_their_names(degrees: int, monkeypatch: pytest.MonkeyPatch)
     plane = Plane(np.tile([1e8, 0.0, 1e8], (D, 1)), 1e8 * w, np.zeros((D, 3, 2)), nothing)
     weights = {"v0": replace(parts["v0"], residual_sums=replace(parts["v0"].residual_sums, plane=plane))}
     a = np.array([[[np.cos(x), -np.sin(x)], [np.sin(x), np.cos(x)]]])
-    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.turns._tried", lambda *_: a)
-    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.turns._lines", lambda _: (TURN,))
+    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.plane_moves._tried", lambda *_: a)
+    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.plane_moves._lines", lambda _: (TURN,))
     names = Names(np.arange(1, D), w[1:])
-    found, turn, shared = draw_turn(sweep.settings, stats, weights, g.shared, names, (0, 1), step)
+    found, turn, shared = draw_plane_move(sweep.settings, stats, weights, g.shared, names, (0, 1), step)
     assert (turn.diagonal() > 0.9).all()
     np.testing.assert_allclose(found["v0"].loadings[:, :2], w @ turn, atol=1e-3)
     swaps = 45 < degrees % 180 < 135
@@ -228,9 +228,9 @@ def test_what_is_told_follows_a_turn(seed: int) -> None:
     """Residuals of the turned scores and the new loadings, and the scores' own sums."""
     sweep, g, data, z, stats, parts, _, step = _swept(("gaussian", "bernoulli"), seed)
     plane = plane_of(sweep.settings, 2, step)
-    weights, a, _ = draw_turn(sweep.settings, stats, parts, g.shared, g.names, plane, step)
+    weights, a, _ = draw_plane_move(sweep.settings, stats, parts, g.shared, g.names, plane, step)
     assert abs(a - np.eye(2)).max() > 1e-3
-    turned, found = z @ a, turned_scores(stats, a)
+    turned, found = z @ a, transform_scores(stats, a)
     np.testing.assert_allclose(found.second[0], (turned**2).sum(axis=0))
     np.testing.assert_allclose(found.first[0, 0], turned.sum(axis=0))
     mine = weights["v0"]
@@ -250,9 +250,10 @@ def test_after_the_turns_lines_have_random_directions(monkeypatch: pytest.Monkey
         assert line is OTHER or phi == 0.0
         return _tried(line, u, phi)
 
-    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.turns._tried", spied)
+    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.plane_moves._tried", spied)
     turns = [
-        draw_turn(sweep.settings, stats, parts, g.shared, g.names, (0, 1), Step(i))[1] for i in range(200)
+        draw_plane_move(sweep.settings, stats, parts, g.shared, g.names, (0, 1), Step(i))[1]
+        for i in range(200)
     ]
     phi = np.array(found).reshape(200, -1)
     assert (phi[:, :2] == 0.0).all()
@@ -282,7 +283,10 @@ def test_scores_keep_their_prior_where_entries_say_nothing() -> None:
             gram = np.zeros((3, 3))
             gram[:2, :2] = z.T @ z
             given = replace(stats, moments=gram[np.tril_indices(3)])
-            z = z @ draw_turn(sweep.settings, given, weights, g.shared, g.names, (0, 1), Step(i, 0, j))[1]
+            z = (
+                z
+                @ draw_plane_move(sweep.settings, given, weights, g.shared, g.names, (0, 1), Step(i, 0, j))[1]
+            )
         found.append([(z**2).mean(), (z**2).mean() ** 2, z[:, 0] @ z[:, 1] / N, (z[:, 0] @ z[:, 1] / N) ** 2])
     expected = [1.0, 1.0 + 1.0 / N, 0.0, 1.0 / N]
     score = (np.mean(found, axis=0) - expected) / (np.std(found, axis=0) / np.sqrt(len(found)))
@@ -294,9 +298,9 @@ def test_loadings_that_are_never_0_follow_a_turn() -> None:
     options: dict[str, Any] = {"dense": "first", "sizes": "learned"}
     sweep, g, _, z, stats, parts, _, step = _swept(("poisson", "gaussian"), 1, **options)
     parts = {**parts, "v0": g.weights["v0"]}  # what its features take is decided in the second pass
-    weights, a, _ = draw_turn(sweep.settings, stats, parts, g.shared, g.names, (0, 1), step)
+    weights, a, _ = draw_plane_move(sweep.settings, stats, parts, g.shared, g.names, (0, 1), step)
     assert abs(a - np.eye(2)).max() > 1e-3
-    turned, found = z.copy(), turned_scores(stats, a)
+    turned, found = z.copy(), transform_scores(stats, a)
     turned[:, :2] = z[:, :2] @ a
     np.testing.assert_allclose(found.second[0], (turned**2).sum(axis=0))
     np.testing.assert_allclose(found.first[0, 0], turned.sum(axis=0))
@@ -330,7 +334,9 @@ def test_loadings_that_follow_turns_keep_their_prior(slab: SlabPrior | None) -> 
         for j in range(3):
             given = replace(stats, moments=np.append((z.T @ z)[np.tril_indices(2)], np.zeros(3)))
             weights = {"v0": replace(g.weights["v0"], loadings=w)}
-            drawn, a, _ = draw_turn(sweep.settings, given, weights, g.shared, names, (0, 1), Step(i, 0, j))
+            drawn, a, _ = draw_plane_move(
+                sweep.settings, given, weights, g.shared, names, (0, 1), Step(i, 0, j)
+            )
             z, w = z @ a, drawn["v0"].loadings
         logs = np.log((w**2).sum(axis=0))
         found.append(
