@@ -88,6 +88,11 @@ class Covariates:
         return len(self.labels)
 
     @property
+    def sources(self) -> tuple[Column, ...]:
+        """The columns, as they are read."""
+        return self.columns
+
+    @property
     def labels(self) -> list[str]:
         """Their labels: ``age``, ``batch[A]``, ``age:sex[F]``."""
         return [label for term in self.terms for label in self._interaction_names(term, "labels")]

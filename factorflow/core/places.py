@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from factorflow.core.covariates import Column
 
 PLACES = "places"
 """Name under which they travel with a block, in ``Block.columns``."""
@@ -48,6 +52,11 @@ class Places:
         return len(self.columns)
 
     @property
+    def sources(self) -> tuple[Column, ...]:
+        """The columns, as they are read."""
+        return tuple(Column(name, levels=self.levels) for name in self.columns)
+
+    @property
     def n_covariates(self) -> int:
         """Number of covariates, each with a length scale (R)."""
         return max(self.covariate) + 1
@@ -64,6 +73,21 @@ class Places:
         ranges = np.subtract(self.high, self.low)
         owner = np.asarray(self.covariate)
         return np.array([ranges[owner == r].max() for r in range(self.n_covariates)])
+
+    def encode(self, table: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """Return the places of some samples, (B, p); NaN where a column is missing. Of levels their numbers.
+
+        Parameters
+        ----------
+        table : mapping of str to (B,) array
+            The columns: numbers, NaN where missing, or text, "" where missing.
+        """
+        values = [table[name] for name in self.columns]
+        if self.levels:
+            number = {level: float(i) for i, level in enumerate(self.levels)}
+            values = [np.array([number.get(label, np.nan) for label in column.tolist()]) for column in values]
+        places = np.column_stack(values)
+        return np.where(np.isfinite(places).all(axis=1, keepdims=True), places, np.nan)
 
     def sample(self, generator: np.random.Generator, n_rows: int) -> NDArray[np.float64]:
         """Return places as there may be, of the first group, (n_rows, p).

@@ -1,4 +1,4 @@
-"""Covariates from the sample metadata of a dataset: how they are coded, and block by block."""
+"""Covariates from the sample metadata of a dataset, how they are coded; columns that are read with blocks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.core.covariates import Column, Covariates, Term
+from factorflow.core.places import Places
 from factorflow.data.ingest.checks import join_names, warn
 from factorflow.data.ingest.levels import text_of
 from factorflow.data.store.fingerprint import digest_column, digest_names
@@ -31,48 +32,51 @@ factors."""
 AT_ONCE = 1 << 16
 """Rows that are coded at a time."""
 
+C = TypeVar("C", Covariates, Places, Covariates | Places)
+
 _UNDERSTOOD = "columns of the sample metadata, C(column), and products of them"
 
 
 @dataclass(frozen=True)
-class CovariateTable:
-    """What the samples of a run are given, read with its blocks.
+class CodedColumns:
+    """Columns of the sample metadata as numbers, read with the blocks of a run.
 
     Parameters
     ----------
+    code : Covariates or Places
+        Which columns, and what numbers they become.
     table : mapping of str to (N,) array or None
         The columns, where they are not the dataset's own.
     known : bool
         Whether they are known; else they are NaN, and what is computed with them is integrated over them.
     """
 
-    covariates: Covariates
+    code: Covariates | Places
     table: Mapping[str, NDArray[Any]] | None = None
     known: bool = True
 
     @cached_property
     def digest(self) -> str:
         """Of what it reads: equal where the numbers are."""
-        parts = [repr(self.covariates), str(self.known)]
+        parts = [repr(self.code), str(self.known)]
         parts += [f"{name} {digest_column(values)}" for name, values in (self.table or {}).items()]
         return digest_names(parts)
 
-    def read(self, dataset: Dataset, start: int, stop: int) -> NDArray[np.float64]:
+    def read(self, dataset: Any, start: int = 0, stop: int | None = None) -> NDArray[np.float64]:
         """Return the numbers of some rows, (stop - start, P)."""
         if not self.known:
-            return np.full((stop - start, len(self.covariates)), np.nan)
+            return np.full((len(range(dataset.n_rows)[start:stop]), len(self.code)), np.nan)
         if self.table is not None:
-            part = {name: values[start:stop] for name, values in self.table.items()}
-            return self.covariates.encode(part)
-        return self.covariates.encode(read_columns(dataset, self.covariates.columns, start, stop))
+            return self.code.encode({name: values[start:stop] for name, values in self.table.items()})
+        names = [column.name for column in self.code.sources]
+        return self.code.encode(typed(self.code.sources, dataset.obs_columns(names, start, stop)))
 
 
-def read_columns(
-    dataset: Any, columns: Sequence[Column], start: int = 0, stop: int | None = None
-) -> dict[str, NDArray[Any]]:
-    """Return columns of the sample metadata as `Covariates.encode` takes them."""
-    stored = dataset.obs_columns([column.name for column in columns], start, stop)
-    return {column.name: _as_coded(column, stored[column.name]) for column in columns}
+def typed(columns: Sequence[Column], table: Any) -> dict[str, NDArray[Any]]:
+    """Return the columns of a table as `Covariates.encode` and `Places.encode` take them."""
+    return {
+        c.name: labels_of(table[c.name]) if c.levels else numbers_of(c.name, table[c.name]) for c in columns
+    }
 
 
 def code_covariates(
@@ -108,23 +112,26 @@ def code_covariates(
     return replace(covariates, second=tuple(pack(products / dataset.n_rows).tolist()))
 
 
-def with_digests(covariates: Covariates, dataset: Dataset) -> Covariates:
-    """Return covariates, coded as they are, with the digests of the columns of a dataset."""
-    values = read_columns(dataset, covariates.columns)
-    columns = tuple(replace(c, digest=digest_column(values[c.name])) for c in covariates.columns)
-    return replace(covariates, columns=columns)
+def with_digests(code: C, dataset: Dataset) -> C:
+    """Return what is coded as it is, with the digests of the columns of a dataset."""
+    if isinstance(code, Places):
+        values = CodedColumns(code).read(dataset)
+        return replace(code, digests=tuple(digest_column(column) for column in values.T))
+    table = typed(code.columns, dataset.obs_columns([column.name for column in code.columns]))
+    columns = tuple(replace(c, digest=digest_column(table[c.name])) for c in code.columns)
+    return replace(code, columns=columns)
 
 
 def _parts(dataset: Dataset, covariates: Covariates) -> Iterator[NDArray[np.float64]]:
     for start in range(0, dataset.n_rows, AT_ONCE):
         stop = min(start + AT_ONCE, dataset.n_rows)
-        yield CovariateTable(covariates).read(dataset, start, stop)
+        yield CodedColumns(covariates).read(dataset, start, stop)
 
 
-def projected_covariates(
-    covariates: Covariates | None, dataset: Dataset, source: Any = None
-) -> CovariateTable | None:
-    """Return what new samples are given.
+def projected_columns(
+    code: Covariates | Places | None, dataset: Dataset, source: Any = None
+) -> CodedColumns | None:
+    """Return what new samples are given, or where they lie.
 
     Parameters
     ----------
@@ -135,24 +142,20 @@ def projected_covariates(
     Raises
     ------
     InputError
-        When the fit has no covariates, or a sample has no row.
+        When a sample has no row.
     """
-    if covariates is None:
+    if code is None:
         return None
-    names = [column.name for column in covariates.columns]
-    if source is False:
-        return CovariateTable(covariates, known=False)
+    names = [column.name for column in code.sources]
+    if source is False or (source is None and not set(names) <= set(dataset.column_names)):
+        return CodedColumns(code, known=False)
+    rows = dataset.obs_columns(names) if source is None else rows_by_sample(dataset, source, names)
+    if isinstance(code, Covariates):
+        for column in code.columns:
+            warn_of_levels(column, rows[column.name])
     if source is None:
-        has_all = set(names) <= set(dataset.column_names)
-        if has_all:
-            for column in covariates.columns:
-                warn_of_levels(column, dataset.obs_columns([column.name])[column.name])
-        return CovariateTable(with_digests(covariates, dataset) if has_all else covariates, known=has_all)
-    rows = rows_by_sample(dataset, source, names)
-    for column in covariates.columns:
-        warn_of_levels(column, rows[column.name].array)
-    table = {c.name: _as_coded(c, rows[c.name].array) for c in covariates.columns}
-    return CovariateTable(covariates, table)
+        return CodedColumns(with_digests(code, dataset))
+    return CodedColumns(code, typed(code.sources, rows))
 
 
 def warn_of_levels(column: Column, values: Any) -> None:
@@ -190,10 +193,6 @@ def rows_by_sample(dataset: Dataset, source: Any, names: Sequence[str]) -> Any:
     if absent:
         raise InputError("covariates", f"no row {absent[0]}", "a row for each sample", "Index it by sample.")
     return source.loc[dataset.obs_names.tolist()]
-
-
-def _as_coded(column: Column, values: Any) -> NDArray[Any]:
-    return labels_of(values) if column.levels else numbers_of(column.name, values)
 
 
 def _terms(specification: str | Sequence[str], option: str) -> tuple[list[tuple[str, ...]], set[str]]:
@@ -302,7 +301,7 @@ def numbers_of(name: str, values: Any) -> NDArray[np.float64]:
     if numbers is None:
         raise InputError(
             f"column {name} of the sample metadata",
-            str(values[0]) if len(values) else "text",
+            str(np.asarray(values)[0]) if len(values) else "text",
             "numbers, as when the model was fitted",
             "Correct the column, or leave it out: what is not known is integrated over.",
         )

@@ -14,9 +14,9 @@ from factorflow.core.block import SIZES
 from factorflow.core.covariates import COVARIATES
 from factorflow.core.places import PLACES
 from factorflow.data.chosen_features import choose_features
-from factorflow.data.covariates import CovariateTable, code_covariates, projected_covariates, with_digests
+from factorflow.data.covariates import CodedColumns, code_covariates, projected_columns, with_digests
 from factorflow.data.feature_sets import match_feature_sets
-from factorflow.data.places import PlaceTable, code_levels, code_places, places_with_digests, projected_places
+from factorflow.data.places import code_levels, code_places
 from factorflow.data.sizes import SizeTable, code_sizes, projected_sizes
 from factorflow.errors import InputError
 
@@ -34,28 +34,28 @@ class SampleTables:
 
     Parameters
     ----------
-    covariates : CovariateTable or None
+    covariates : CodedColumns or None
         What acts on the features.
-    places, levels : PlaceTable or None
+    places, levels : CodedColumns or None
         Where the samples lie; which level they are of.
-    score_covariates : CovariateTable or None
+    score_covariates : CodedColumns or None
         What acts on the scores.
     """
 
-    covariates: CovariateTable | None = None
-    places: PlaceTable | None = None
-    levels: PlaceTable | None = None
-    score_covariates: CovariateTable | None = None
+    covariates: CodedColumns | None = None
+    places: CodedColumns | None = None
+    levels: CodedColumns | None = None
+    score_covariates: CodedColumns | None = None
     sizes: SizeTable | None = None
 
     @classmethod
     def of(cls, meta: Meta) -> SampleTables:
         """Return the columns of a fit."""
         return cls(
-            None if meta.covariates is None else CovariateTable(meta.covariates),
-            None if meta.places is None else PlaceTable(meta.places),
-            None if meta.levels is None else PlaceTable(meta.levels),
-            None if meta.score_covariates is None else CovariateTable(meta.score_covariates),
+            None if meta.covariates is None else CodedColumns(meta.covariates),
+            None if meta.places is None else CodedColumns(meta.places),
+            None if meta.levels is None else CodedColumns(meta.levels),
+            None if meta.score_covariates is None else CodedColumns(meta.score_covariates),
             SizeTable(meta.sizes) if meta.sizes else None,
         )
 
@@ -79,15 +79,15 @@ class SampleTables:
             expected = "none: the model was fitted without"
             raise InputError("covariates", "columns", expected, "Leave them out.")
         return cls(
-            projected_covariates(meta.covariates, dataset, source),
-            projected_places(meta.places, dataset, source),
-            projected_places(meta.levels, dataset, source),
-            projected_covariates(meta.score_covariates, dataset, source),
+            projected_columns(meta.covariates, dataset, source),
+            projected_columns(meta.places, dataset, source),
+            projected_columns(meta.levels, dataset, source),
+            projected_columns(meta.score_covariates, dataset, source),
             projected_sizes(meta.sizes, dataset, source),
         )
 
     @property
-    def _of_scores(self) -> list[PlaceTable | CovariateTable]:
+    def _of_scores(self) -> list[CodedColumns]:
         tables = (self.places, self.levels, self.score_covariates)
         return [table for table in tables if table is not None]
 
@@ -169,4 +169,4 @@ def _covariates(dataset: Dataset, columns: Any, option: str, like: Covariates | 
 
 
 def _places(dataset: Dataset, code: Callable[[], Places], like: Places | None) -> Places:
-    return code() if like is None else places_with_digests(like, dataset)
+    return code() if like is None else with_digests(like, dataset)

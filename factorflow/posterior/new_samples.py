@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from factorflow.core.block import Block
 from factorflow.core.covariates import Covariates
-from factorflow.core.places import Places
-from factorflow.data.covariates import labels_of, numbers_of, warn_of_levels
+from factorflow.data.covariates import labels_of, typed, warn_of_levels
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
 from factorflow.kernels.sites import DRAWS
@@ -94,7 +93,7 @@ def _check_columns(posterior: StoredPosterior, frame: pd.DataFrame) -> None:
     """Refuse a table without a column that the features need, or with none of the model's."""
     meta = posterior.meta
     of_features = [] if meta.covariates is None else [column.name for column in meta.covariates.columns]
-    of_scores = [name for one in meta.score_inputs for name in _names_of(one)]
+    of_scores = [column.name for one in meta.score_inputs for column in one.sources]
     if meta.places is not None and meta.places.groups:
         of_scores.append("group")
     available = list(dict.fromkeys([*of_features, *of_scores]))
@@ -109,26 +108,16 @@ def _check_columns(posterior: StoredPosterior, frame: pd.DataFrame) -> None:
         raise InputError("new_obs", f"no column {(lacking or available)[0]}", expected, remedy)
 
 
-def _names_of(one: Places | Covariates) -> list[str]:
-    if isinstance(one, Places):
-        return list(one.columns)
-    return [column.name for column in one.columns]
-
-
 def _coded(covariates: Covariates, frame: pd.DataFrame) -> NDArray[np.float64]:
     """Return covariates as they are coded, NaN of terms of which a column is not there."""
     lacking = {column.name for column in covariates.columns if column.name not in frame}
     for column in covariates.columns:
         if column.name not in lacking:
             warn_of_levels(column, frame[column.name])
-    columns = {
-        column.name: np.full(len(frame), "" if column.levels else np.nan)
-        if column.name in lacking
-        else labels_of(frame[column.name])
-        if column.levels
-        else numbers_of(column.name, frame[column.name])
-        for column in covariates.columns
-    }
+    columns = typed([column for column in covariates.columns if column.name not in lacking], frame)
+    for column in covariates.columns:
+        if column.name in lacking:
+            columns[column.name] = np.full(len(frame), "" if column.levels else np.nan)
     coded = covariates.encode(columns)
     unknown = [number for number, term in enumerate(covariates.terms) if lacking & set(term.columns)]
     coded[:, np.isin(covariates.groups, unknown)] = np.nan
@@ -150,12 +139,8 @@ def _places_of(posterior: StoredPosterior, frame: pd.DataFrame) -> NDArray[np.fl
             parts.append(_coded(one, frame))
         elif any(name not in frame for name in one.columns):
             parts.append(np.full((len(frame), len(one)), np.nan))
-        elif one.levels:
-            number = {level: float(i) for i, level in enumerate(one.levels)}
-            labels = labels_of(frame[one.columns[0]])
-            parts.append(np.array([[number.get(label, np.nan)] for label in labels.tolist()]))
         else:
-            parts.append(np.column_stack([numbers_of(name, frame[name]) for name in one.columns]))
+            parts.append(one.encode(typed(one.sources, frame)))
     return np.hstack(parts)
 
 

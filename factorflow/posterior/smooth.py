@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.core.places import Places
-from factorflow.data.covariates import numbers_of
+from factorflow.data.covariates import CodedColumns, numbers_of
 from factorflow.errors import InputError
 from factorflow.posterior.align import align_draws
 from factorflow.posterior.course_model import CourseModel, course_model
@@ -111,15 +111,13 @@ def warped(posterior: StoredPosterior, covariate: str | None) -> xr.DataArray:
     """Return the time of each sample on the common clock (`Posterior.warped`)."""
     import xarray as xr
 
-    from factorflow.data.places import read_places
-
     places = check_places(posterior)
     if covariate not in (None, *places.columns):
         expected = f"one of {', '.join(places.columns)}"
         raise InputError("covariate", covariate, expected, "Leave it out.")
     data: Any = posterior.data
     data = getattr(data, "dataset", data)  # of a projection, whose features are aligned
-    times = read_places(data, places.columns)
+    times = CodedColumns(places).read(data)
     codes = data.codes("group").astype(np.int64) if places.groups else np.zeros(len(times), np.int64)
     values = course_model(posterior.model).warped(posterior.global_variables(), times, codes)
     obs = posterior.array("scores")["obs"]

@@ -54,32 +54,7 @@ def finish_iteration(
 
     ``settles``: whether the stage ends only when shares of noise no longer move.
     """
-    k = globals_.n_factors
-    new = replace(
-        globals_,
-        weights=dict(parts),
-        views={name: replace(view, pairs=sums[name].pairs) for name, view in globals_.views.items()},
-        scores=replace(
-            globals_.scores,
-            second=unpack(stats.moments[: n_pairs(k)], k) / settings.n_rows,
-            mean=unpack(stats.moments, k + globals_.n_given)[k, :k] / settings.n_rows
-            if settings.nonnegative
-            else None,
-        ),
-        change=Change(),
-        progress=replace(globals_.progress, snapshot=None),
-        basis={},
-    )
-    moves = Moves(
-        loadings={name: s.loadings for name, s in sums.items()},
-        second=stats.second,
-        entropy=stats.entropy + sum(s.entropy for s in sums.values()),
-    )
-    if globals_.courses is None and settings.changes_basis(step.count):
-        if not sparse and settings.full_scores and settings.scores_prior == "normal":
-            new, moves = _rotate(settings, new, moves, sums)
-        else:
-            new, moves = _rescale(settings, new, moves, stats.number, sparse=sparse)
+    new, moves = _join_features(settings, globals_, stats, parts, sums, step, sparse=sparse)
     new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
     objective = bound_of(settings, new, moves, sums, stats, sparse=sparse)
     _check_finite(new, objective)
@@ -119,20 +94,70 @@ def finish_iteration(
             or (settles and noise_moves(globals_.courses, new.courses))
         ),
     }
-    if (
-        new.progress.snapshot is None
-        and not new.change.restored
-        and sparse
-        and not is_early(settings, step.count)
-    ):
-        new = _delete_factor(settings, globals_, new, step.count)
-        gain = objective - globals_.progress.objective
-        little = step.count > 0 and abs(gain) < _least_gain(settings, info)  # of the first it is not known
-        new = _start_trial(settings, globals_, new, objective, little=little)
-    if not new.change.restored and (new.progress.snapshot is None or not new.progress.snapshot.trial):
-        new = squarem_step(settings, new, objective, step.count)
+    new = _extrapolate(settings, globals_, new, objective, info, step.count, sparse=sparse)
     info["n_factors"] = float(new.n_factors)
     return replace_part(new, "progress", objective=objective), info
+
+
+def _join_features(
+    settings: Settings,
+    globals_: Globals,
+    stats: Stats,
+    parts: Mapping[str, Weights],
+    sums: Mapping[str, FeatureSums],
+    step: Step,
+    *,
+    sparse: bool,
+) -> tuple[Globals, Moves]:
+    """Return the globals with the updated features, in the basis of the next pass."""
+    k = globals_.n_factors
+    new = replace(
+        globals_,
+        weights=dict(parts),
+        views={name: replace(view, pairs=sums[name].pairs) for name, view in globals_.views.items()},
+        scores=replace(
+            globals_.scores,
+            second=unpack(stats.moments[: n_pairs(k)], k) / settings.n_rows,
+            mean=unpack(stats.moments, k + globals_.n_given)[k, :k] / settings.n_rows
+            if settings.nonnegative
+            else None,
+        ),
+        change=Change(),
+        progress=replace(globals_.progress, snapshot=None),
+        basis={},
+    )
+    moves = Moves(
+        loadings={name: s.loadings for name, s in sums.items()},
+        second=stats.second,
+        entropy=stats.entropy + sum(s.entropy for s in sums.values()),
+    )
+    if globals_.courses is None and settings.changes_basis(step.count):
+        if not sparse and settings.full_scores and settings.scores_prior == "normal":
+            new, moves = _rotate(settings, new, moves, sums)
+        else:
+            new, moves = _rescale(settings, new, moves, stats.number, sparse=sparse)
+    return new, moves
+
+
+def _extrapolate(
+    settings: Settings,
+    globals_: Globals,
+    new: Globals,
+    objective: float,
+    info: Mapping[str, float],
+    count: int,
+    *,
+    sparse: bool,
+) -> Globals:
+    """Delete a factor, begin a trial without one, or take a SQUAREM step, where this is due."""
+    if new.progress.snapshot is None and not new.change.restored and sparse and not is_early(settings, count):
+        new = _delete_factor(settings, globals_, new, count)
+        gain = objective - globals_.progress.objective
+        little = count > 0 and abs(gain) < _least_gain(settings, info)  # of the first it is not known
+        new = _start_trial(settings, globals_, new, objective, little=little)
+    if not new.change.restored and (new.progress.snapshot is None or not new.progress.snapshot.trial):
+        new = squarem_step(settings, new, objective, count)
+    return new
 
 
 def _check_finite(globals_: Globals, bound: float) -> None:
