@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from jaxtyping import Float64
@@ -179,3 +179,32 @@ def scores_terms(settings: Settings, globals_: Globals, moves: Moves, stats: Sta
         total += (stats.number * log_on + (stats.rows[:, None] - stats.number) * log_off).sum(axis=0)
         total += beta_term(globals_.scores.psi_on, globals_.scores.psi_off, *settings.priors.psi).sum(axis=0)
     return np.asarray(total)
+
+
+def check_finite(globals_: Globals, bound: float) -> None:
+    """Refuse to go on with a bound that is not finite.
+
+    Raises
+    ------
+    FloatingPointError
+        Naming the views whose parameters are not finite.
+    """
+    if not np.isfinite(bound):
+        raise FloatingPointError(
+            f"the bound is {bound}, and {_not_finite(globals_)}. Look for values far from all others, scale "
+            "the features (scale_features), or start from fewer factors"
+        )
+
+
+def _not_finite(globals_: Globals) -> str:
+    """Return in words which views have parameters that are not finite."""
+    names = {
+        name: [f.name for f in fields(w) if not _finite(getattr(w, f.name))]
+        for name, w in globals_.weights.items()
+    }
+    bad = [f"{name} ({', '.join(parts)})" for name, parts in names.items() if parts]
+    return f"parameters of {'; '.join(bad)} are not finite" if bad else "all loadings are finite"
+
+
+def _finite(values: Float64[Array, "*shape"] | None) -> bool:
+    return values is None or bool(np.isfinite(values).all())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 
 import numpy as np
 from jaxtyping import Float64, Integer
@@ -11,7 +10,7 @@ from jaxtyping import Float64, Integer
 from factorflow.core.trees import replace
 from factorflow.kernels.linalg import congruence, n_pairs, unpack
 from factorflow.models.contract import Array, Step
-from factorflow.models.sparse_gfa.elbo import Moves, bound_of, shared_by_features, update_shared
+from factorflow.models.sparse_gfa.elbo import Moves, bound_of, check_finite, shared_by_features, update_shared
 from factorflow.models.sparse_gfa.hyperparameters import optimize_hyperparameters
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.m_step import loading_sums
@@ -57,7 +56,7 @@ def finish_iteration(
     new, moves = _join_features(settings, globals_, stats, parts, sums, step, sparse=sparse)
     new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
     objective = bound_of(settings, new, moves, sums, stats, sparse=sparse)
-    _check_finite(new, objective)
+    check_finite(new, objective)
     strength = variance_shares(settings, new)
     if sparse and settings.deletes:
         worths, gap = worth(settings, new, moves, sums, stats)
@@ -158,35 +157,6 @@ def _extrapolate(
     if not new.change.restored and (new.progress.snapshot is None or not new.progress.snapshot.trial):
         new = squarem_step(settings, new, objective, count)
     return new
-
-
-def _check_finite(globals_: Globals, bound: float) -> None:
-    """Refuse to go on with a bound that is not finite.
-
-    Raises
-    ------
-    FloatingPointError
-        Naming the views whose parameters are not finite.
-    """
-    if not np.isfinite(bound):
-        raise FloatingPointError(
-            f"the bound is {bound}, and {_not_finite(globals_)}. Look for values far from all others, scale "
-            "the features (scale_features), or start from fewer factors"
-        )
-
-
-def _not_finite(globals_: Globals) -> str:
-    """Return in words which views have parameters that are not finite."""
-    names = {
-        name: [f.name for f in fields(w) if not _finite(getattr(w, f.name))]
-        for name, w in globals_.weights.items()
-    }
-    bad = [f"{name} ({', '.join(parts)})" for name, parts in names.items() if parts]
-    return f"parameters of {'; '.join(bad)} are not finite" if bad else "all loadings are finite"
-
-
-def _finite(values: Float64[Array, "*shape"] | None) -> bool:
-    return values is None or bool(np.isfinite(values).all())
 
 
 def _number_is_settled(settings: Settings, globals_: Globals) -> bool:
