@@ -23,6 +23,7 @@ class VarianceMethods(FamilyMethods):
     def __init__(self, tree: xr.DataTree, path: str | None = None) -> None:
         super().__init__(tree, path)
         self._shares_of: dict[tuple[By | None, str | None], xr.Dataset] = {}
+        self._terms_of: dict[tuple[By | None, str | None], xr.DataArray] = {}
 
     def variance_explained(
         self,
@@ -48,12 +49,14 @@ class VarianceMethods(FamilyMethods):
         -------
         DataArray
             (view, factor), with ``by`` (group, view, factor) or (obs, view, factor); of one view without that
-            dimension: (feature_<view>, factor). Of covariates (view, term).
+            dimension: (feature_<view>, factor). Of covariates (view, term), in the same way. Of draws that of
+            their mean prediction.
 
         Raises
         ------
         InputError
-            When the dataset has no groups, or shares by feature are asked for of several views.
+            When the dataset has no groups, the model has no covariates, or shares by feature are asked for of
+            several views.
 
         Examples
         --------
@@ -62,11 +65,20 @@ class VarianceMethods(FamilyMethods):
         >>> posterior.variance_explained(by="feature", view="rna").sizes["feature_rna"]
         30
         """
+        import xarray as xr
+
+        if terms not in ("factor", "covariate", "all"):
+            raise InputError("terms", terms, "factor, covariate or all", "Leave it out for factors.")
         if terms == "factor":
             return self._shares(by, view)["variance_explained"]
-        if terms not in ("covariate", "all"):
-            raise InputError("terms", terms, "factor, covariate or all", "Leave it out for factors.")
-        return shares_of_covariates(self, by, view, with_factors=terms == "all")
+        self._check_shares(by, view)
+        if (by, view) not in self._terms_of:
+            self._terms_of[by, view] = shares_of_covariates(self, by, view)
+        shares = self._terms_of[by, view]
+        if terms == "covariate":
+            return shares
+        factors = self._shares(by, view)["variance_explained"].rename(factor="term")
+        return xr.concat([shares, factors], dim="term")
 
     def variance_explained_total(self, by: By | None = None, *, view: str | None = None) -> xr.DataArray:
         """Return the share of the variance of each view that all factors explain.
@@ -119,9 +131,17 @@ class VarianceMethods(FamilyMethods):
             self, self.variance_explained_total(by="sample"), self.variance_explained_total()
         )
 
-    def _shares(self, by: By | None, view: str | None) -> xr.Dataset:
+    def _check_shares(self, by: By | None, view: str | None) -> None:
         if by not in (None, "group", "sample", "feature"):
             raise InputError("by", by, "group, sample or feature", "Leave it out for all samples.")
+        if by == "group" and not self.meta.groups:
+            expected, remedy = "a dataset with sample groups", "Write the dataset with {groups}."
+            raise InputError("by", by, expected, remedy, groups=...)
+        if view is not None:
+            self.check_explained(view)
+
+    def _shares(self, by: By | None, view: str | None) -> xr.Dataset:
+        self._check_shares(by, view)
         if (by, view) not in self._shares_of:
             self._shares_of[by, view] = variance.variance_explained(self, by, view)
         return self._shares_of[by, view]

@@ -13,6 +13,7 @@ from factorflow.core.covariates import Covariates
 from factorflow.errors import InputError
 from factorflow.posterior.labels import as_slice, rows_of
 from factorflow.posterior.prediction import Predictor, lazily, values_of_rows
+from factorflow.posterior.variance import By, terms_from_data
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 def check_covariates(posterior: StoredPosterior) -> Covariates:
     """Return the covariates of the model of a fit."""
     covariates = posterior.meta.covariates
-    if covariates is None:
+    if covariates is None or not any(posterior.has(f"coefficients_{view}") for view in posterior.views):
         family = posterior.run["config"].get("model")
         remedy = "Fit with {model.covariates}: columns of the sample metadata."
         raise InputError(
@@ -113,26 +114,19 @@ def adjusted(
     return lazily(posterior, name, rows, parts, docs)
 
 
-def variance_explained(
-    posterior: StoredPosterior, by: str | None, view: str | None, *, with_factors: bool
-) -> xr.DataArray:
-    """Return the shares that covariates explain (`Posterior.variance_explained`)."""
+def variance_explained(posterior: StoredPosterior, by: By | None, view: str | None) -> xr.DataArray:
+    """Return the shares that covariates explain: as the model recorded them, or from the dataset."""
     import xarray as xr
 
     check_covariates(posterior)
-    if not posterior.has("variance_explained_term"):
-        raise InputError("terms", "with draws", "a variational fit", "Fit with {n_draws}.", n_draws=0)
-    alone, together = (posterior.variable(f"variance_explained_{what}") for what in ("term", "covariates"))
-    if by not in (None, "group") or (by == "group") != ("group" in alone.dims):
-        recorded, remedy = "left out", "Leave it out, or use terms='factor'."
-        if "group" in alone.dims:
-            recorded, remedy = "group", "Use by='group', or terms='factor'."
-        raise InputError("by", by, f"{recorded} for covariates", remedy)
-    parts = [alone, together.expand_dims(term=["covariates"], axis=-1)]
-    if with_factors:
-        parts.append(posterior.variable("variance_explained").rename(factor="term"))
-    shares = xr.concat(parts, dim="term")
-    return shares if view is None else shares.sel(view=posterior.check_view(view), drop=True)
+    if posterior.has("variance_explained_term"):
+        alone, together = (
+            posterior.variable(f"variance_explained_{what}") for what in ("term", "covariates")
+        )
+        if by in (None, "group") and (by == "group") == ("group" in alone.dims):
+            shares = xr.concat([alone, together.expand_dims(term=["covariates"], axis=-1)], dim="term")
+            return shares if view is None else shares.sel(view=view, drop=True)
+    return terms_from_data(posterior, by, view)
 
 
 def _effect(

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from factorflow.core.block import Block
 from factorflow.errors import InputError
+from factorflow.kernels.linalg import triangle
 from factorflow.posterior.draws import check_seed
 from factorflow.posterior.labels import as_slice, names_of_rows
 from factorflow.posterior.lazy import lazy_array
@@ -164,6 +165,16 @@ class Predictor:
                 mean = np.take_along_axis(np.broadcast_to(mean, order.shape), np.argsort(order, axis=-1), -1)
             level = ((self._record[name] - changes[name]) * mean[..., None, :]).sum(axis=-1)
             changes[intercept] = self._record[intercept] + level
+        return self.with_record(changes)
+
+    def with_covariates(self, columns: NDArray[np.bool_]) -> Predictor:
+        """Return predictions that know some covariates alone; of the others no effect."""
+        name, packed = f"coefficients_{self.view}", f"coefficients_covariance_{self.view}"
+        changes = {name: np.where(columns, self._record[name], 0.0)}
+        if packed in self._record:
+            known = np.append(True, columns)
+            first, second = triangle(len(known))
+            changes[packed] = np.where(known[first] & known[second], self._record[packed], 0.0)
         return self.with_record(changes)
 
     def block(self, rows: NDArray[np.intp]) -> Block:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -43,14 +44,8 @@ def variance_explained(
     Raises
     ------
     InputError
-        When the family has no factors with loadings, the dataset has no groups, or shares by feature are
-        asked for of several views.
+        When the family has no factors with loadings, or shares by feature are asked for of several views.
     """
-    if by == "group" and not posterior.meta.groups:
-        expected, remedy = "a dataset with sample groups", "Write the dataset with {groups}."
-        raise InputError("by", by, expected, remedy, groups=...)
-    if view is not None:
-        posterior.check_explained(view)
     if by in (None, "group") and posterior.has("variance_explained"):
         share = posterior.variable("variance_explained")
         if ("group" in share.dims) == (by == "group"):
@@ -79,10 +74,88 @@ def contribution_scores(
 
 
 def _from_data(posterior: StoredPosterior, by: By | None, view: str | None) -> xr.Dataset:
-    """Compute the shares in one pass over the dataset; by sample in two."""
-    import xarray as xr
+    """Compute the shares of factors in one pass over the dataset; by sample in two."""
+    alone: list[list[int]] = [*([k] for k in range(len(posterior.factors))), []]
 
-    dataset, factors = posterior.data, posterior.factors
+    def predictors(whole: Predictor) -> list[Predictor]:
+        return [whole, *(whole.with_factors(factors, others_at_mean=True) for factors in alone)]
+
+    squares = _squares_of_views(posterior, by, view, predictors)
+    total, residual = squares.total, squares.residual
+    single = residual[:, :, 1:-1] + (total[:, :, None] - residual[:, :, -1:])
+    shares = explained_share(total[:, :, None], single)
+    of_all = explained_share(total, residual[:, :, 0])
+    return squares.labelled(
+        {"variance_explained": ("factor", shares), "variance_explained_total": ("", of_all)},
+        {"factor": posterior.factors},
+    )
+
+
+def terms_from_data(posterior: StoredPosterior, by: By | None, view: str | None) -> xr.DataArray:
+    """Return the shares that each term of covariates explains alone, then all, as `_from_data` does.
+
+    In total 1 - sum (y - yhat)^2 / sum (y - mean of the feature)^2, yhat that by intercepts and term.
+    """
+    covariates = posterior.meta.covariates
+    assert covariates is not None
+    masks = [covariates.groups == number for number in range(len(covariates.terms))]
+    masks.append(np.ones(len(covariates), bool))
+
+    def predictors(whole: Predictor) -> list[Predictor]:
+        none = whole.with_factors([], others_at_mean=True)
+        return [none.with_covariates(columns) for columns in masks]
+
+    squares = _squares_of_views(posterior, by, view, predictors)
+    shares = explained_share(squares.total[:, :, None], squares.residual)
+    labels = [*covariates.names, "covariates"]
+    return squares.labelled({"variance_explained": ("term", shares)}, {"term": labels})["variance_explained"]
+
+
+@dataclass(frozen=True)
+class _Squares:
+    """Sums of squares of views about their features' means, and about some predictions.
+
+    Parameters
+    ----------
+    dim, labels : str, sequence of str
+        What the sums are by; "": nothing.
+    views : list of str
+        Names of the views.
+    one : bool
+        Whether there is no dimension of views.
+    total, residual : array
+        See `_squares`.
+    """
+
+    dim: str
+    labels: Any
+    views: list[str]
+    one: bool
+    total: Float64[np.ndarray, "G M"]
+    residual: Float64[np.ndarray, "G M P"]
+
+    def labelled(
+        self, shares: Mapping[str, tuple[str, Float64[np.ndarray, "G M ..."]]], coords: Mapping[str, Any]
+    ) -> xr.Dataset:
+        """Return shares with their dimensions and labels, given the last dimension of each, "": none."""
+        import xarray as xr
+
+        lead = (self.dim or "all", "view")
+        variables = {
+            name: ((*lead, last) if last else lead, values) for name, (last, values) in shares.items()
+        }
+        result = xr.Dataset(variables, {"view": self.views, **coords})
+        result = result.assign_coords({self.dim: self.labels}) if self.dim else result.isel(all=0)
+        return result.isel(view=0, drop=True) if self.one else result
+
+
+def _squares_of_views(
+    posterior: StoredPosterior,
+    by: By | None,
+    view: str | None,
+    predictors: Callable[[Predictor], list[Predictor]],
+) -> _Squares:
+    """Return the sums of squares of one view, or of all, about some predictions."""
     if not posterior.predicts_by_factors:
         raise InputError(
             "variance_explained",
@@ -94,41 +167,36 @@ def _from_data(posterior: StoredPosterior, by: By | None, view: str | None) -> x
     if by == "feature" and len(views) > 1:
         expected = "one of them: each view has features of its own"
         raise InputError("view", ", ".join(views), expected, f"For example view={views[0]!r}.")
-    parts = [_squares(posterior, dataset, name, by) for name in views]
+    parts = [
+        _squares(posterior, posterior.data, name, by, predictors(Predictor(posterior, name, seen=True)))
+        for name in views
+    ]
     total = np.stack([part[0] for part in parts], axis=1)
     residual = np.stack([part[1] for part in parts], axis=1)
-    single = residual[:, :, 1:-1] + (total[:, :, None] - residual[:, :, -1:])
     dim, labels = {
-        None: ("group", [""]),
+        None: ("", []),
         "group": ("group", list(posterior.meta.groups)),
         "sample": ("obs", posterior.coordinate("obs")),
         "feature": (f"feature_{views[0]}", posterior.coordinate(f"feature_{views[0]}")),
     }[by]
-    result = xr.Dataset(
-        {
-            "variance_explained": ((dim, "view", "factor"), explained_share(total[:, :, None], single)),
-            "variance_explained_total": ((dim, "view"), explained_share(total, residual[:, :, 0])),
-        },
-        coords={dim: labels, "view": views, "factor": factors},
-    )
-    result = result if by is not None else result.isel({dim: 0}, drop=True)
-    return result if view is None and by != "feature" else result.isel(view=0, drop=True)
+    return _Squares(dim, labels, views, view is not None or by == "feature", total, residual)
 
 
 def _squares(
-    posterior: StoredPosterior, dataset: Dataset | AlignedDataset, view: str, by: By | None
-) -> tuple[Float64[np.ndarray, " G"], Float64[np.ndarray, "G K2"]]:
-    """Return sums of squares of a view: about its features' means, and about 2 + K predictions.
+    posterior: StoredPosterior,
+    dataset: Dataset | AlignedDataset,
+    view: str,
+    by: By | None,
+    predictors: Sequence[Predictor],
+) -> tuple[Float64[np.ndarray, " G"], Float64[np.ndarray, "G P"]]:
+    """Return sums of squares of a view: about its features' means, and about each of P predictions.
 
-    The predictions are those by all factors, by each alone, and by the intercepts alone; the sums are over
-    groups, or by sample or feature. Entries that were held out of the fit are left out.
+    The sums are over groups, or by sample or feature. Entries that were held out of the fit are left out.
     """
     from factorflow.data import Holdout
 
     holdout = Holdout.of(posterior.run, dataset.design)
-    whole, density = Predictor(posterior, view, seen=True), posterior.model.likelihood(view)
-    alone: list[list[int]] = [*([k] for k in range(len(posterior.factors))), []]
-    predictors = [whole, *(whole.with_factors(factors, others_at_mean=True) for factors in alone)]
+    density = posterior.model.likelihood(view)
     n_features = len(posterior.features(view))
     n_groups = len(posterior.meta.groups) if by == "group" else 1
     n_sums = {"sample": dataset.n_rows, "feature": n_features}.get(by or "", n_groups)

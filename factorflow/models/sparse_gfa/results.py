@@ -227,48 +227,31 @@ def _variance_table(settings: Settings) -> list[Variable]:
             levels = np.log(np.asarray(rows["size_factors"])) + size_means(settings, globals_)
         return squares_of_block(settings, block, rows["scores"], design, globals_, levels)
 
-    def of_samples(which: int) -> Callable[[Globals, Squares], Array]:
-        def shares(globals_: Globals, sums: Squares) -> Array:
-            with_shares = replace(globals_, closing=Closing(explained_squares(settings, sums)))
-            return by_group(lambda g: explained_shares(settings, g)[which])(with_shares)
+    def variable(name: str, dims: tuple[str, ...], doc: str, shares: Callable[[Globals], Array]) -> Variable:
+        value = by_group(shares)
 
-        return shares
+        def of_samples(globals_: Globals, sums: Squares) -> Array:
+            return value(replace(globals_, closing=Closing(explained_squares(settings, sums))))
 
-    table = [
-        Variable(
-            "variance_explained",
-            (*group, "view", "factor"),
-            "Share of the variance of a view that a factor explains.",
-            by_group(lambda g: explained_shares(settings, g)[0]),
-            sums=squares,
-            of_sums=of_samples(0),
-        ),
-        Variable(
-            "variance_explained_total",
-            (*group, "view"),
-            "Share that all factors explain together.",
-            by_group(lambda g: explained_shares(settings, g)[1]),
-            sums=squares,
-            of_sums=of_samples(1),
-        ),
-    ]
-    if settings.covariates is not None:
-        doc = "Share of the variance of a view that each term of covariates explains alone."
-        by_term = Variable(
-            "variance_explained_term",
-            (*group, "view", "term"),
-            doc,
-            by_group(lambda g: terms_shares(settings, g)[:, :, :-1]),
-        )
-        doc = "Share that all covariates explain together."
-        by_all = Variable(
-            "variance_explained_covariates",
-            (*group, "view"),
-            doc,
-            by_group(lambda g: terms_shares(settings, g)[:, :, -1]),
-        )
-        table += [by_term, by_all]
-    return table
+        return Variable(name, (*group, *dims), doc, value, sums=squares, of_sums=of_samples)
+
+    doc = "Share of the variance of a view that a factor explains."
+    by_factor = variable(
+        "variance_explained", ("view", "factor"), doc, lambda g: explained_shares(settings, g)[0]
+    )
+    doc = "Share that all factors explain together."
+    total = variable("variance_explained_total", ("view",), doc, lambda g: explained_shares(settings, g)[1])
+    if settings.covariates is None:
+        return [by_factor, total]
+    doc = "Share of the variance of a view that each term of covariates explains alone."
+    by_term = variable(
+        "variance_explained_term", ("view", "term"), doc, lambda g: terms_shares(settings, g)[:, :, :-1]
+    )
+    doc = "Share that all covariates explain together."
+    by_all = variable(
+        "variance_explained_covariates", ("view",), doc, lambda g: terms_shares(settings, g)[:, :, -1]
+    )
+    return [by_factor, total, by_term, by_all]
 
 
 def _sets_table(settings: Settings) -> list[Variable]:

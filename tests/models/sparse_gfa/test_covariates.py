@@ -19,6 +19,7 @@ from factorflow.core.trees import replace
 from factorflow.data.covariates import code_covariates
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa import elbo
+from factorflow.posterior.variance import terms_from_data
 
 N, D = 160, 40
 
@@ -134,8 +135,8 @@ def test_draws_have_the_effects_of_covariates(truth: dict[str, Any], fitted: dic
     entries = sampled.to_arviz("rna", stop=9)["log_likelihood"]["rna"]
     expected = stats.norm(mean[:9], sampled.predict("rna", stop=9)["sd"]).logpdf(truth["y"][:9])
     assert float(entries.mean()) == pytest.approx(np.nanmean(expected), abs=0.1)
-    with pytest.raises(InputError, match="n_draws=0"):
-        sampled.variance_explained(terms="all")
+    shares, fit = (p.variance_explained(terms="covariate") for p in (sampled, fitted["posterior"]))
+    np.testing.assert_allclose(shares.sel(term="batch"), fit.sel(term="batch"), atol=0.02)
 
 
 def test_what_is_missing_or_unknown_is_the_average(fitted: dict[str, Any]) -> None:
@@ -315,6 +316,9 @@ def test_new_samples_with_and_without_covariates(truth: dict[str, Any], fitted: 
     seen, centred = ~np.isnan(y), y - np.nanmean(y, axis=0)
     share = 1 - ((y - mean)[seen] ** 2).sum() / (centred[seen] ** 2).sum()
     assert float(unknown.variance_explained_total()[0]) == pytest.approx(share, abs=1e-6)
+    terms = known.variance_explained(terms="covariate")  # of the new samples
+    np.testing.assert_allclose(terms, terms_from_data(known, None, None), atol=1e-6)
+    assert not np.allclose(terms, posterior.variance_explained(terms="covariate"), atol=1e-3)
     with pytest.raises(InputError, match="no row s3"):
         posterior.project(bare, covariates=frame.drop(index="s3"))
 
