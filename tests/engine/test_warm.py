@@ -174,8 +174,8 @@ def test_weights_mean_the_same_on_the_scale_of_the_data(datasets: Any, scale: st
 def test_precisions_follow_a_change_of_units(datasets: Any) -> None:
     """Of all features twice as wide: the slab has the width that it had on the scale of the data."""
 
-    from factorflow.models.sparse_gfa.m_step import precision_pairs
     from factorflow.models.sparse_gfa.start.warm_start import warm_globals
+    from factorflow.models.sparse_gfa.weights import sum_pairs
     from factorflow.posterior.globals import StoredGlobals
 
     fit = factorflow.fit(datasets(200), gfa(), max_iter=5)
@@ -184,7 +184,7 @@ def test_precisions_follow_a_change_of_units(datasets: Any) -> None:
     new = warm_globals(fit.model.settings, replace(old, fixed=fixed), old)
     for view in D:
         np.testing.assert_allclose(4.0 / new.views[view].alpha, 1.0 / old.views[view].alpha)
-        pairs = precision_pairs(fit.model.settings, view, new.weights[view])
+        pairs = sum_pairs(new.weights[view], fit.model.settings.precision(view, new.weights[view]))
         np.testing.assert_allclose(new.views[view].pairs, pairs)
     assert (new.progress.step_length, new.change.transform) == (1.0, None)
 

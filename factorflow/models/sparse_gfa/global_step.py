@@ -66,7 +66,7 @@ def finish_iteration(
         assert stats.courses is not None
         new = replace(new, courses=update_noise(new.courses, stats.courses))
     if globals_.progress.step_length == 1.0:  # loadings that went a part of the way have no messages
-        new = replace(new, views=optimize_hyperparameters(settings, globals_, new, sparse=sparse))
+        new = optimize_hyperparameters(settings, globals_, new, sparse=sparse)
     rounding = 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0
     step_length = next_step_length(globals_, new, objective, rounding) if settings.tangent else 1.0
     new = replace_part(replace_part(new, "factors", strength=strength), "progress", step_length=step_length)

@@ -16,6 +16,8 @@ messages fixed. One step of expectation maximisation a pass would creep where ea
 
       prod_d Ga(a + n_d / 2) / Ga(a) (a s u_d)^a / (a s u_d + R_d / 2)^(a + n_d / 2)
 
+  and q(tau) by it, so that the next pass learns loadings by the prior that its bound has.
+
 The bound that a pass reports has the expectations that follow from its loadings (`elbo`).
 
 References
@@ -35,7 +37,7 @@ from factorflow.kernels.linalg import unpack
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View
-from factorflow.models.sparse_gfa.weights import Weights
+from factorflow.models.sparse_gfa.weights import Weights, sum_pairs
 
 SHAPES = np.geomspace(0.5, 1e5, 12)[:, None]
 """Shapes a of the prior of noise precisions that are compared: from one entry's worth to all alike."""
@@ -47,10 +49,8 @@ ALONE = 0.1
 """Least share of its variance that is noise of a feature alone in its view: a factor could take all of it."""
 
 
-def optimize_hyperparameters(
-    settings: Settings, before: Globals, new: Globals, *, sparse: bool
-) -> dict[str, View]:
-    """Return the shared parameters of each view that the next pass updates loadings and noise by.
+def optimize_hyperparameters(settings: Settings, before: Globals, new: Globals, *, sparse: bool) -> Globals:
+    """Return the globals with the shared parameters that the next pass updates loadings and noise by.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def optimize_hyperparameters(
     sparse : bool
         Whether loadings have spikes.
     """
-    views = {}
+    views, parts = {}, {}
     for fixed_view in settings.views:
         name = fixed_view.name
         weights, fixed, view, old = new.weights[name], new.fixed[name], new.views[name], before.views[name]
@@ -69,9 +69,11 @@ def optimize_hyperparameters(
             scale = np.ones(new.n_factors) if new.change.transform is None else np.diag(new.change.transform)
             view = prior.optimize(constants, weights, view, old.alpha * scale**prior.power)
         if weights.noise_rate is not None:
-            view = _noise(weights, fixed, view, old)
-        views[name] = view
-    return views
+            view = _noise_prior(weights, fixed, view, old)
+            weights = _noise_by(weights, fixed, view, old)
+            view = replace(view, pairs=sum_pairs(weights, settings.precision(name, weights)))
+        views[name], parts[name] = view, weights
+    return replace(new, views=views, weights=parts)
 
 
 def noise_prior_of(view: View, fixed: Fixed) -> tuple[float, Float64[Array, "#D #T"]]:
@@ -156,7 +158,16 @@ def _optimal_precision(
     return excess(log_precision)[1], float(np.exp(log_precision))
 
 
-def _noise(weights: Weights, fixed: Fixed, view: View, old: View) -> View:
+def _noise_by(weights: Weights, fixed: Fixed, view: View, old: View) -> Weights:
+    """Return q(tau) by the prior of the noise of ``view``, where it was by that of ``old``."""
+    assert weights.noise_shape is not None
+    assert weights.noise_rate is not None
+    (before, rates), (shape, new_rates) = noise_prior_of(old, fixed), noise_prior_of(view, fixed)
+    noise_shape = weights.noise_shape + (shape - before)
+    return replace(weights, noise_shape=noise_shape, noise_rate=weights.noise_rate + (new_rates - rates))
+
+
+def _noise_prior(weights: Weights, fixed: Fixed, view: View, old: View) -> View:
     """Return the view with the prior of noise precisions for the next pass; ``old``: of this one."""
     n_features = len(weights.mean)
     if n_features == 1 or weights.noise_shape is None or weights.noise_rate is None:

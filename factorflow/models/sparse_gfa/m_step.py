@@ -18,7 +18,7 @@ from factorflow.models.sparse_gfa.n_factors import worth_of_loadings
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View
 from factorflow.models.sparse_gfa.statistics import FeatureStats, FeatureSums, Stats
-from factorflow.models.sparse_gfa.weights import Weights, expected_weights
+from factorflow.models.sparse_gfa.weights import Weights, expected_weights, sum_pairs
 
 ROUNDING = 1e-6
 """Bound of the rounding errors of a sum of squares of entries, and products of it, in single precision."""
@@ -220,26 +220,6 @@ def residual_squares(
     return np.where(exact > 0.0, squares, np.maximum(squares, ROUNDING * fixed))
 
 
-def precision_pairs(settings: Settings, name: str, weights: Weights) -> Float64[Array, "T Q"]:
-    """Return sum_d f_d E[(w, b)(w, b)']."""
-    return _precision_pairs(settings, name, weights, expected_weights(weights))
-
-
-def _precision_pairs(
-    settings: Settings,
-    name: str,
-    weights: Weights,
-    expected: tuple[Float64[Array, "D K"], Float64[Array, "D V"]],
-) -> Float64[Array, "T Q"]:
-    (mean, spread), f = expected, settings.precision(name, weights)
-    return np.stack(
-        [
-            gfa.sum_pairs(mean, spread, weights.coefficients, weights.coefficients_spread, f[:, t])
-            for t in range(f.shape[1])
-        ]
-    )
-
-
 def loading_sums(
     settings: Settings, name: str, weights: Weights, fixed: Fixed, *, sparse: bool
 ) -> FeatureSums:
@@ -278,6 +258,6 @@ def _sums(
             settings.term_of_column, others.sum(axis=0), minlength=settings.n_terms
         ).astype(np.float64),
         coefficient_entropy=coefficient_terms,
-        pairs=_precision_pairs(settings, name, weights, expected),
+        pairs=sum_pairs(weights, settings.precision(name, weights), expected),
         gram=gfa.sum_pairs(mean, spread, *coefficients, ones) if rotates else None,
     )

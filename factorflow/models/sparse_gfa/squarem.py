@@ -34,10 +34,10 @@ from jaxtyping import Float64
 
 from factorflow.core.trees import replace
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.n_factors import EVIDENCE, falls_behind
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Iterate, Snapshot, replace_part
+from factorflow.models.sparse_gfa.weights import sum_pairs
 
 FIRST = 4
 """Passes of a stage before the first that is taken further: those change too much."""
@@ -204,7 +204,7 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Iterate, Iterate
             alpha_rate=third.alpha_shape / np.exp(alpha),
             intercept_rate=float(third.intercept_shape / np.exp(spread[0])),
             coefficient_rate=third.coefficient_shape / np.exp(of_terms),
-            pairs=precision_pairs(settings, name, weights[name]),
+            pairs=sum_pairs(weights[name], settings.precision(name, weights[name])),
         )
     return replace(globals_, weights=weights, views=views)
 

@@ -10,6 +10,7 @@ from jaxtyping import Float64, Int8
 from factorflow.core.trees import replace
 from factorflow.kernels.linalg import congruence
 from factorflow.models.contract import Array
+from factorflow.models.sparse_gfa.kernels import products
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,20 @@ def expected_slab(
 def expected_weights(weights: Weights) -> tuple[Float64[Array, "D K"], Float64[Array, "#D V"]]:
     """Return E[w], and Var w (D, K) or Cov w packed (D, K (K + 1) / 2)."""
     return expected_slab(weights.mean, weights.variance, weights.inclusion)
+
+
+def sum_pairs(
+    weights: Weights,
+    precision: Float64[Array, "D T"],
+    expected: tuple[Float64[Array, "D K"], Float64[Array, "#D V"]] | None = None,
+) -> Float64[Array, "T Q"]:
+    """Return sum_d f_d E[(w, b)(w, b)'] for each column f of ``precision``.
+
+    ``expected`` is `expected_weights`, where it is known.
+    """
+    mean, spread = expected_weights(weights) if expected is None else expected
+    coefficients = weights.coefficients, weights.coefficients_spread
+    return np.stack([products.sum_pairs(mean, spread, *coefficients, f) for f in precision.T])
 
 
 def transformed_weights(weights: Weights, transform: Float64[Array, "K before"]) -> Weights:

@@ -167,7 +167,7 @@ class Problem:
         else:
             with patch(
                 "factorflow.models.sparse_gfa.global_step.optimize_hyperparameters",
-                lambda *a, **_: a[2].views,
+                lambda *a, **_: a[2],
             ):
                 new, info = finish_iteration(*given, sparse=self.sparse)
         return (new if self.hasty else discard_unverified_step(new)), info

@@ -50,7 +50,7 @@ def at_optimum(tools: Any, mine: Weights, known: Fixed, old: View) -> View:
     before = replace(problem.globals_, views={name: old}, weights={name: mine}, fixed={name: known})
     ones = np.ones((1, K))
     before = replace(before, scores=Scores(ones, ones, ones, ones, np.eye(K)), change=Change())
-    found: View = hyperparameters.optimize_hyperparameters(settings, before, before, sparse=True)[name]
+    found: View = hyperparameters.optimize_hyperparameters(settings, before, before, sparse=True).views[name]
     return found
 
 
@@ -143,3 +143,15 @@ def test_a_feature_alone_keeps_some_noise(tmp_path: Any) -> None:
     assert posterior.variance_explained_total().sel(view="alone").item() > 0.8
     variance = 1.0 / posterior.variable("noise_precision_alone").values
     assert variance.min() > 0.099 * views["alone"].var()
+
+
+def test_a_fit_settles_where_two_priors_of_the_noise_are_each_best(tmp_path: Any) -> None:
+    """Shapes 4.6 and 14 are each best given the residuals that they leave: a pass may not mix them.
+
+    Loadings learned by the precisions of the prior of the pass before went from one to the other for ever.
+    """
+    views = {"a": ("gaussian", 40), "b": ("gaussian", 30)}
+    factorflow.simulate("sparse_gfa", tmp_path / "data.zarr", 200, seed=1, views=views)
+    fit = factorflow.fit(tmp_path / "data.zarr", {"model": "sparse_gfa", "n_factors": 5}, progress=False)
+    assert fit.run["reason"] == "converged"
+    assert fit.trace.sizes["iteration"] < 60

@@ -15,13 +15,12 @@ from factorflow.core.trees import replace
 from factorflow.kernels.linalg import n_pairs
 from factorflow.models.contract import Array, wide
 from factorflow.models.sparse_gfa.loadings.drawn import LoadingParameters
-from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums
 from factorflow.models.sparse_gfa.sampler.pooled import NoisePrior, SlabPrior
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.state import Factors, Fixed, Globals, Scores, View
-from factorflow.models.sparse_gfa.weights import Weights
+from factorflow.models.sparse_gfa.weights import Weights, sum_pairs
 
 LEADING = 16
 """Features that a factor is known by."""
@@ -360,7 +359,7 @@ def as_globals(settings: Settings, sample: ChainGlobals) -> Globals:
             phi=np.empty((len(mean), 0)) if mine.phi is None else mine.phi,
         )
         weights[view.name] = point
-        pairs = precision_pairs(settings, view.name, point)
+        pairs = sum_pairs(point, settings.precision(view.name, point))
         views[view.name] = View(
             shared.alpha, ones, shared.theta, 1.0 - shared.theta, shared.intercept_mean, 0.0,
             shared.intercept_precision, 1.0, pairs,

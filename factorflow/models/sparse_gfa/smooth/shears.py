@@ -33,13 +33,13 @@ from scipy.special import expit, logit
 from factorflow.core.trees import replace
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.spike_slab import SpikeSlab
-from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.courses import LEAST_NOISE, Courses
 from factorflow.models.sparse_gfa.smooth.evidence import root_of, turned_root
 from factorflow.models.sparse_gfa.smooth.warping import moved_basis
 from factorflow.models.sparse_gfa.state import Globals
+from factorflow.models.sparse_gfa.weights import sum_pairs
 
 SHEAR_ROUNDS = (1, 2, 4, 7)
 """Rounds of a stage in which factors are sheared."""
@@ -126,7 +126,7 @@ def shear_factors(
             variance=old.variance / scale**2,
             inclusion=np.where(changes, p, old.inclusion),
         )
-        pairs = precision_pairs(settings, name, weights[name])
+        pairs = sum_pairs(weights[name], settings.precision(name, weights[name]))
         views[name] = replace(view, alpha_rate=view.alpha_rate / scale**2, pairs=pairs)
     return replace(globals_, weights=weights, views=views, courses=courses)
 

@@ -10,10 +10,9 @@ from jaxtyping import Float64, Int8
 
 from factorflow.core.trees import replace
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, View, replace_part
-from factorflow.models.sparse_gfa.weights import Weights
+from factorflow.models.sparse_gfa.weights import Weights, sum_pairs
 
 UNKNOWN, LEAST_SPREAD = 0.05, 0.01
 """Inclusion of loadings that are not known; relative variance of those that are."""
@@ -77,7 +76,9 @@ def with_added_factor(
 def with_fresh_pairs(settings: Settings, globals_: Globals) -> Globals:
     """Return the globals as a stage begins with them, after factors were added."""
     views = {
-        name: replace(view, pairs=precision_pairs(settings, name, globals_.weights[name]))
+        name: replace(
+            view, pairs=sum_pairs(globals_.weights[name], settings.precision(name, globals_.weights[name]))
+        )
         for name, view in globals_.views.items()
     }
     return replace_part(

@@ -25,11 +25,10 @@ from factorflow.models.sparse_gfa.entries import aux_of, centred, starting_value
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.kernels.entry_rows import EntryRows
 from factorflow.models.sparse_gfa.kernels.gaps import lowest
-from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.size_factors import entry_level
 from factorflow.models.sparse_gfa.state import Factors, Fixed, Globals, Scores, View
-from factorflow.models.sparse_gfa.weights import Weights
+from factorflow.models.sparse_gfa.weights import Weights, sum_pairs
 
 SITE_SCORES = MODELS[1]
 INTERCEPT_VARIANCE = 0.01
@@ -300,7 +299,7 @@ def initial_view(settings: Settings, name: str, weights: Weights, fixed: Fixed) 
         intercept_rate=intercept_rate,
         coefficient_shape=np.ones(settings.n_terms),
         coefficient_rate=np.ones(settings.n_terms),
-        pairs=precision_pairs(settings, name, weights),
+        pairs=sum_pairs(weights, settings.precision(name, weights)),
         noise_shape=settings.priors.noise[0],
         noise_rate=settings.priors.noise[1],
     )

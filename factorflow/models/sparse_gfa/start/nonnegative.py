@@ -20,13 +20,12 @@ from jaxtyping import Float64
 from factorflow.core.trees import replace
 from factorflow.kernels.linalg import diagonal
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
-from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, Local
 from factorflow.models.sparse_gfa.stored_scores import rotated_scores, scores_or_blank
-from factorflow.models.sparse_gfa.weights import Weights, expected_weights, transformed_weights
+from factorflow.models.sparse_gfa.weights import Weights, expected_weights, sum_pairs, transformed_weights
 
 BELOW = 0.02
 """Share of the scores of a factor that may lie below 0 where the fit begins: errors put some there."""
@@ -94,7 +93,9 @@ class ShiftSweep(Sweep[Globals, Local, ScoreSums]):
             elif settings.intercepts:
                 coefficients[:, 0] -= moved
             weights[name] = replace(mine, coefficients=coefficients)
-            views[name] = replace(views[name], pairs=precision_pairs(settings, name, weights[name]))
+            views[name] = replace(
+                views[name], pairs=sum_pairs(weights[name], settings.precision(name, weights[name]))
+            )
         new = replace(
             globals_,
             weights=weights,

@@ -8,10 +8,9 @@ from jaxtyping import Float64
 from factorflow.core.trees import replace
 from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.m_step import precision_pairs
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Change, Globals, Progress, View
-from factorflow.models.sparse_gfa.weights import Weights
+from factorflow.models.sparse_gfa.weights import Weights, sum_pairs
 
 
 def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Globals:
@@ -87,5 +86,5 @@ def _view(settings: Settings, name: str, view: View, weights: Weights, ratio: Fl
     return replace(
         view,
         alpha_rate=view.alpha_rate * grown,
-        pairs=precision_pairs(settings, name, weights),
+        pairs=sum_pairs(weights, settings.precision(name, weights)),
     )
