@@ -140,8 +140,14 @@ class Covariates:
         return np.asarray(np.nan_to_num(np.concatenate(parts, axis=1)))
 
     def sample(self, generator: np.random.Generator, n_rows: int) -> NDArray[np.float64]:
-        """Return numbers as there may be, (n_rows, P)."""
-        return generator.standard_normal((n_rows, len(self)))
+        """Return numbers as there may be, (n_rows, P), with the average products of those of the samples."""
+        size = len(self)
+        products = np.eye(size)
+        if self.second:
+            products[np.tril_indices(size)] = self.second
+        values, vectors = np.linalg.eigh(products)
+        root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        return np.asarray(generator.standard_normal((n_rows, size)) @ root)
 
     def _parts(self, term: Term, what: str) -> list[Any]:
         columns = {column.name: column for column in self.columns}

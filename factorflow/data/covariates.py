@@ -25,10 +25,6 @@ from factorflow.kernels.linalg import pack
 if TYPE_CHECKING:
     from factorflow.data.store.dataset import Dataset
 
-MOST_LEVELS = 60
-"""Levels of a category at most: with more, a coefficient for each level and feature would be another set of
-factors."""
-
 AT_ONCE = 1 << 16
 """Rows that are coded at a time."""
 
@@ -80,7 +76,7 @@ def typed(columns: Sequence[Column], table: Any) -> dict[str, NDArray[Any]]:
 
 
 def code_covariates(
-    dataset: Dataset, specification: str | Sequence[str], option: str = "covariates"
+    dataset: Dataset, specification: str | Sequence[str], option: str = "covariates", most_levels: int = 60
 ) -> Covariates:
     """Return how columns of the sample metadata are coded for a fit.
 
@@ -89,6 +85,8 @@ def code_covariates(
     specification : str or sequence of str
         Names of columns, or a formula: ``~ age + batch + age:sex``; ``C(batch)`` are categories even if they
         are numbers.
+    most_levels : int
+        Levels that a category may have (`ModelConfig.most_levels`).
 
     Raises
     ------
@@ -98,7 +96,7 @@ def code_covariates(
     terms, forced = _terms(specification, option)
     columns = {}
     for name in dict.fromkeys(column for term in terms for column in term):
-        columns[name] = _coded_column(dataset, name, option, categories=name in forced)
+        columns[name] = _coded_column(dataset, name, option, most_levels, categories=name in forced)
     covariates = Covariates(tuple(columns.values()), tuple(map(Term, terms)))
     total, products = np.zeros(len(covariates)), np.zeros((len(covariates), len(covariates)))
     for part in _parts(dataset, covariates):
@@ -256,7 +254,7 @@ def check_columns(dataset: Dataset, columns: Sequence[str], option: str) -> None
             raise InputError(option, name, expected, remedy, **({} if near else {"obs": ...}))
 
 
-def _coded_column(dataset: Dataset, name: str, option: str, *, categories: bool) -> Column:
+def _coded_column(dataset: Dataset, name: str, option: str, most_levels: int, *, categories: bool) -> Column:
     check_columns(dataset, [name], option)
     values = dataset.obs_columns([name])[name]
     numbers = None if categories else plain_numbers(values)
@@ -269,12 +267,13 @@ def _coded_column(dataset: Dataset, name: str, option: str, *, categories: bool)
     levels = tuple(sorted(set(labels.tolist()) - {""}))
     if len(levels) < 2:
         raise InputError(option, name, "a column that differs between samples", "Leave it out.")
-    if len(levels) > MOST_LEVELS:
+    if len(levels) > most_levels:
         raise InputError(
             option,
             f"{name}, of {len(levels)} levels",
-            f"categories of at most {MOST_LEVELS} levels",
-            "Join levels, or leave it out: it would have a coefficient for every level and feature.",
+            f"categories of at most {most_levels} levels",
+            "Join levels, or leave it out: it would have a coefficient for every level and feature. "
+            "Intercepts of the scores (random_intercepts) may have any number of levels.",
         )
     return Column(name, levels=levels, digest=digest_column(labels))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -93,9 +93,9 @@ class SampleTables:
 
     @property
     def digest(self) -> str:
-        """Of what is read; empty: nothing."""
-        tables = [self.covariates, *self._of_scores, self.sizes]
-        return "-".join(table.digest for table in tables if table is not None)
+        """Of what is read, and what as: a column may act on features or scores; empty: nothing."""
+        tables = {field.name: getattr(self, field.name) for field in fields(self)}
+        return "-".join(f"{name}:{table.digest}" for name, table in tables.items() if table is not None)
 
     def read(self, dataset: Dataset, start: int, stop: int) -> dict[str, NDArray[np.float64]]:
         """Return what travels with some rows, by its name in ``Block.columns``."""
@@ -134,7 +134,9 @@ def model_meta(
         _with_group(dataset, config.given_columns) if config.has_group_intercepts else config.given_columns
     )
     if columns is not None:
-        covariates = _covariates(dataset, columns, config.columns_option, before("covariates"))
+        covariates = _covariates(
+            dataset, columns, config.columns_option, before("covariates"), config.most_levels
+        )
         meta = replace(meta, covariates=covariates)
     if config.smooth_columns is not None:
         of_places, by_group = config.smooth_columns
@@ -148,7 +150,7 @@ def model_meta(
         meta = replace(meta, sizes=code_sizes(dataset, names, methods, before("sizes") or ()))
     if config.score_columns is not None:
         name = "score_covariates"
-        of_scores = _covariates(dataset, config.score_columns, name, before(name))
+        of_scores = _covariates(dataset, config.score_columns, name, before(name), config.most_levels)
         meta = replace(meta, score_covariates=of_scores)
     return meta
 
@@ -164,8 +166,12 @@ def _with_group(dataset: Dataset, columns: str | Sequence[str] | None) -> str | 
     return [*(columns or ()), group]
 
 
-def _covariates(dataset: Dataset, columns: Any, option: str, like: Covariates | None) -> Covariates:
-    return code_covariates(dataset, columns, option) if like is None else with_digests(like, dataset)
+def _covariates(
+    dataset: Dataset, columns: Any, option: str, like: Covariates | None, most_levels: int
+) -> Covariates:
+    if like is not None:
+        return with_digests(like, dataset)
+    return code_covariates(dataset, columns, option, most_levels)
 
 
 def _places(dataset: Dataset, code: Callable[[], Places], like: Places | None) -> Places:

@@ -42,6 +42,10 @@ class ModelConfig(Options):
     columns_option: ClassVar[str] = "covariates"
     """Option, or options, that name `given_columns`: for errors."""
 
+    most_levels: ClassVar[int] = 60
+    """Levels of a category of `given_columns` at most: with more, a coefficient for each level and feature,
+    with the covariances of those of a feature, would be another set of factors."""
+
     def sparse_views(self, meta: Meta) -> tuple[str, ...]:
         """Return the views whose rows `Sweep.map` takes by their entries that are not zero (`SparseRows`).
 

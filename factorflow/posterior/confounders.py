@@ -54,18 +54,20 @@ BATCH = re.compile(
 def depth(posterior: StoredPosterior) -> Iterator[Finding]:
     """Find factors that follow the total counts of the samples, or a metadata column of depths.
 
-    Not with size factors: scores that counts say little of are drawn to the prior, by the less the deeper.
+    Not those of views with size factors, and columns where there are any such views: scores that counts say
+    little of are drawn to the prior, by the less the deeper.
     """
     rows = _rows(posterior)
-    if not rows.size or posterior.has("size_factors"):
+    if not rows.size:
         return
+    sized = _sized_views(posterior, rows)
     scores = _scores(posterior, rows)
     candidates: list[tuple[str, Any, str]] = [
         (f"the total count of {view.name}", _totals(posterior, view.name, rows), view.name)
         for view in posterior.meta.value_views
-        if view.likelihood == "poisson" and view.n_features >= LEAST_MANY
+        if view.likelihood == "poisson" and view.n_features >= LEAST_MANY and view.name not in sized
     ]
-    for name, column in _columns(posterior, rows, DEPTH).items():
+    for name, column in ({} if sized else _columns(posterior, rows, DEPTH)).items():
         if getattr(column.dtype, "kind", "O") in "iuf":
             candidates.append((f"the column {name}", column.to_numpy(np.float64, na_value=np.nan), ""))
     for k, label in enumerate(posterior.factors):
@@ -139,6 +141,14 @@ def _columns(posterior: StoredPosterior, rows: NDArray[np.intp], names: re.Patte
         return {}
     table = sample_metadata(posterior, rows)
     return {str(name): column for name, column in table.items() if names.search(str(name))}
+
+
+def _sized_views(posterior: StoredPosterior, rows: NDArray[np.intp]) -> set[str]:
+    """Return the views with size factors; those of the others are 1."""
+    if not posterior.has("size_factors"):
+        return set()
+    sizes = posterior.variable("size_factors").isel(obs=as_slice(rows))
+    return {str(view) for view in sizes["view"].values[(sizes.values != 1.0).any(axis=0)]}
 
 
 def _totals(posterior: StoredPosterior, view: str, rows: NDArray[np.intp]) -> Float64[np.ndarray, " R"]:

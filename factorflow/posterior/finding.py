@@ -16,8 +16,8 @@ class Finding:
     ----------
     kind : str
         "burn-in", "mixing", "budget", "outlier", "baseline", "overdispersion", "no factors", "unstable",
-        "scale", "one sample", "one feature", "resolution", "depth" or "batch"; of a projection "outlier",
-        "features", "not described" or "overdispersion".
+        "intercepts", "scale", "one sample", "one feature", "resolution", "depth" or "batch"; of a projection
+        "outlier", "features", "not described" or "overdispersion".
     remedy : str
         What to do; an `OptionText` where it names options, which front ends format.
     """

@@ -62,6 +62,7 @@ def findings(posterior: StoredPosterior) -> list[Finding]:
         parts += [
             _no_factors(posterior),
             _unstable(posterior),
+            _no_intercepts(posterior),
             _scales(posterior),
             _lone_samples(posterior),
             _lone_features(posterior),
@@ -196,6 +197,23 @@ def _no_factors(posterior: StoredPosterior) -> Iterator[Finding]:
                 "The data look like noise to the model. See whether they are on the right scale, or keep all "
                 "factors with {model.drop}.",
                 **{"model.drop": 0},
+            ),
+        )
+
+
+def _no_intercepts(posterior: StoredPosterior) -> Iterator[Finding]:
+    """Find views with a log link fitted without intercepts: logarithms of rates are not about 0."""
+    if getattr(posterior.config, "intercepts", True):  # or the family has no such choice
+        return
+    names = [v.name for v in posterior.meta.value_views if posterior.model.likelihood(v.name).log_link]
+    if names:
+        yield Finding(
+            "intercepts",
+            f"Factors of {', '.join(names)} hold the levels of the features besides: logarithms of rates are "
+            "modelled without intercepts.",
+            OptionText(
+                "Fit with {model.intercepts}; where rates add up, take a model of non-negative programs.",
+                **{"model.intercepts": True},
             ),
         )
 

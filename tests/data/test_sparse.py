@@ -106,6 +106,15 @@ def test_damaged_matrices_in_memory(tmp_path: Path, form: str, change: Any) -> N
         write_dataset(tmp_path / "s", {"rna": matrix})
 
 
+@pytest.mark.parametrize("form", ["csr", "csc"])
+@pytest.mark.filterwarnings("default")
+def test_numbers_of_extended_precision(tmp_path: Path, form: str) -> None:
+    anndata = pytest.importorskip("anndata")
+    anndata.AnnData(COUNTS.asformat(form).astype(np.longdouble)).write_h5ad(tmp_path / "x.h5ad")
+    dataset = write_dataset(tmp_path / "s", {"rna": tmp_path / "x.h5ad"})
+    np.testing.assert_array_equal(dataset.values("rna"), COUNTS.toarray())
+
+
 @pytest.mark.parametrize("save", [saved_npz, saved_h5ad])
 @pytest.mark.parametrize("form", ["csr", "csc"])
 @pytest.mark.filterwarnings("default")

@@ -49,6 +49,19 @@ def test_total_counts(tmp_path: Path) -> None:
     assert not list(depth(even))
 
 
+def test_size_factors_of_another_view(tmp_path: Path) -> None:
+    signs = np.where(np.arange(D) % 2, 1.0, -1.0)
+    depths = np.exp(0.8 * np.random.default_rng(2).normal(size=N))
+    views = {"x": counts(depths, signs), "y": counts(depths, -signs)}
+    obs = {"n_counts": depths}
+    data = ff.write_dataset(tmp_path / "d.zarr", views, dict.fromkeys(views, "poisson"), obs=obs)
+    options = {"n_factors": 3, "max_iter": 40}
+    one = ff.fit(data, ff.models.SparseGFA(size_factors={"y": "total"}, **options), progress=False)
+    assert [finding.message.split(": ")[1][:20] for finding in depth(one)] == ["the total count of x"]
+    both = ff.fit(data, ff.models.SparseGFA(size_factors="total", **options), progress=False)
+    assert not list(depth(both))
+
+
 def test_columns_of_depths_and_batches(tmp_path: Path) -> None:
     rng = np.random.default_rng(3)
     lead = (BATCHES == "b").astype(float) - (BATCHES == "c")

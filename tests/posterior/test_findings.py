@@ -318,6 +318,17 @@ def test_counts_that_vary_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "overdispersion" not in kinds(type(posterior)(posterior.tree))
 
 
+def test_rates_without_intercepts(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    views = {"counts": rng.poisson(5.0, (40, 6)), "numbers": rng.normal(size=(40, 6))}
+    data = factorflow.write_dataset(tmp_path / "d.zarr", views)
+    for intercepts, said in ((False, True), (True, False)):
+        model = factorflow.models.SparseGFA(n_factors=2, intercepts=intercepts, max_iter=3, warmup_iter=2)
+        posterior = factorflow.fit(data, model, progress=False)
+        messages = [f.message for f in posterior.findings if f.kind == "intercepts"]
+        assert [message.split(" hold ")[0] for message in messages] == ["Factors of counts"] * said
+
+
 @pytest.mark.thorough
 def test_no_factors_in_noise(tmp_path: Path) -> None:
     """It is said, the report can be written, and no factor has anything to do with anything."""

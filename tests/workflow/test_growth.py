@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from factorflow import open_dataset, write_dataset
@@ -243,6 +244,10 @@ def test_what_cannot_be_appended_is_refused(tmp_path: Path) -> None:
     named = write_dataset(tmp_path / "named.zarr", views, samples=[f"s{i}" for i in range(50)])
     with pytest.raises(InputError, match="rows without names"):
         append_rows(named.path, more)
+    frame = pd.DataFrame(np.arange(6.0).reshape(2, 3), ["a", "b"], ["x", "y", "z"])
+    ordered = write_dataset(tmp_path / "ordered.zarr", {"genes": frame})
+    with pytest.raises(InputError, match="the same, in another order"):
+        append_rows(ordered.path, {"genes": frame.set_axis(["c", "d"])[["z", "y", "x"]]})
     assert append.__doc__
 
 

@@ -141,13 +141,14 @@ def _append_view(old: Dataset, view: str, sources: Mapping[str, Source]) -> Appe
     """Return a view with its new rows, in the same features."""
     if view not in sources:
         raise _append_error("views", ", ".join(sources), f"all of the dataset: {', '.join(old.views)}")
-    source, stored_features = sources[view], old.features(view)
-    same = source.shape[1] == len(stored_features)
-    if same and source.features is not None:
-        same = np.array_equal(np.asarray(source.features, str), np.asarray(stored_features, str))
-    if not same:
+    source, stored_features = sources[view], np.asarray(old.features(view), str)
+    names = stored_features if source.features is None else np.asarray(source.features, str)
+    if source.shape[1] != len(stored_features) or not np.array_equal(names, stored_features):
+        value = f"{source.shape[1]} others"
+        if sorted(names) == sorted(stored_features):
+            value = "the same, in another order"
         expected = f"the {len(stored_features)} features of the dataset, in the same order"
-        raise _append_error(f"features of view {view!r}", f"{source.shape[1]} others", expected)
+        raise _append_error(f"features of view {view!r}", value, expected)
     return AppendedView(old, view, source)
 
 

@@ -38,9 +38,11 @@ def open_10x_folder(folder: Path, view: str, reading: Reading) -> Contents:
     features = _lines(folder, _tables(folder, prefix, _FEATURES), rows.shape[1])
     barcodes = _lines(folder, _tables(folder, prefix, _BARCODES), rows.shape[0])
     ids = [line[0] for line in features]
-    types = [line[2] if len(line) > 2 else "" for line in features]
-    symbols = [line[1] if len(line) > 1 else "" for line in features]
-    return _split_by_type(rows, [line[0] for line in barcodes], ids, symbols, types, view, reading), None
+    descriptions = {
+        name: [line[place] if len(line) > place else "" for line in features]
+        for place, name in enumerate(("gene_name", "feature_type"), start=1)
+    }
+    return _split_by_type(rows, [line[0] for line in barcodes], ids, descriptions, view, reading), None
 
 
 def open_10x_h5(path: Path, view: str, reading: Reading) -> Contents:
@@ -75,33 +77,32 @@ def _from_file(file: Any, path: Path, view: str, reading: Reading) -> dict[str, 
     of_version_3 = "features" in group
     about = group["features"] if of_version_3 else group
     ids = _texts(about["id" if of_version_3 else "genes"])
-    types = _texts(about["feature_type"]) if "feature_type" in about else [""] * len(ids)
-    named_by = "name" if of_version_3 else "gene_names"
-    symbols = _texts(about[named_by]) if named_by in about else [""] * len(ids)
+    columns = {"gene_name": "name" if of_version_3 else "gene_names"}
+    columns |= {"feature_type": "feature_type", "genome": "genome"}
+    descriptions = {name: _texts(about[key]) for name, key in columns.items() if key in about}
     barcodes = _texts(group["barcodes"])
     for what, names, size in (("features", ids, n_features), ("barcodes", barcodes, n_barcodes)):
         if len(names) != size:
             raise InputError(
                 f"{what} of {path}", f"{len(names)} names", f"{size}, as the matrix has", "Copy it again."
             )
-    return _split_by_type(rows, barcodes, ids, symbols, types, view, reading)
+    return _split_by_type(rows, barcodes, ids, descriptions, view, reading)
 
 
 def _split_by_type(
     rows: Any,
     barcodes: list[str],
     ids: list[str],
-    symbols: list[str],
-    types: list[str],
+    descriptions: dict[str, list[str]],
     view: str,
     reading: Reading,
 ) -> dict[str, Source]:
-    """Return one view for every type of features."""
+    """Return one view for every type of features; what is said of each of them is their metadata."""
     import pandas as pd
 
     samples, features = labels(barcodes), labels(ids)
-    columns = {"gene_name": symbols, "feature_type": types}
-    about = pd.DataFrame({name: texts for name, texts in columns.items() if any(texts)}, index=features)
+    types = descriptions.get("feature_type", [""] * len(ids))
+    about = pd.DataFrame({name: texts for name, texts in descriptions.items() if any(texts)}, index=features)
     names = {kind: MODALITIES.get(kind, usable_name(kind)) for kind in dict.fromkeys(types)}
     if len(names) == 1:
         names = dict.fromkeys(names, view)

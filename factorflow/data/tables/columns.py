@@ -45,7 +45,7 @@ class FileColumn:
 
 def append(out: BinaryIO, array: NDArray[Any]) -> None:
     """Write an array at the end of a file; `numpy.ndarray.tofile` does not say when a disk is full."""
-    out.write(np.ascontiguousarray(array).data)
+    out.write(np.ascontiguousarray(array).view(np.uint8).data)  # longdouble in records has no buffer
 
 
 def write_columns(columns: Mapping[str, NDArray[Any]], path: Path) -> dict[str, FileColumn]:

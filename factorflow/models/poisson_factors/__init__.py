@@ -211,6 +211,7 @@ class PoissonFactors(ModelConfig):
 
     model: Literal["poisson_factors"] = "poisson_factors"
     columns_option: ClassVar[str] = "batch"
+    most_levels: ClassVar[int] = 1000  # numbers of their own, no covariances
     n_factors: int = Field(default=10, ge=1, description="Programs (K); those without counts are left out.")
     size_factors: str | dict[str, str] = Field(
         default="total",

@@ -450,3 +450,37 @@ def test_levels_that_the_fit_did_not_know_are_warned_of(tmp_path: Path) -> None:
     posterior.project(known, progress=False)  # without a word
     with pytest.warns(UserWarning, match="'Bog', 'sea' of column habitat"):
         posterior.project(known, covariates=other, progress=False)
+
+
+def test_many_levels_and_a_column_that_acted_on_features_before(tmp_path: Path) -> None:
+    """The rows on which memory is measured have covariates as alike as the samples'; blocks stay apart."""
+    rng = np.random.default_rng(0)
+    plate = [f"p{i}" for i in np.arange(200) % 20]
+    obs = pd.DataFrame({"plate": plate}, index=[f"s{i}" for i in range(200)])
+    values = pd.DataFrame(rng.standard_normal((200, 6)), index=obs.index)
+    dataset = ff.write_dataset(tmp_path / "data.zarr", {"rna": values}, obs=obs)
+    few = {"n_factors": 1, "max_iter": 2, "warmup_iter": 2}
+    on_features = ff.fit(dataset, ff.models.SparseGFA(covariates=["plate"], **few), progress=False)
+    assert on_features.coefficients("rna").sizes["covariate"] == 20
+    on_scores = ff.fit(dataset, ff.models.SparseGFA(score_covariates=["plate"], **few), progress=False)
+    assert on_scores.score_coefficients().sizes["score_covariate"] == 20
+
+
+def test_noise_of_a_trial_has_the_products_of_the_samples(fitted: dict[str, Any]) -> None:
+    covariates = code_covariates(fitted["dataset"], "~ age*batch")
+    rows = covariates.sample(np.random.default_rng(0), 20_000)
+    products = (rows.T @ rows / len(rows))[np.tril_indices(len(covariates))]
+    np.testing.assert_allclose(products, covariates.second, atol=0.05)
+
+
+def test_features_with_fewer_entries_than_covariates(tmp_path: Path) -> None:
+    """Their regression would explain more than their variance; the start leaves it out."""
+    rng = np.random.default_rng(1)
+    obs = pd.DataFrame(rng.standard_normal((60, 40)), index=[f"s{i}" for i in range(60)]).add_prefix("c")
+    values = rng.standard_normal((60, 6))
+    values[np.arange(60)[:, None] % 3 != np.arange(6) % 3] = np.nan
+    frame = pd.DataFrame(values, index=obs.index)
+    dataset = ff.write_dataset(tmp_path / "data.zarr", {"rna": frame}, obs=obs)
+    model = ff.models.SparseGFA(n_factors=1, covariates=list(obs), max_iter=2, warmup_iter=2)
+    posterior = ff.fit(dataset, model, progress=False)
+    assert np.isfinite(posterior.coefficients("rna")["mean"]).all()

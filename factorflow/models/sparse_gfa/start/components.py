@@ -174,7 +174,8 @@ def _covariate_sums(
 def _regress(settings: Settings, fixed: Fixed, view: ViewSettings, moments: Moments) -> Fixed:
     """Return the moments of the features with their regression on the covariates, of ridge penalty 1.
 
-    Of what the start sees; covariates are taken to be seen alike in all features.
+    Of what the start sees; covariates are taken to be seen alike in all features. A feature with about as few
+    entries as there are covariates would be explained by more than its variance: it has none.
     """
     if settings.covariates is None or moments.cross is None or moments.covariate_sums is None:
         return fixed
@@ -185,8 +186,12 @@ def _regress(settings: Settings, fixed: Fixed, view: ViewSettings, moments: Mome
     coefficients = np.linalg.solve(count[:, None, None] * second + np.eye(len(second)), cross[:, :, None])[
         :, :, 0
     ]
+    regressed = np.einsum("dc,ce,de->d", coefficients, second, coefficients)
+    possible = regressed < fixed.squares.sum(axis=1) / count
     return replace(
-        fixed, regression=coefficients, regressed=np.einsum("dc,ce,de->d", coefficients, second, coefficients)
+        fixed,
+        regression=np.where(possible[:, None], coefficients, 0.0),
+        regressed=np.where(possible, regressed, 0.0),
     )
 
 
