@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from factorflow.api.inputs import as_dataset, split_options
 from factorflow.api.posterior import Posterior, as_posterior, log_findings, write_card
 from factorflow.engine import run
-from factorflow.engine.executors.launch import executor_options
+from factorflow.engine.executors.launch import compile_ahead, executor_options
 from factorflow.engine.progress import LOGGER, say, watching
 from factorflow.settings import FitOptions, RunOptions, document_options, parse_config
 
@@ -112,6 +112,8 @@ def fit(
     place, where = executor_options(executor)
     settings = parse_config(RunOptions, options_of_run | where)
     model, of_data = split_options(data, model, options, _OWN)
+    if device == "cpu":
+        compile_ahead(executor, model if isinstance(model, Mapping) else model.model_dump())
     show_progress = on_event is None if progress is None else progress
     with watching(progress, on_event, preparation_text(executor)) as watch:
         tree = run.fit(

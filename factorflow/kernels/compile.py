@@ -74,17 +74,18 @@ def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
 
         compiler = OptimisedCompiler if alone else LinkedCompiler
         return njit(pipeline_class=compiler, **chosen)(function)  # type: ignore[no-any-return]
-    try:
-        compiled: Callable[..., Any] = njit(**chosen)(function)
-    except RuntimeError as error:
-        if not chosen.get("cache") or "cannot cache" not in str(error):
-            raise
-        _log_compilation()
-        return njit(**{**chosen, "cache": False})(function)  # type: ignore[no-any-return]
-    stored = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
-    if stored is not None:
-        stored._source_stamp = stamp(function.__module__)
-    return compiled
+    cached = chosen.pop("cache", False)
+    compiled: Any = njit(**chosen)(function)
+    if cached:
+        from factorflow.kernels.shared_cache import SharedCache
+
+        try:
+            compiled._cache = SharedCache(function, stamp(function.__module__))
+        except RuntimeError as error:
+            if "cannot cache" not in str(error):
+                raise
+            _log_compilation()
+    return compiled  # type: ignore[no-any-return]
 
 
 @cache
@@ -115,11 +116,12 @@ def stamp(module: str) -> tuple[float, int]:
 
     Those are the shared kernels and, for a module of a family, the files beside it.
     """
-    return _digest(Path(str(sys.modules[module].__file__)).parent)
+    return digest_of_kernels(Path(str(sys.modules[module].__file__)).parent)
 
 
 @cache
-def _digest(folder: Path) -> tuple[float, int]:
+def digest_of_kernels(folder: Path) -> tuple[float, int]:
+    """Return the digest for the modules of a folder."""
     digest = sha256()
     for path in sorted({*Path(__file__).parent.rglob("*.py"), *folder.glob("*.py")}):
         digest.update(path.read_bytes())

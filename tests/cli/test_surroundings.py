@@ -50,20 +50,21 @@ print(check.ok, check.remedy)
     assert run.stdout.startswith("False Set NUMBA_CACHE_DIR")
 
 
+def _double(x: int) -> int:
+    return 2 * x
+
+
 def test_no_place_for_compiled_code(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
-    import numba
-
     from factorflow.kernels import compile as compiling
+    from factorflow.kernels import shared_cache
 
-    def njit(**chosen: Any) -> Any:
-        if chosen["cache"]:
-            raise RuntimeError("cannot cache function 'double': no locator available for file 'x.py'")
-        return lambda function: function
+    def cache(function: Any, stamp: Any) -> Any:
+        raise RuntimeError("cannot cache function 'double': no locator available for file 'x.py'")
 
-    monkeypatch.setattr(numba, "njit", njit)
+    monkeypatch.setattr(shared_cache, "SharedCache", cache)
     compiling._log_compilation.cache_clear()
     with caplog.at_level(logging.WARNING, "factorflow"):
-        assert [compiling.jit(len, cache=True) for _ in range(2)] == [len, len]
+        assert [compiling.jit(_double, cache=True)(2) for _ in range(2)] == [4, 4]
     assert caplog.text.count("NUMBA_CACHE_DIR") == 1
 
 

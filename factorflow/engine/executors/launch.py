@@ -9,6 +9,7 @@ from warnings import warn
 
 from factorflow.engine.executors.local import Executor, LocalExecutor, n_cores
 from factorflow.errors import InputError, OptionText, UnusedWarning, thread_limit_errors
+from factorflow.kernels import ahead
 from factorflow.settings.clusters import ClusterSetting, bytes_of
 
 if TYPE_CHECKING:
@@ -71,6 +72,12 @@ def open_executor(
     if isinstance(executor, ClusterSetting):
         return clusters.open_cluster(executor)
     return clusters.open_running(executor, workers, memory)
+
+
+def compile_ahead(executor: Any, model: Mapping[str, Any]) -> None:
+    """Start a process that compiles loops of a model, where this machine computes and has two cores."""
+    if n_cores() > 1 and executor in ("local", "threads", "dask"):
+        ahead.start(model)
 
 
 def executor_options(executor: Any) -> tuple[Any, dict[str, Any]]:
