@@ -156,12 +156,6 @@ class OptionError(InputError):
         return type(self), (self.parameter, self.value, self.bounds, self.of, self.known)
 
 
-def removed_option(name: str, value: object, successor: str) -> InputError:
-    """Return the error of a removed option, naming its successor."""
-    expected, remedy = "nothing: this option was removed", f"Use {{{successor}}} in its place."
-    return InputError(name, value, expected, remedy, **{successor: ...})
-
-
 RUN_ANEW = OptionText("Run anew with {overwrite}.", overwrite=True)
 """Remedy for damaged files of a run or its result."""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from factorflow.models.configuration import ModelConfig
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-OWN = {"path", "views", "overwrite", "attributes", "removed"}
+OWN = {"path", "views", "overwrite", "attributes", "unknown"}
 """Parameters of `write_dataset` that `fit` gives itself, or that mean something else there."""
 
 NAME_LENGTH = 40

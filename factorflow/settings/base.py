@@ -35,7 +35,7 @@ class Options(BaseModel):
             field = cls.model_fields.get(name)
             if isinstance(value, bool) and field is not None and _parts(field.annotation) & {int, float}:
                 if bool not in _parts(field.annotation):
-                    raise OptionError(name, value, "a number", cls.of, tuple(cls.model_fields))
+                    raise OptionError(name, value, "a number", cls.of, names_of(cls))
         return values
 
     @classmethod
@@ -162,6 +162,11 @@ _TYPES = {"integer": "integer", "string": "str", "boolean": "true or false", "nu
           "object": "mapping"}  # fmt: skip
 
 
+def names_of(kind: type[Options]) -> tuple[str, ...]:
+    """Return the names of the options, as they are written."""
+    return tuple(field.alias or name for name, field in kind.model_fields.items())
+
+
 def _refusal(kind: type[Options], error: ValidationError, values: Mapping[str, Any]) -> InputError:
     """Return the first thing that is wrong with the options, in words."""
     first = error.errors()[0]
@@ -170,7 +175,7 @@ def _refusal(kind: type[Options], error: ValidationError, values: Mapping[str, A
             return cause
     parts = [str(part) for part in first["loc"]]
     key = next((part for part in parts if part in kind.model_fields), parts[0] if parts else "options")
-    value, field_names = first.get("input"), tuple(kind.model_fields)
+    value, field_names = first.get("input"), names_of(kind)
     if first["type"] == "extra_forbidden":
         return OptionError(key, value, None, kind.of, field_names)
     if first["type"] == "missing" and isinstance(first["loc"][-1], int):  # of a list that is too short

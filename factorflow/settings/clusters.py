@@ -22,23 +22,6 @@ EXAMPLE = json.dumps(
     }
 )
 
-SUCCESSORS = {
-    "local": "executor 'local' and memory_limit",
-    "threads": "executor 'threads', workers and memory_limit",
-    "dask": "executor 'dask', workers and memory_limit",
-    "address": '{"address": "tcp://host:8786"}',
-    "slurm": EXAMPLE,
-    **{kind: EXAMPLE.replace("SLURM", kind.upper()) for kind in ("pbs", "lsf", "sge")},
-    "kubernetes": '{"class": "dask_kubernetes.operator.KubeCluster", "kwargs": {"image": "factorflow"}, '
-    '"adapt": {"minimum": 2, "maximum": 16}}',
-    "cuda": '{"class": "dask_cuda.LocalCUDACluster"}',
-    "class": '"class" for the path and "kwargs" for the arguments',
-    "path": '"class"',
-    "arguments": '"kwargs"',
-    "tls": "distributed.comm.tls of Dask's configuration",
-}
-"""Replacements of removed kinds and names of settings."""
-
 ADDRESS = r"[a-z]+://\S+"
 """Expected form of the address of a scheduler."""
 
@@ -142,17 +125,6 @@ class ClusterSetting(Options):
         default=None,
         description="Time to wait for the first worker; left out: 1h for a class, 60 s for an address.",
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_removed(cls, values: Any) -> Any:
-        """Refuse what was removed, naming what took its place."""
-        for name, value in values.items() if isinstance(values, Mapping) else ():
-            key = str(value) if name == "kind" else name
-            if name in {"kind", "path", "arguments", "tls"}:
-                remedy = f"Use {SUCCESSORS.get(key, EXAMPLE)} instead."
-                raise InputError(f"cluster: {name}", value, "no value: the option was removed", remedy)
-        return values
 
     @model_validator(mode="after")
     def _check(self) -> ClusterSetting:

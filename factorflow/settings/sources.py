@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, field_validator, model_validator
 
-from factorflow.errors import InputError, removed_option
+from factorflow.errors import InputError
 from factorflow.settings.base import Options
 
 
@@ -140,14 +140,10 @@ class MatrixOptions(FileOptions):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_removed(cls, values: Any) -> Any:
-        """Refuse a removed option, naming its replacement; convert positions to text."""
-        if not isinstance(values, dict):
-            return values
-        if "sample_column" in values:
-            raise removed_option("sample_column", values["sample_column"], "index_col")
-        column = values.get("index_col")
-        return values | ({"index_col": str(column).lower()} if isinstance(column, int) else {})
+    def _position_as_text(cls, values: Any) -> Any:
+        """Convert a position among the columns to text."""
+        column = values.get("index_col") if isinstance(values, dict) else None
+        return values | {"index_col": str(column).lower()} if isinstance(column, int) else values
 
 
 class DerivedOptions(Options):

@@ -21,8 +21,6 @@ from known_numbers import WRITE
 
 import factorflow
 from factorflow.data.simulation.simulate import SIMULATORS
-from factorflow.errors import InputError
-from factorflow.models import configure
 from factorflow.models.configuration import Example
 from factorflow.models.contract import Stage, Variable
 from factorflow.models.registry import default_family, registered_models
@@ -90,12 +88,3 @@ def test_what_lets_entries_vary_more_is_an_option(name: str, entries: str) -> No
         option, _, value = told.partition("=")
         assert option in kind.model_fields
         assert kind(**{option: ast.literal_eval(value)}).wider(entries) is None
-
-
-@pytest.mark.parametrize(("option", "value"), [("cut", "features"), ("cut", "samples"), ("strip", 8)])
-def test_removed_options_say_what_to_do(option: str, value: Any) -> None:
-    """Records of earlier fits name them with their defaults, and are read."""
-    given = {"model": "sparse_gfa", "n_factors": 2}
-    with pytest.raises(InputError, match=f"{option} = {value}.* always cut by samples. Leave it out."):
-        configure({**given, option: value})
-    assert configure({**given, "cut": "auto", "strip": 4096}) == configure(given)

@@ -610,11 +610,7 @@ def test_texts_for_missing_entries(tmp_path: Path) -> None:
     assert dataset.features("site").tolist() == ["a", "b"]
 
 
-def test_removed_and_unknown_options(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="sample_column = id: .*Use index_col=... in its place"):
-        write_dataset(tmp_path / "d.zarr", {"t": FRAME}, sample_column="id")
-    with pytest.raises(InputError, match="Use index_col"):
-        MatrixOptions(sample_column="id")
+def test_unknown_options(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Did you mean overwrite"):
         write_dataset(tmp_path / "d.zarr", {"t": FRAME}, overwrit=True)
     assert MatrixOptions(index_col=0, na_values=-9).model_dump(exclude_defaults=True) == {

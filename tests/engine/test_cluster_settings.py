@@ -103,25 +103,6 @@ def test_what_is_wrong_is_named(setting: Any, parameter: str) -> None:
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize(
-    ("setting", "successor"),
-    [
-        ({"kind": "slurm", "workers": 4, "memory": "2GB"}, "dask_jobqueue.SLURMCluster"),
-        ({"kind": "pbs"}, "dask_jobqueue.PBSCluster"),
-        ({"kind": "kubernetes", "image": "x"}, "dask_kubernetes.operator.KubeCluster"),
-        ({"kind": "cuda"}, "dask_cuda.LocalCUDACluster"),
-        ({"kind": "dask", "workers": 2}, "executor 'dask', workers and memory_limit"),
-        ({"kind": "address", "address": "tcp://h:1"}, '{"address": "tcp://host:8786"}'),
-        ({"class": "a.B", "arguments": {}}, '"kwargs"'),
-        ({"address": "tls://h:1", "tls": {}}, "distributed.comm.tls"),
-    ],
-)
-def test_removed_settings_name_their_successor(setting: Any, successor: str) -> None:
-    with pytest.raises(InputError, match="removed") as caught:
-        ResumeOptions(cluster=setting)
-    assert successor in caught.value.remedy
-
-
 def test_a_file_or_json(tmp_path: Path) -> None:
     """Alone, or as the ``cluster`` of a file that says more than a shell could."""
     alone, named = tmp_path / "a.yaml", tmp_path / "b.yaml"

@@ -33,7 +33,7 @@ from factorflow.data.store.dataset import Dataset, open_dataset
 from factorflow.data.store.layout import choose_block_rows, read_root
 from factorflow.data.store.view_source import is_long_table
 from factorflow.data.store.writer import write_store
-from factorflow.errors import InputError, OptionError, removed_option
+from factorflow.errors import InputError, OptionError
 from factorflow.settings import MatrixOptions, document_options, parse_config
 from factorflow.storage.download import as_local_source
 from factorflow.storage.local import check_space
@@ -75,7 +75,7 @@ def write_dataset(
     join: str = "outer",
     layout: Mapping[str, str] | None = None,
     attributes: Mapping[str, Any] | None = None,
-    **removed: Any,
+    **unknown: Any,
 ) -> Dataset:
     """Write a multi-view dataset, block by block, and open it.
 
@@ -115,8 +115,8 @@ def write_dataset(
     attributes : mapping of str to value or array, optional
         What else belongs to the dataset, `Dataset.attributes`: plain values (as JSON has them) and NumPy
         arrays. No model sees them, and the fingerprint does not depend on them.
-    **removed
-        Unknown options: refused, with the name that is meant.
+    **unknown
+        Refused, with the option that is meant.
 
     Returns
     -------
@@ -143,7 +143,7 @@ def write_dataset(
     """
     target = as_location(path)
     with new_directory(target, overwrite, read_root, "of the views") as partial, ExitStack() as opened:
-        for name, value in removed.items():
+        for name, value in unknown.items():
             raise _unknown_option(name, value)
         checks.check_attributes(attributes or {})
         matrix_options = parse_config(MatrixOptions, {"join": join, "layout": layout})
@@ -242,8 +242,6 @@ def _on_disk(views: Any, near: Path, opened: ExitStack) -> Any:
 
 
 def _unknown_option(name: str, value: Any) -> InputError:
-    if name == "sample_column":
-        return removed_option(name, value, "index_col")
     parameters = tuple(inspect.signature(write_dataset).parameters)[:-1]
     return OptionError(name, value, None, "factorflow.write_dataset", parameters)
 

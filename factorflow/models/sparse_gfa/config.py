@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, field_validator, model_validator
 
-from factorflow.errors import InputError, OptionText
+from factorflow.errors import InputError
 from factorflow.likelihoods import get_likelihood
 from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Meta
@@ -24,36 +24,6 @@ from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel
 from factorflow.models.views import refuse_inputs
 
 NAME = "a group factor analysis"
-REMOVED: dict[str, tuple[object, str, str]] = {
-    "cut": ("auto", "nothing: fits are always cut by samples", "Leave it out."),
-    "strip": (4096, "nothing: fits are always cut by samples", "Leave it out."),
-    "bernoulli": (
-        "jaakkola",
-        "nothing: binary views are fitted under their likelihood",
-        OptionText("Leave it out; {bound} is what 'jaakkola' was.", bound=True),
-    ),
-    "counts": (
-        "poisson",
-        "nothing: likelihoods names it",
-        OptionText("Use {model.likelihoods}, or one by view.", **{"model.likelihoods": "negative_binomial"}),
-    ),
-    "spike": (
-        "collapsed",
-        "nothing: loadings names the prior",
-        OptionText("'none' is {loadings}; 'hat' is gone, never better than the default.", loadings="ard"),
-    ),
-    "ard": (True, "nothing: precisions of loadings are learned", "Leave it out; ard_prior is their prior."),
-    "scores_prior": ("auto", "nothing: its name is scores", OptionText("Use {scores}.", scores=...)),
-    "forgetting": (0.7, "nothing: passes are over all of the data", "Leave it out."),
-    "inference": (
-        "full",
-        "nothing: passes are over all of the data, since passes over parts were more and slower",
-        "Leave it out.",
-    ),
-    "batch": (0.25, "nothing: passes are over all of the data", "Leave it out."),
-    "count_bound": ("auto", "nothing: counts are fitted under their likelihood", "Leave it out."),
-}
-"""Options of earlier versions, each with its default, what is expected now, and what to do."""
 
 
 @register
@@ -222,18 +192,13 @@ class SparseGFA(ModelConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _removed(cls, values: Any) -> Any:
-        """Refuse removed options; their defaults, which records of earlier fits have, say nothing."""
-        if not isinstance(values, Mapping):
-            return values
-        by_feature = values.get("likelihoods")
+    def _one_likelihood_a_view(cls, values: Any) -> Any:
+        """Refuse likelihoods by feature, which only a dataset can have."""
+        by_feature = values.get("likelihoods") if isinstance(values, Mapping) else None
         if isinstance(by_feature, Mapping) and any(isinstance(one, Mapping) for one in by_feature.values()):
             remedy = "Write the dataset with likelihoods by feature: they cut the view, one part each."
             raise InputError("likelihoods", by_feature, "one likelihood for a view", remedy)
-        for name, (default, expected, remedy) in REMOVED.items():
-            if values.get(name, default) != default:
-                raise InputError(name, values[name], expected, remedy)
-        return {name: value for name, value in values.items() if name not in REMOVED}
+        return values
 
     @field_validator("feature_sets", mode="before")
     @classmethod

@@ -15,7 +15,6 @@ from factorflow.likelihoods import get_likelihood
 from factorflow.likelihoods.base import REACH
 from factorflow.likelihoods.newton import MOST
 from factorflow.models.sparse_gfa import SparseGFA, variance_explained
-from factorflow.models.sparse_gfa.config import REMOVED
 from factorflow.models.sparse_gfa.messages import message_data
 from factorflow.models.sparse_gfa.pseudo_data import (
     PreparedGlobals,
@@ -209,23 +208,6 @@ def test_steps_are_shorter_after_a_fall_and_grow_again(tools: Any) -> None:
     problem.globals_ = replace_part(problem.globals_, "progress", step_length=1.0)
     whole, start = problem.update(stats)[0].weights["v0"].mean, problem.globals_.weights["v0"].mean
     np.testing.assert_allclose(half, 0.5 * (start + whole), rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"bernoulli": "tilted"}, "bound=True is what 'jaakkola' was"),
-        ({"bernoulli": "boehning"}, "binary views are fitted under their likelihood"),
-        ({"count_bound": "bouchard"}, "counts are fitted under their likelihood"),
-        ({"count_bound": "local"}, "Leave it out"),
-    ],
-)
-def test_removed_options_name_what_took_their_place(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said) as caught:
-        SparseGFA(**options)
-    assert all(f"{name} = " in str(caught.value) for name in options)
-    defaults = {name: default for name, (default, *_) in REMOVED.items()}
-    assert SparseGFA(**defaults) == SparseGFA()  # as records of earlier fits have them
 
 
 def test_bounds_are_for_likelihoods_that_have_one(tools: Any) -> None:
