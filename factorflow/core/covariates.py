@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 COVARIATES = "covariates"
 """Name under which they travel with a block, in ``Block.columns``."""
+
+RIDGE = 1e-6
+"""Added to variances: the indicators of all levels of a category are singular."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,12 @@ class Column:
     def units(self) -> NDArray[np.float64]:
         """How much of the column is one of a number that it becomes."""
         return np.full(len(self.labels), self.sd)
+
+    def is_missing(self, values: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return which values are missing, or of no level."""
+        if self.levels:
+            return ~np.isin(np.asarray(values, str), self.levels)
+        return ~np.isfinite(np.asarray(values, np.float64))
 
     def encode(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Return numbers of variance 1, or indicators, (B, J); NaN where missing, or of no level."""
@@ -77,11 +86,17 @@ class Covariates:
         What is made of them; the coefficients of a term share a precision.
     second : tuple of float
         Average products of the numbers over the samples, packed.
+    incomplete : bool
+        Whether some sample lacks some of them. A model may give these a distribution: `given_known`.
+    observed : tuple of float
+        Share of the samples that have each number, where some lack one.
     """
 
     columns: tuple[Column, ...]
     terms: tuple[Term, ...]
     second: tuple[float, ...] = ()
+    incomplete: bool = field(default=False, repr=False)  # digests, by which runs are known, are of the rest
+    observed: tuple[float, ...] = field(default=(), repr=False)
 
     def __len__(self) -> int:
         """Return how many numbers a sample has (P)."""
@@ -122,6 +137,38 @@ class Covariates:
         """The terms: ``age``, ``batch``, ``age:sex``."""
         return [":".join(term.columns) for term in self.terms]
 
+    @property
+    def covariance(self) -> NDArray[np.float64]:
+        """Covariance of the numbers over the samples that have them, (P, P)."""
+        full, (rows, columns) = np.zeros((len(self), len(self))), np.tril_indices(len(self))
+        full[rows, columns] = full[columns, rows] = self.second
+        sd = np.sqrt(self.observed or np.ones(len(self)))
+        return np.asarray(full / np.outer(sd, sd) + RIDGE * np.eye(len(self)))
+
+    def given_known(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return mean and covariance of numbers of some samples given those that are known, of normal ones.
+
+        Parameters
+        ----------
+        values : (B, P) array
+            As `encode_known` returns them.
+
+        Returns
+        -------
+        (B, P), (B, P, P) array
+            The covariance is 0 of what is known.
+        """
+        mean, covariance = np.nan_to_num(values), np.zeros((*values.shape, len(self)))
+        patterns, pattern_of = np.unique(np.isnan(values), axis=0, return_inverse=True)
+        for number, unknown in enumerate(patterns):
+            rows = np.flatnonzero(pattern_of.ravel() == number)
+            between = self.covariance[np.ix_(unknown, ~unknown)]
+            gain = between @ np.linalg.inv(self.covariance[np.ix_(~unknown, ~unknown)])
+            mean[np.ix_(rows, unknown)] = values[np.ix_(rows, ~unknown)] @ gain.T
+            left = self.covariance[np.ix_(unknown, unknown)] - gain @ between.T
+            covariance[np.ix_(rows, unknown, unknown)] = left
+        return mean, covariance
+
     def encode(self, table: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
         """Return the numbers of some samples.
 
@@ -130,6 +177,10 @@ class Covariates:
         table : mapping of str to (B,) array
             The columns: numbers, NaN where missing, or text, "" where missing.
         """
+        return np.nan_to_num(self.encode_known(table))
+
+    def encode_known(self, table: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+        """Return what `encode` does, NaN where it is not known."""
         coded = {column.name: column.encode(table[column.name]) for column in self.columns}
         parts = []
         for term in self.terms:
@@ -137,7 +188,12 @@ class Covariates:
             for other in others:
                 first = (first[:, :, None] * other[:, None, :]).reshape(len(first), -1)
             parts.append(first - np.asarray(term.means) if term.means else first)
-        return np.asarray(np.nan_to_num(np.concatenate(parts, axis=1)))
+        return np.concatenate(parts, axis=1)
+
+    def with_missing(self, table: Mapping[str, NDArray[Any]]) -> Covariates:
+        """Return these with whether a table of all samples, as `encode` takes it, lacks values."""
+        missing = (column.is_missing(table[column.name]).any() for column in self.columns)
+        return replace(self, incomplete=bool(any(missing)))
 
     def sample(self, generator: np.random.Generator, n_rows: int) -> NDArray[np.float64]:
         """Return numbers as there may be, (n_rows, P), with the average products of those of the samples."""

@@ -58,14 +58,17 @@ class CodedColumns:
         parts += [f"{name} {digest_column(values)}" for name, values in (self.table or {}).items()]
         return digest_names(parts)
 
-    def read(self, dataset: Any, start: int = 0, stop: int | None = None) -> NDArray[np.float64]:
-        """Return the numbers of some rows, (stop - start, P)."""
+    def read(
+        self, dataset: Any, start: int = 0, stop: int | None = None, *, known: bool = False
+    ) -> NDArray[np.float64]:
+        """Return the numbers of some rows, (stop - start, P); ``known``: NaN where covariates are missing."""
         if not self.known:
             return np.full((len(range(dataset.n_rows)[start:stop]), len(self.code)), np.nan)
+        encode = self.code.encode_known if known and isinstance(self.code, Covariates) else self.code.encode
         if self.table is not None:
-            return self.code.encode({name: values[start:stop] for name, values in self.table.items()})
+            return encode({name: values[start:stop] for name, values in self.table.items()})
         names = [column.name for column in self.code.sources]
-        return self.code.encode(typed(self.code.sources, dataset.obs_columns(names, start, stop)))
+        return encode(typed(self.code.sources, dataset.obs_columns(names, start, stop)))
 
 
 def typed(columns: Sequence[Column], table: Any) -> dict[str, NDArray[Any]]:
@@ -105,9 +108,15 @@ def code_covariates(
     covariates = replace(
         covariates, terms=tuple(Term(t, tuple(m.tolist())) for t, m in zip(terms, means, strict=True))
     )
-    for part in _parts(dataset, covariates):
+    n_observed = np.zeros(len(covariates))
+    for part in _parts(dataset, covariates, known=True):
+        n_observed += (~np.isnan(part)).sum(axis=0)
+        part = np.nan_to_num(part)
         products += part.T @ part
-    return replace(covariates, second=tuple(pack(products / dataset.n_rows).tolist()))
+    covariates = replace(covariates, second=tuple(pack(products / dataset.n_rows).tolist()))
+    if n_observed.min() == dataset.n_rows:
+        return covariates
+    return replace(covariates, incomplete=True, observed=tuple((n_observed / dataset.n_rows).tolist()))
 
 
 def with_digests(code: C, dataset: Dataset) -> C:
@@ -117,13 +126,13 @@ def with_digests(code: C, dataset: Dataset) -> C:
         return replace(code, digests=tuple(digest_column(column) for column in values.T))
     table = typed(code.columns, dataset.obs_columns([column.name for column in code.columns]))
     columns = tuple(replace(c, digest=digest_column(table[c.name])) for c in code.columns)
-    return replace(code, columns=columns)
+    return replace(code, columns=columns).with_missing(table)
 
 
-def _parts(dataset: Dataset, covariates: Covariates) -> Iterator[NDArray[np.float64]]:
+def _parts(dataset: Dataset, covariates: Covariates, *, known: bool = False) -> Iterator[NDArray[np.float64]]:
     for start in range(0, dataset.n_rows, AT_ONCE):
         stop = min(start + AT_ONCE, dataset.n_rows)
-        yield CodedColumns(covariates).read(dataset, start, stop)
+        yield CodedColumns(covariates).read(dataset, start, stop, known=known)
 
 
 def projected_columns(
@@ -146,6 +155,7 @@ def projected_columns(
         return None
     names = [column.name for column in code.sources]
     if source is False or (source is None and not set(names) <= set(dataset.column_names)):
+        code = replace(code, incomplete=True) if isinstance(code, Covariates) else code
         return CodedColumns(code, known=False)
     rows = dataset.obs_columns(names) if source is None else rows_by_sample(dataset, source, names)
     if isinstance(code, Covariates):
@@ -153,7 +163,8 @@ def projected_columns(
             warn_of_levels(column, rows[column.name])
     if source is None:
         return CodedColumns(with_digests(code, dataset))
-    return CodedColumns(code, typed(code.sources, rows))
+    table = typed(code.sources, rows)
+    return CodedColumns(code.with_missing(table) if isinstance(code, Covariates) else code, table)
 
 
 def warn_of_levels(column: Column, values: Any) -> None:
@@ -163,7 +174,7 @@ def warn_of_levels(column: Column, values: Any) -> None:
         if unknown:
             warn(
                 f"{join_names(unknown)} of column {column.name} not among the levels of the fit "
-                f"({join_names(column.levels)}): taken for the average"
+                f"({join_names(column.levels)}): taken for not known"
             )
 
 

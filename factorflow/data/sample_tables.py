@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.core.block import SIZES
-from factorflow.core.covariates import COVARIATES
+from factorflow.core.covariates import COVARIATES, Covariates
 from factorflow.core.places import PLACES
 from factorflow.data.chosen_features import choose_features
 from factorflow.data.covariates import CodedColumns, code_covariates, projected_columns, with_digests
@@ -22,7 +22,6 @@ from factorflow.errors import InputError
 
 if TYPE_CHECKING:
     from factorflow.core.block import Meta
-    from factorflow.core.covariates import Covariates
     from factorflow.core.places import Places
     from factorflow.data.holdout import Holdout
     from factorflow.data.store.dataset import Dataset
@@ -86,6 +85,13 @@ class SampleTables:
             projected_sizes(meta.sizes, dataset, source),
         )
 
+    def covariates_of_new(self, fitted: Meta) -> Covariates | None:
+        """Return the covariates of a fit, with whether the samples that are read here lack some of them."""
+        own = None if self.covariates is None else self.covariates.code
+        if fitted.covariates is None or not isinstance(own, Covariates):
+            return None
+        return replace(fitted.covariates, incomplete=own.incomplete)
+
     @property
     def _of_scores(self) -> list[CodedColumns]:
         tables = (self.places, self.levels, self.score_covariates)
@@ -101,7 +107,7 @@ class SampleTables:
         """Return what travels with some rows, by its name in ``Block.columns``."""
         columns = {}
         if self.covariates is not None:
-            columns[COVARIATES] = self.covariates.read(dataset, start, stop)
+            columns[COVARIATES] = self.covariates.read(dataset, start, stop, known=True)
         if self._of_scores:
             columns[PLACES] = np.hstack([table.read(dataset, start, stop) for table in self._of_scores])
         if self.sizes is not None:

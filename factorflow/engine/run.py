@@ -207,7 +207,7 @@ def project(
     fitted_meta = fitted.meta
     meta = replace(
         aligned.meta,
-        covariates=fitted_meta.covariates,
+        covariates=tables.covariates_of_new(fitted_meta),
         feature_sets=fitted_meta.feature_sets,
         places=fitted_meta.places,
         levels=fitted_meta.levels,

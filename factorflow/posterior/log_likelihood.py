@@ -159,7 +159,8 @@ class _DrawnPosterior:
         self._drawn = posterior.tree["posterior"].to_dataset()
         self._sampled = posterior.kind == "monte carlo"
         self.n_chains, self.n_draws = self._drawn.sizes["chain"], self._drawn.sizes["draw"]
-        self._spreads = {partner(str(name), "variance") for name in self._drawn.data_vars}
+        kinds = ("variance", "covariance")
+        self._spreads = {partner(str(name), kind) for name in self._drawn.data_vars for kind in kinds}
         table = posterior.model.table
         of_rows = [v for v in table if v.rows]
         self._rows = [v.name for v in of_rows if v.draws or v.of_data or not self._sampled]

@@ -13,6 +13,7 @@ from factorflow.core.block import Block
 from factorflow.core.covariates import Covariates
 from factorflow.data.covariates import labels_of, typed, warn_of_levels
 from factorflow.errors import InputError
+from factorflow.kernels.linalg import block_places, n_pairs, pack
 from factorflow.kernels.random import Step
 from factorflow.kernels.sites import DRAWS
 from factorflow.posterior.course_model import course_model
@@ -109,7 +110,7 @@ def _check_columns(posterior: StoredPosterior, frame: pd.DataFrame) -> None:
 
 
 def _coded(covariates: Covariates, frame: pd.DataFrame) -> NDArray[np.float64]:
-    """Return covariates as they are coded, NaN of terms of which a column is not there."""
+    """Return covariates as they are coded, NaN where they, or columns of them, are not there."""
     lacking = {column.name for column in covariates.columns if column.name not in frame}
     for column in covariates.columns:
         if column.name not in lacking:
@@ -118,10 +119,7 @@ def _coded(covariates: Covariates, frame: pd.DataFrame) -> NDArray[np.float64]:
     for column in covariates.columns:
         if column.name in lacking:
             columns[column.name] = np.full(len(frame), "" if column.levels else np.nan)
-    coded = covariates.encode(columns)
-    unknown = [number for number, term in enumerate(covariates.terms) if lacking & set(term.columns)]
-    coded[:, np.isin(covariates.groups, unknown)] = np.nan
-    return coded
+    return covariates.encode_known(columns)
 
 
 def _places_of(posterior: StoredPosterior, frame: pd.DataFrame) -> NDArray[np.float64]:
@@ -192,7 +190,7 @@ def predict_from_scores(
     share : float or None
         Of new observations that ``lower`` and ``upper`` are to hold; None: without these.
     covariates : (n, P) array or None
-        Of the features, as they are coded; None: at their average.
+        Of the features, as they are coded, NaN where they are not known; None: all at their average.
     size_factor : float
         Of the counts of a sample.
     first : int
@@ -208,10 +206,13 @@ def predict_from_scores(
     n_rows, model = mean.shape[-2], posterior.model
     rows: dict[str, Any] = {"scores": mean, "scores_variance": variance + noise}
     if posterior.kind != "variational":
-        rows = {"scores_draws": mean + np.sqrt(variance + noise) * _normals(posterior, first, n_rows)}
+        normals = _normals(posterior, first, n_rows, len(posterior.factors))
+        rows = {"scores_draws": mean + np.sqrt(variance + noise) * normals}
     if posterior.has("covariates"):
         average = np.zeros((n_rows, posterior.array("covariates").shape[-1]))
         rows["covariates"] = average if covariates is None else covariates
+        if np.isnan(rows["covariates"]).any():
+            rows |= _unknown_covariates(posterior, rows, first)
     if posterior.has("size_factors"):
         sizes = np.full((n_rows, posterior.array("size_factors").shape[-1]), size_factor)
         rows["size_factors"] = sizes
@@ -235,17 +236,44 @@ def predict_from_scores(
     return xr.Dataset({key: (dims, np.asarray(value)) for key, value in values.items()}, labels)
 
 
-def _normals(posterior: StoredPosterior, first: int, n_rows: int) -> NDArray[np.float64]:
-    """Return a normal of each draw, row and factor, (chain, draw, n, K), whatever the rows are cut into.
+def _unknown_covariates(
+    posterior: StoredPosterior, rows: Mapping[str, NDArray[Any]], first: int
+) -> dict[str, NDArray[np.float64]]:
+    """Return the distribution of covariates, NaN where they are not known, given those that are.
 
-    Those of a row and factor are one of each of as many parts of equal probability as there are draws.
+    That is means and covariances beside independent scores, or draws.
+    """
+    covariates = posterior.meta.covariates
+    assert covariates is not None
+    is_incomplete = np.isnan(rows["covariates"]).any(axis=1)
+    mean, covariance = covariates.given_known(rows["covariates"])
+    if posterior.kind != "variational":
+        size, basis = np.linalg.eigh(covariance)
+        root = (basis * np.sqrt(np.maximum(size, 0.0))[:, None, :]) @ basis.transpose(0, 2, 1)
+        normals = _normals(posterior, first, len(mean), len(covariates), DRAWS[1])
+        moved = np.einsum("nij,cmnj->cmni", root, normals)
+        return {"covariates": mean, "covariates_draws": mean + moved}
+    k = rows["scores"].shape[1]
+    packed = np.zeros((len(mean), n_pairs(k + len(covariates))))
+    packed[:, block_places(k, len(covariates))] = pack(covariance)
+    diagonal = np.arange(k) * (np.arange(k) + 3) // 2
+    packed[:, diagonal] = np.where(is_incomplete[:, None], rows["scores_variance"], 0.0)
+    return {"covariates": mean, "scores_covariance": packed}
+
+
+def _normals(
+    posterior: StoredPosterior, first: int, n_rows: int, size: int, site: int = DRAWS[0]
+) -> NDArray[np.float64]:
+    """Return normals of each draw and row, (chain, draw, n, size), whatever the rows are cut into.
+
+    Those of a row and column are one of each of as many parts of equal probability as there are draws.
     """
     from scipy.special import ndtri
 
-    n_chains, n_draws, _, n_factors = posterior.array("scores_draws").shape
+    n_chains, n_draws, *_ = posterior.array("scores_draws").shape
     rows = np.arange(first, first + n_rows)
     each = [Step(0, chain, draw) for chain in range(n_chains) for draw in range(n_draws)]
-    uniform = np.array([step.uniform(DRAWS[0], rows, 2 * n_factors) for step in each])
-    part = uniform[..., :n_factors].argsort(axis=0).argsort(axis=0)
-    normals = ndtri((part + uniform[..., n_factors:]) / len(each))
-    return np.asarray(normals.reshape(n_chains, n_draws, n_rows, n_factors))
+    uniform = np.array([step.uniform(site, rows, 2 * size) for step in each])
+    part = uniform[..., :size].argsort(axis=0).argsort(axis=0)
+    normals = ndtri((part + uniform[..., size:]) / len(each))
+    return np.asarray(normals.reshape(n_chains, n_draws, n_rows, size))

@@ -68,7 +68,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         """Add up residual sums of squares of the block."""
         own, *others = givens
         settings, globals_ = self.settings, own.globals_
-        new = project_scores(settings, block, rotated_scores(local, globals_), own)
+        new = project_scores(settings, block, rotated_scores(local, globals_), own, integrate=True)
         scores, spread = expected_scores(new)
         alike = None
         if others:
@@ -77,7 +77,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             ]
             together = np.column_stack([scores, *other_scores, np.ones(len(scores))])
             alike = together.T @ together
-        design, levels = settings.design(block), log_sizes_of(settings, block, new, globals_)
+        design, levels = settings.design(block, new), log_sizes_of(settings, block, new, globals_)
         squares = squares_of_block(settings, block, scores, design, globals_, levels)
         stats = ClosingStats(squares, *_products(scores, spread, design), alike)
         return (new if settings.stateful else None), stats

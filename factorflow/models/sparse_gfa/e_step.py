@@ -13,7 +13,7 @@ from jaxtyping import Float64, Integer
 from factorflow.core.covariates import COVARIATES
 from factorflow.core.trees import replace
 from factorflow.kernels import device
-from factorflow.kernels.linalg import block_places, diagonal, n_pairs, pack, row_place, unpack
+from factorflow.kernels.linalg import row_place
 from factorflow.kernels.special import digamma, expected_log_beta, gamma_term
 from factorflow.models.contract import Array, Block, Step
 from factorflow.models.sparse_gfa.groups import add_groups, by_noise_group, scatter_rows
@@ -49,9 +49,7 @@ from factorflow.models.sparse_gfa.stored_scores import (
     scores_or_blank,
     starting_scores_of,
 )
-
-UNKNOWN = 1e-6
-"""Added to the variances of unknown covariates: those of all levels of a category are singular."""
+from factorflow.models.sparse_gfa.unknown_covariates import solve_jointly
 
 Phase = Literal["start", "restart", "update", "known"]
 
@@ -97,10 +95,12 @@ def update_rows(
     *,
     new: bool = False,
     each: bool = False,
+    integrate: bool = False,
 ) -> UpdatedRows:
     """Update pseudo-data, q(z) and q(rho) of rows that share their noise precision.
 
-    ``new``: they are not of the fit; ``each``: see `smooth.rows.course_prior`.
+    ``new``: they are not of the fit; ``each``: see `smooth.rows.course_prior`; ``integrate``: covariates that
+    are not known have a distribution, as those of new rows do.
     """
     globals_ = prepared.globals_
     local = with_log_sizes(settings, block, local, globals_)
@@ -118,23 +118,27 @@ def update_rows(
         assert local is not None
         updated, entropy, precision = local, blank_entropy(local.mean), blank_precision(local.mean)
     else:
-        unknown = settings.covariates is not None and bool(np.isnan(block.columns[COVARIATES]).any())
+        covariates = None
+        if (new or integrate) and settings.covariates is not None and settings.covariates.incomplete:
+            covariates = np.asarray(block.columns[COVARIATES])
         courses, course_weights = None, globals_.courses if new else prepared.courses(each=each)
         if course_weights is not None:
             assert settings.smooth is not None
             courses = course_prior(settings.smooth, block, course_weights, each=each, new=new)
         updated, entropy, precision, given_courses = update_scores(
-            settings, codes, design, local, globals_, evidence, courses, unknown=unknown
+            settings, codes, design, local, globals_, evidence, courses, covariates
         )
         if settings.learns_sizes:
             assert local is not None
             packed = updated.variance if given_courses is None else given_courses.covariance
+            if covariates is not None:  # scores of these stay
+                packed = np.where(np.isnan(covariates).any(axis=1, keepdims=True), 0.0, packed)
             updated = update_log_sizes(
                 settings,
                 block,
                 local,
                 updated,
-                None if unknown else packed,
+                packed,
                 design,
                 globals_,
                 pseudo,
@@ -224,8 +228,7 @@ def update_scores(
     globals_: Globals,
     evidence: dict[str, Evidence],
     courses: CoursePrior | None = None,
-    *,
-    unknown: bool = False,
+    covariates: Float64[Array, "B J"] | None = None,
 ) -> tuple[Local, float, Float64[Array, " K"], Conditional | None]:
     """Maximise the bound over q(z) given everything else.
 
@@ -234,7 +237,7 @@ def update_scores(
     Local, float, array, Conditional or None
         q(z), its entropy, `UpdatedRows.precision`, and q(z) given the courses, where there are any.
 
-    ``unknown``: the covariates of the rows are not known (new samples): q is of z and them.
+    ``covariates``: covariates, NaN where they are not known: q of such rows is of z and them.
     """
     n_rows, n_factors = len(codes), globals_.n_factors
     noise = None
@@ -256,20 +259,16 @@ def update_scores(
         prior = courses.precision
         linear = linear.copy()
         linear[:, :n_factors] += prior * courses.mean
+    joint = None
+    if covariates is not None:
+        joint = solve_jointly(settings, covariates, device.on_host(pairs), linear, prior)
+        design = np.concatenate([design[:, :1], joint.mean[:, n_factors:]], axis=1)
     h = _less_given(linear, pairs, design, n_factors)
-    if unknown:
-        new = _with_unknown_covariates(settings, pairs, linear, prior)
-        if settings.nonnegative:  # of the covariates what goes with normal scores
-            assert new.covariates is not None
-            h = _less_given(linear, pairs, np.hstack([design[:, :1], new.covariates]), n_factors)
-            nonnegative, _ = _coordinates(settings, codes, local, globals_, (pairs, h, prior))
-            new = replace(nonnegative, covariates=new.covariates)
-        if local is not None:
-            new = replace(new, noise_shape=local.noise_shape, noise_rate=local.noise_rate)
-        return new, 0.0, np.zeros(n_factors), None
     site_terms = None
     if settings.full_scores and not settings.scores_spike:
         mean, covariance, logdet = gfa.solve_normals(pairs, h, one, prior)
+        if joint is not None:
+            mean, covariance = joint.in_place_of(mean, covariance)
         if courses is not None:
             site_terms = None if courses.variance is None else Conditional(courses, covariance)
             covariance = spread_scores(courses, covariance)
@@ -277,6 +276,10 @@ def update_scores(
         entropy = 0.5 * float(logdet.sum() + n_rows * n_factors)
     else:
         new, entropy = _coordinates(settings, codes, local, globals_, (pairs, h, prior))
+        if joint is not None and not settings.nonnegative:
+            new = joint.normal(new)
+    if joint is not None:
+        new = joint.with_covariates(new, expected_scores(new)[1], together=not settings.nonnegative)
     if local is not None:
         new = replace(new, noise_shape=local.noise_shape, noise_rate=local.noise_rate)
     own = [device.on_host(pairs[:, k * (k + 3) // 2])[:, None] for k in range(n_factors)]  # of the diagonal
@@ -295,45 +298,6 @@ def _less_given(
     for c in range(design.shape[1]):
         h = h - design[:, c, None] * device.on_host(pairs[:, row_place(n_factors + c, n_factors)])
     return h
-
-
-def _with_unknown_covariates(
-    settings: Settings,
-    pairs: Float64[Array, "#B Q"],
-    linear: Float64[Array, "B L"],
-    prior: Float64[Array, "#B K"],
-) -> Local:
-    """Return q(z) of rows whose covariates c are not known: c ~ N(0, S), S of the samples of the fit.
-
-    That the average is all that is known of them would read their effect as scores.
-    """
-    assert settings.covariates is not None
-    k, size = prior.shape[1], len(settings.covariates)
-    columns = np.delete(np.arange(k + 1 + size), k)  # all but the constant
-    places = np.tril_indices(k + size)
-    high, low = (
-        np.maximum(columns[places[0]], columns[places[1]]),
-        np.minimum(columns[places[0]], columns[places[1]]),
-    )
-    joint = device.on_host(pairs)[:, high * (high + 1) // 2 + low]
-    constant = np.concatenate(
-        [np.arange(n_pairs(k), n_pairs(k) + k), [n_pairs(k + 1 + c) + k for c in range(size)]]
-    )
-    h = linear[:, columns] - device.on_host(pairs)[:, constant.astype(np.intp)]
-    second = unpack(np.array(settings.covariates.second), size) + UNKNOWN * np.eye(size)
-    joint[:, block_places(k, size)] += pack(np.linalg.inv(second))
-    whole = np.concatenate([prior, np.full((len(prior), size), UNKNOWN)], axis=1)
-    mean, covariance, _ = gfa.solve_normals(joint, h, np.ones(1), whole)
-    of_scores = covariance[:, : n_pairs(k)]
-    if not settings.full_scores:
-        of_scores = diagonal(of_scores, k)
-    inclusion = np.ones((len(mean), k)) if settings.scores_spike else None
-    return Local(
-        np.ascontiguousarray(mean[:, :k]),
-        np.ascontiguousarray(of_scores),
-        inclusion,
-        covariates=mean[:, k:].copy(),
-    )
 
 
 def _coordinates(

@@ -25,7 +25,8 @@ def predict(
 ) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
     """Return mean and standard deviation of new observations, on the data scale.
 
-    The variance of x = a'b + w'z has the parts of b, of z (as if scores were independent), and of w. The
+    The variance of x = a'b + w'z has the parts of b, of z (as if scores were independent; of rows that have
+    covariates which are not known, of z and these together), and of w. The
     noise adds E[1 / tau] = b / (a - 1) of q(tau) = Ga(a, b); other views have the variance of their
     likelihood.
     """
@@ -99,10 +100,20 @@ def _predictor(
     if f"coefficients_{name}" not in record:
         return x, variance + record[f"intercept_variance_{name}"]
     covariates, packed = np.asarray(rows["covariates"]), np.asarray(record[f"coefficients_covariance_{name}"])
+    coefficients = np.asarray(record[f"coefficients_{name}"])
     design = np.concatenate([np.ones((len(covariates), 1)), covariates], axis=1)
     first, second = triangle(design.shape[1])
     products = design[:, first] * design[:, second] * np.where(first == second, 1.0, 2.0)
-    return x + covariates @ np.asarray(record[f"coefficients_{name}"]).T, variance + products @ packed.T
+    if "scores_covariance" in rows:
+        covariance, k = np.asarray(rows["scores_covariance"], np.float64), loadings.shape[1]
+        weights = np.concatenate([loadings, coefficients], axis=1)
+        high, low = triangle(weights.shape[1])
+        covariance = covariance * np.where(high == low, 1.0, 2.0)
+        is_incomplete = covariance.any(axis=1)
+        together = covariance[is_incomplete] @ (weights[:, high] * weights[:, low]).T
+        variance[is_incomplete] += together - uncertain[is_incomplete] @ (loadings**2).T
+        products[:, second > 0] += covariance[:, low >= k]
+    return x + covariates @ coefficients.T, variance + products @ packed.T
 
 
 def _of_group(rows: Mapping[str, Array], values: Float64[Array, "*shape"]) -> Float64[Array, "*rows"]:

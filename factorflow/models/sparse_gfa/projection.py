@@ -23,10 +23,11 @@ def project_scores(
     *,
     new: bool = False,
     each: bool = False,
+    integrate: bool = False,
 ) -> Local:
     """Return q(z) of a block given the globals; of samples not seen before, by repeated updates.
 
-    ``new`` and ``each`` as for `update_rows`.
+    ``new``, ``each`` and ``integrate`` as for `update_rows`.
     """
     codes = settings.group_codes(block)
     passes = 1
@@ -35,7 +36,12 @@ def project_scores(
     for _ in range(passes):
         parts = by_noise_group(settings, block, codes, before)
         done = [
-            (r, update_rows(settings, rows, c, old, prepared, g, new=new, each=each).local)
+            (
+                r,
+                update_rows(
+                    settings, rows, c, old, prepared, g, new=new, each=each, integrate=integrate
+                ).local,
+            )
             for g, r, rows, c, old in parts
         ]
         after = done[0][1] if settings.n_noise_groups == 1 else scatter_rows(done, block.n_rows)

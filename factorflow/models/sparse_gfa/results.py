@@ -65,7 +65,8 @@ def finish(
 ) -> Final:
     """Return the final q of the rows of a block."""
     before = local if step.projecting else rotated_scores(local, prepared.globals_)
-    projected = project_scores(settings, block, before, prepared, new=step.projecting, each=True)
+    new = step.projecting
+    projected = project_scores(settings, block, before, prepared, new=new, each=True, integrate=True)
     levels = log_sizes_of(settings, block, projected, prepared.globals_)
     sizes = np.exp(levels - size_means(settings, prepared.globals_))
     design, codes = settings.design(block, projected)[:, 1:], settings.group_codes(block)
@@ -121,6 +122,10 @@ def _rows_table(settings: Settings) -> list[Variable]:
         table.append(single(variable, ("obs", "view"), doc, lambda rows: rows.q.log_sizes_variance))
     if settings.covariates is not None:
         table.append(covariates_variable(lambda rows: rows.covariates))
+        if settings.covariates.incomplete:
+            doc = "Covariance of scores and covariates, packed, where these are not known; 0 where they are."
+            pairs = ("obs", "score_pair")
+            table.append(single("scores_covariance", pairs, doc, lambda rows: rows.q.scores_covariance))
     if settings.smooth is not None:
         doc = "Course of a factor at the place of a sample, E f; NaN where the place is not known."
         table.append(single("smooth_scores", SCORE, doc, lambda rows: rows.courses[0]))

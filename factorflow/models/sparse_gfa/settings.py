@@ -321,7 +321,7 @@ class Settings:
     def design(self, block: Block, local: Local | None = None) -> Float64[Array, "B C"]:
         """Return the given columns of each row, a = (1, covariates).
 
-        Of new samples whose covariates are not known, what is expected of them; at first 0, the average.
+        Of covariates that are not known, what is expected of them; at first, and in a fit, 0, the average.
         """
         design = np.ones((block.n_rows, self.n_given))
         if self.covariates is not None:

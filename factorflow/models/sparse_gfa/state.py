@@ -347,8 +347,9 @@ class Local:
         q(rho): precision of each sample in each view.
     before : Local or None
         As it was before a longer step (`Progress.snapshot`).
-    covariates : array or None
-        What is expected of the covariates of new samples, where they are not known.
+    covariates, scores_covariance : array or None
+        Where some covariates are not known and have a distribution (`unknown_covariates`): what is expected
+        of them, and Cov (z, c), packed, 0 of rows whose covariates are known.
     log_sizes, log_sizes_variance : array or None
         q of the logarithms of learned size factors; 0 in views without. None: they are still to be started.
     """
@@ -360,5 +361,6 @@ class Local:
     noise_rate: Float64[np.ndarray, "B M"] | None = None
     before: Local | None = None
     covariates: Float64[np.ndarray, "B J"] | None = None
+    scores_covariance: Float64[np.ndarray, "B P"] | None = None
     log_sizes: Float64[np.ndarray, "B M"] | None = None
     log_sizes_variance: Float64[np.ndarray, "B M"] | None = None

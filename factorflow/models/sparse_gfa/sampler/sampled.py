@@ -269,9 +269,11 @@ def _over_draws(
     """Return mean and variance over draws of x of what has these moments given x."""
     scores = np.asarray(rows["scores_draws"])
     scores = scores.reshape(scores.shape[0] * scores.shape[1], *scores.shape[2:])
-    covariates = np.zeros((scores.shape[1], 0))
-    if settings.covariates is not None:
-        covariates = _of_one_chain(rows["covariates"])
+    covariates = np.zeros((len(scores), scores.shape[1], 0))
+    if "covariates_draws" in rows:
+        covariates = np.asarray(rows["covariates_draws"]).reshape(len(scores), scores.shape[1], -1)
+    elif settings.covariates is not None:
+        covariates = np.broadcast_to(known := _of_one_chain(rows["covariates"]), (len(scores), *known.shape))
     # squares about the intercepts of measurements, which may be far from 0
     scaled = settings.view(name).is_scaled
     place = np.asarray(record[f"intercept_{name}"]).mean(axis=(0, 1)) if scaled else 0.0
@@ -284,9 +286,9 @@ def _over_draws(
             levels = levels + np.log(_of_one_chain(rows["size_factors"]))[:, index, None]
     total: Array = 0.0
     squares: Array = 0.0
-    each = zip(scores, levels, _draws(settings, record, name), strict=True)
-    for z, level, (loadings, intercept, phi) in each:
-        beside = np.concatenate([z.astype(np.float64), covariates], axis=1)
+    each = zip(scores, covariates, levels, _draws(settings, record, name), strict=True)
+    for z, c, level, (loadings, intercept, phi) in each:
+        beside = np.concatenate([z.astype(np.float64), c], axis=1)
         mean, variance = moments(beside @ loadings.T + (intercept - place) + level, phi)
         total, squares = total + mean, squares + mean**2 + variance
     mean = total / len(scores)
