@@ -1,1 +1,1 @@
-"""Prefect flows, which launch, schedule and retry runs, and what recurring runs keep."""
+"""Prefect flows, which launch, schedule and retry runs."""

@@ -19,6 +19,7 @@ from prefect.events import emit_event
 from factorflow.core.markdown import plain
 from factorflow.settings import RefreshOptions
 from factorflow.workflow.folder import Folder
+from factorflow.workflow.refresh import Check, RefreshResult, Steps, run_steps
 from flows import tasks
 from flows.artifacts import Label
 from flows.parameters import (
@@ -33,7 +34,6 @@ from flows.parameters import (
     Worded,
     default_model,
 )
-from flows.recurring import Check, RefreshResult, Steps, run_steps
 from flows.submission import checked_flow
 
 Rule = Annotated[

@@ -130,7 +130,7 @@ def refresh(
 ) -> DisplayedResult:
     """Update results from their source: fit or project what changed, and report drift."""
     from factorflow.workflow.folder import Folder
-    from flows.recurring import refresh as bring_up_to_date
+    from factorflow.workflow.refresh import refresh as bring_up_to_date
 
     with progress_bar() as on_event:
         outcome = bring_up_to_date(

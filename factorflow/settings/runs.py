@@ -231,7 +231,7 @@ class ProjectOptions(OutputOptions, PlaceOptions):
 class RefreshOptions(Options):
     """Options of recurring runs: when to refit, how to start, what to keep, and thresholds of drift."""
 
-    of = "flows.recurring.refresh"
+    of = "factorflow.workflow.refresh.refresh"
 
     refit_growth: float = Field(
         default=0.0,

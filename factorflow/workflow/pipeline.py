@@ -1,6 +1,6 @@
 """The steps of an analysis, each idempotent: ingest, fit, project, summarise, publish.
 
-`flows.recurring` runs what is needed of them; the flows run the same steps as tasks.
+`factorflow.workflow.refresh` runs what is needed of them; the flows run the same steps as tasks.
 """
 
 from __future__ import annotations

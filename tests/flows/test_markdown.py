@@ -73,10 +73,10 @@ def test_a_fence_ends_no_block_of_code(render: MarkdownIt) -> None:
 @pytest.mark.thorough
 def test_names_on_the_page_of_what_changed(render: MarkdownIt) -> None:
     """Of the data, the folder, factors and features; in alerts, notes and tables."""
+    from factorflow.workflow.due import Due
+    from factorflow.workflow.history import Entry
+    from factorflow.workflow.refresh import RefreshResult
     from flows.artifacts import Label
-    from flows.due import Due
-    from flows.history import Entry
-    from flows.recurring import RefreshResult
     from flows.refresh import _page
 
     for name in NAMES:

@@ -22,13 +22,12 @@ from factorflow.posterior.record import RunRecord
 from factorflow.settings import RefreshOptions, RunOptions, SourceOptions
 from factorflow.storage.local import delete
 from factorflow.storage.publish import delete_location, write_file
-from factorflow.workflow import pipeline
+from factorflow.workflow import history, pipeline
+from factorflow.workflow.drift import alerts, compare_data, compare_factors
+from factorflow.workflow.due import Due, Last, check_rows, due
 from factorflow.workflow.folder import Folder
-from flows import history
-from flows.drift import alerts, compare_data, compare_factors
-from flows.due import Due, Last, check_rows, due
-from flows.history import Entry, History
-from flows.recurring import RefreshResult, refresh
+from factorflow.workflow.history import Entry, History
+from factorflow.workflow.refresh import RefreshResult, refresh
 
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
 MODEL = {"model": "sparse_gfa", "n_factors": 3, "tol": 1e-5}

@@ -21,9 +21,9 @@ from factorflow.storage.publish import claim, write_file
 from factorflow.storage.remote import RemotePath
 from factorflow.workflow import pipeline
 from factorflow.workflow.folder import Folder
+from factorflow.workflow.history import History
+from factorflow.workflow.refresh import RefreshResult, refresh
 from factorflow.workflow.select import select
-from flows.history import History
-from flows.recurring import RefreshResult, refresh
 
 CONFIG = {"model": "sparse_gfa", "n_factors": 2, "max_iter": 8, "drop": 0}
 
@@ -108,7 +108,7 @@ def test_one_writer(bucket: Any) -> None:
     assert bucket.keys() == []
     script = (
         "import os, sys\nfrom factorflow.storage.remote import RemotePath\n"
-        "from flows.history import History\n"
+        "from factorflow.workflow.history import History\n"
         "with History(RemotePath(sys.argv[1])).locked(): os._exit(0)"
     )
     subprocess.run([sys.executable, "-c", script, str(place)], timeout=60, check=True)

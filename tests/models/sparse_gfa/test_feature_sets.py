@@ -322,7 +322,7 @@ def test_draws_keep_names_and_refine_sets(dataset: Any, world: dict[str, Any], p
 
 
 def test_a_refresh_knows_whether_sets_changed(posterior: Any, dataset: Any, world: dict[str, Any]) -> None:
-    due = pytest.importorskip("flows.due")
+    due = pytest.importorskip("factorflow.workflow.due")
     asked = due.run_asked_for(dataset, model(world["sets"]), RunOptions()).identity
     assert not asked.differences(posterior.record.identity)
     changed = model({name: members[1:] for name, members in world["sets"].items()})

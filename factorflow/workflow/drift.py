@@ -13,7 +13,7 @@ from factorflow.settings import RefreshOptions
 
 if TYPE_CHECKING:
     from factorflow.posterior.stored_posterior import StoredPosterior
-    from flows.history import Moments
+    from factorflow.workflow.history import Moments
 
 LEAST = 0.01
 """Factors with less than this share of all squared loadings cause no alert: chance alone turns them."""

@@ -14,7 +14,7 @@ from factorflow.errors import InputError
 from factorflow.settings import RefreshOptions, RunOptions
 from factorflow.storage.location import Location, modified_at
 from factorflow.workflow.folder import Folder
-from flows.history import History
+from factorflow.workflow.history import History
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset

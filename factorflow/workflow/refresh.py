@@ -18,9 +18,8 @@ from factorflow.core.extras import require
 from factorflow.errors import InputError, RunError
 from factorflow.settings import RefreshOptions, RunOptions, SourceOptions
 from factorflow.workflow import pipeline
-from factorflow.workflow.folder import Folder
-from flows.drift import alerts, compare_data, compare_factors, compare_scores
-from flows.due import (
+from factorflow.workflow.drift import alerts, compare_data, compare_factors, compare_scores
+from factorflow.workflow.due import (
     Due,
     Last,
     check_rows,
@@ -30,7 +29,8 @@ from flows.due import (
     other_features,
     run_asked_for,
 )
-from flows.history import Entry, History, Moments, moments_of
+from factorflow.workflow.folder import Folder
+from factorflow.workflow.history import Entry, History, Moments, moments_of
 
 if TYPE_CHECKING:
     from factorflow.data import Dataset

@@ -57,7 +57,7 @@ class Entry:
     note : str
         Why it did not begin with the last fit; empty otherwise.
     comparison : mapping
-        What changed since the one before (`flows.drift`); empty: there was none.
+        What changed since the one before (`factorflow.workflow.drift`); empty: there was none.
     """
 
     number: int
