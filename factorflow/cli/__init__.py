@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -24,25 +22,6 @@ app = typer.Typer(
 
 for module in (data, models, fitting, results, figures, analyses, tools):
     module.register(app)
-
-
-MOVED = {"patches": "examples.patches write", "reproduce": "examples.reproduce"}
-"""Commands that are examples now, and how they are run in a clone."""
-
-
-def _moved_command(name: str) -> Callable[..., None]:
-    def refuse(words: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-        print(f"error: {name} is an example. In a clone: python -m {MOVED[name]} ...", file=sys.stderr)
-        raise typer.Exit(2)
-
-    return refuse
-
-
-for command in MOVED:
-    settings = {"ignore_unknown_options": True}
-    app.command(command, hidden=True, add_help_option=False, context_settings=settings)(
-        _moved_command(command)
-    )
 
 
 def _version(requested: bool) -> None:

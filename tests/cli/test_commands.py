@@ -369,15 +369,6 @@ def test_outputs_and_sources_of_another_kind(posterior: Path, dataset: Path, tmp
     assert (shown["check"], shown["ok"]) == ("dataset", "NO")
 
 
-def test_commands_that_are_examples_now_say_where() -> None:
-    for words, module in ((["patches", "film.mp4", "--out", "d"], "examples.patches write"),
-                          (["reproduce", "--help"], "examples.reproduce")):  # fmt: skip
-        refused = CliRunner().invoke(app, words)
-        assert refused.exit_code == 2
-        assert f"python -m {module}" in refused.output
-    assert "patches" not in CliRunner().invoke(app, ["--help"]).output
-
-
 def test_doctor() -> None:
     found = run_json("doctor")
     assert found["ok"], found

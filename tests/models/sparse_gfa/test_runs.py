@@ -305,9 +305,6 @@ def test_refusals():
         SparseGFA(n_factors=2, loadings="lasso").build(meta)
     with pytest.raises(InputError, match="loadings = w: expected views among v"):
         SparseGFA(n_factors=2, loadings={"w": "ard"}).build(meta)
-    for removed in ({"spike": "none"}, {"ard": False}, {"scores_prior": "ard"}):
-        with pytest.raises(InputError, match="expected nothing"):
-            SparseGFA(n_factors=2, **removed)
     with pytest.raises(ValueError, match="n_factors"):
         SparseGFA(n_factors=0)
     with pytest.raises(ValueError, match="spikes"):
