@@ -78,12 +78,12 @@ def keeps(stage: Stage[Any], state: State) -> bool:
 
 
 def decide(
-    plan: Plan, state: State, globals_: tuple[Any, ...], infos: tuple[Info, ...], unsettled: float = 1.0
+    plan: Plan, state: State, globals_: tuple[Any, ...], infos: tuple[Info, ...], n_moved: float = 1.0
 ) -> State:
     """Return the state after a sweep: the next sweep, iteration or stage, or the end.
 
     Only the root decides, and its decision travels with the globals; rounds submitted ahead of it find
-    what to do in the state they are given. ``unsettled``: blocks whose local state moved in this sweep, where
+    what to do in the state they are given. ``n_moved``: blocks whose local state moved in this sweep, where
     globals are fixed.
     """
     stage = plan.stages[state.stage]
@@ -91,15 +91,15 @@ def decide(
         infos = tuple(_as_estimate(info) for info in infos)
     if state.pending:
         infos = tuple({**before, **after} for before, after in zip(state.pending, infos, strict=True))
-    unsettled += state.unsettled
+    n_moved += state.n_moved
     if state.sweep + 1 < len(stage.sweeps) + _evaluates(plan, state):
-        after = replace(state, globals_=globals_, sweep=state.sweep + 1, pending=infos, unsettled=unsettled)
+        after = replace(state, globals_=globals_, sweep=state.sweep + 1, pending=infos, n_moved=n_moved)
         record = _record(stage, after, infos, None, is_draw=False, done=False)
         return replace(after, records=(*state.records, record))
     draws = _draws(stage, state)
     objective = float(np.mean([info.get("objective", np.nan) for info in infos]))
     reported = stage.evaluate is None or _evaluates(plan, state)
-    gain, calm = _progress(stage, state, objective, infos) if reported else (None, state.calm)
+    gain, n_below_tol = _progress(stage, state, objective, infos) if reported else (None, state.n_below_tol)
     after = replace(
         state,
         globals_=globals_,
@@ -109,14 +109,14 @@ def decide(
         counted=state.counted + stage.counts,
         draws=state.draws + draws,
         best=(objective if np.isfinite(objective) else None) if reported else state.best,
-        calm=calm,
+        n_below_tol=n_below_tol,
         pending=(),
-        unsettled=0.0,
+        n_moved=0.0,
         monitors=_watch(stage, state, infos) if draws else state.monitors,
     )
     record = _record(stage, after, infos, gain, is_draw=draws, done=True)
     ended = _stop_reason(stage, after) or ("" if stage.closing else after.reason)
-    if plan.fixed is not None and not stage.keep and not unsettled:
+    if plan.fixed is not None and not stage.keep and not n_moved:
         ended = "converged"
     spent = stage.counts and plan.max_iter is not None and after.counted >= plan.max_iter
     if spent and not (ended and _last_counted(plan, after)):
@@ -196,12 +196,14 @@ def _progress(
             float(np.mean([info.get(name, 0.0) for info in infos])) for name in ("parameters", "rounding")
         )
         enough = min(stage.tol, max(stage.parameter_tol * parameters, rounding) / observed)
-    calm = state.calm + 1 if gain < enough else 0
-    return gain, min(calm, stage.patience - 1) if any(info.get("pending") for info in infos) else calm
+    n_below_tol = state.n_below_tol + 1 if gain < enough else 0
+    return gain, min(n_below_tol, stage.patience - 1) if any(
+        info.get("pending") for info in infos
+    ) else n_below_tol
 
 
 def _stop_reason(stage: Stage[Any], state: State) -> str:
-    if stage.tol is not None and state.calm >= stage.patience and state.iteration >= stage.min_iter:
+    if stage.tol is not None and state.n_below_tol >= stage.patience and state.iteration >= stage.min_iter:
         return "converged"
     if stage.max_rhat is not None and state.draws and state.draws % _RHAT_EVERY == 0 and state.monitors:
         from factorflow.engine.convergence import split_rhat
@@ -228,7 +230,7 @@ def _next_stage(plan: Plan, state: State) -> State:
             break
         index += 1
     blank = State(())
-    names = ("entered", "iteration", "sweep", "best", "calm", "pending", "unsettled", "monitors")
+    names = ("entered", "iteration", "sweep", "best", "n_below_tol", "pending", "n_moved", "monitors")
     return replace(state, stage=index, **{name: getattr(blank, name) for name in names})
 
 

@@ -118,7 +118,7 @@ class Loop:
                 raise
             interrupted = interrupt
             self._with_restarts(lambda: self._finish_early("interrupted"))
-        self._settle()
+        self._keep_local()
         return interrupted
 
     def _with_restarts(self, work: Callable[[], None]) -> None:
@@ -198,13 +198,13 @@ class Loop:
                 if groups is not None:
                     self._change_groups(groups)
 
-    def _settle(self) -> None:
+    def _keep_local(self) -> None:
         """Have the local state of each group as a handle."""
-        self.locals = self._tasks.settle(self.plan_handle, self.locals)
+        self.locals = self._tasks.keep_local(self.plan_handle, self.locals)
 
     def _change_groups(self, groups: list[range]) -> None:
         """Cut the blocks otherwise from the next round on."""
-        self._settle()
+        self._keep_local()
         self.locals = [
             self.executor.submit(
                 "regroup", regroup, group, overlapping(group, self.groups, self.locals), group=i
@@ -313,7 +313,7 @@ class Loop:
         if self.checkpoints is None:
             return
         draws = self._flush_draws()
-        self._settle()
+        self._keep_local()
         self.locals, self.state, path = self.checkpoints.write(
             self.executor, self.plan_handle, self.groups, self.locals, self.state, self.trace.state(), draws
         )

@@ -135,13 +135,13 @@ class State:
         Iterations of all stages so far: the iteration in the counter of the noise.
     best : float or None
         Objective that was reported last in this stage.
-    calm : int
+    n_below_tol : int
         Reports running whose gain was below the tolerance.
     reason : str
         Why the counted stages ended: "" while they go on.
     pending : tuple of dict
         What the earlier sweeps of this iteration reported, for each chain.
-    unsettled : float
+    n_moved : float
         Blocks whose local state moved in the earlier sweeps of this iteration, where globals are fixed.
     monitors : tuple of float array
         Scalars whose R-hat is watched, (chains, draws) each.
@@ -158,10 +158,10 @@ class State:
     counted: int = 0
     draws: int = 0
     best: float | None = None
-    calm: int = 0
+    n_below_tol: int = 0
     reason: str = ""
     pending: tuple[Info, ...] = ()
-    unsettled: float = 0.0
+    n_moved: float = 0.0
     monitors: tuple[Any, ...] = ()
     records: tuple[Record, ...] = ()
 

@@ -55,7 +55,7 @@ class Rounds:
         state : Handle
         locals_ : list of Handle
             After the rounds; None of each group, where there is none. Of one whose statistics are sent
-            perhaps a list (`UnkeptGroup`), which `settle` makes a handle of.
+            perhaps a list (`UnkeptGroup`), which `keep_local` makes a handle of.
         """
         if n_rounds > 1 and len(self.groups) == 1:
             return self._submit_single_group(plan, state, before[0], n_rounds)
@@ -64,7 +64,7 @@ class Rounds:
             state, locals_ = self._submit_round(plan, state, locals_, sends, first=number == 0)
         return state, locals_
 
-    def settle(self, plan: Handle, locals_: Sequence[Handle]) -> list[Handle]:
+    def keep_local(self, plan: Handle, locals_: Sequence[Handle]) -> list[Handle]:
         """Return a handle of the local state of each group."""
         return [
             self.executor.submit("keep", keep, plan, self.groups[i], local, group=i)
@@ -102,7 +102,7 @@ class Rounds:
                 for i, update in enumerate(updates)
             ]
             if any(isinstance(local, list) and len(local[1]) >= most for local in locals_):
-                locals_ = self.settle(plan, locals_)
+                locals_ = self.keep_local(plan, locals_)
         if not self._n_shares:
             merged, shares = self._merge_neighbours(updates), []
         else:

@@ -114,7 +114,7 @@ class RunDirectory:
     def delete_leftovers(self) -> None:
         """Delete files left by a killed run that had ended, unless another run is active."""
         if isinstance(self.out, Path):
-            publish.settle(self.out)
+            publish.recover(self.out)
         if self.path.exists():
             with suppress(InputError, OSError), closing(Lock(self.path / LOCK, self.out)) as lock:
                 lock.refuse_others(self.out)

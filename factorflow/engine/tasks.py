@@ -92,7 +92,7 @@ class ProjectionStatistics:
     """Statistics of a block of new samples, and 1 where its local state still moved."""
 
     stats: Any
-    unsettled: float
+    n_moved: float
 
 
 def hand_out(plan: Plan, state: State, group: range | None) -> State:
@@ -214,21 +214,21 @@ def merge(
     if now is None:
         return state
     stage, sweep = now
-    globals_, infos, unsettled = [], [], 0.0
+    globals_, infos, n_moved = [], [], 0.0
     for chain in plan.chains(state):
         before, step = (_globals_at(plan, state, chain), plan.step(chain, state, _scale(plan, stage, state)))
         stats = _total(statistics, chain)
         if plan.fixed is not None:
             moved = stats or ProjectionStatistics(None, 0.0)
             info: Mapping[str, float] = {}
-            unsettled += moved.unsettled
+            n_moved += moved.n_moved
             after = sweep.carry(before, moved.stats, step)
         else:
             done = {run: result for part in shares for run, result in part[chain].items()}
             after, info = update_globals(sweep, before, stats, done, step, n_threads)
         globals_.append(before if evaluating(stage, state) else freeze(after))
         infos.append({name: float(value) for name, value in info.items()})
-    after = decide(plan, state, plan.of_all(state, globals_), plan.of_all(state, infos), unsettled)
+    after = decide(plan, state, plan.of_all(state, globals_), plan.of_all(state, infos), n_moved)
     if plan.draws_path is not None and plan.may_resize and after.stage != state.stage and not after.draws:
         fit_draws(plan.draws_path, plan.model, plan.n_draws, after.globals_[0])
     return after

@@ -119,11 +119,11 @@ def current_version(location: Location) -> Location:
     if isinstance(location, RemotePath) or os.path.lexists(path := real_path(location)):
         return location
     if _has_previous(path):
-        settle(path)
+        recover(path)
     return _previous(path) if _has_previous(path) and not os.path.lexists(path) else location
 
 
-def settle(path: Path) -> None:
+def recover(path: Path) -> None:
     """Undo or finish an interrupted publication, unless another writer is active or the disk is read-only."""
     with suppress(FactorflowError, OSError), _build_beside(real_path(path)):
         pass
@@ -183,8 +183,8 @@ def _check_target(path: Location, overwrite: bool, recognise: Callable[[Any], ob
 def _build_beside(path: Location, parameter: str = "output", *, suffix: str = "partial") -> Iterator[Path]:
     """Yield the name of something to build, in ``<path>.<suffix>``, which is locked, and deleted at the end.
 
-    What a killed writer of ``path`` began is settled first, and what this one began at the end. For an object
-    store: a name in a temporary directory.
+    What a killed writer of ``path`` began is undone or finished first, and what this one began at the end.
+    For an object store: a name in a temporary directory.
     """
     if isinstance(path, RemotePath):
         with tempfile.TemporaryDirectory(prefix="factorflow-") as scratch:
@@ -193,30 +193,30 @@ def _build_beside(path: Location, parameter: str = "output", *, suffix: str = "p
     with disk_errors(path, parameter):
         lock = Lock(Path(f"{path}.{suffix}", LOCK), path, parameter)
     with closing(lock):
-        folder, settles = lock.file.parent, suffix == "partial"
+        folder, recovers = lock.file.parent, suffix == "partial"
         with disk_errors(path, parameter):
             lock.refuse_others(path, parameter, {path.name, REPLACES})
-            if settles:
+            if recovers:
                 if os.path.lexists(path) and _has_previous(path) and not (folder / REPLACES).exists():
                     lock.delete_directory()
                     remedy = "It is not what a killed writer left: move it, or choose another path."
                     raise InputError(parameter, str(_previous(path)), "a path that does not exist", remedy)
-                _settle(path)
+                _recover(path)
             delete(folder / path.name)
             if not _has_previous(path):  # else it could not be deleted
                 delete(folder / REPLACES)
         try:
             yield folder / path.name
         finally:
-            if settles:
+            if recovers:
                 with disk_errors(path, parameter):
-                    _settle(path)
-            if not (settles and _has_previous(path)):  # else the next writer has to know that it is ours
+                    _recover(path)
+            if not (recovers and _has_previous(path)):  # else the next writer has to know that it is ours
                 lock.delete_directory()
 
 
 def _put_in_place(built: Path, path: Path) -> None:
-    """Rename a directory to ``path``; the caller holds the lock of the path and settles it afterwards."""
+    """Rename a directory to ``path``; the caller holds the lock of the path and recovers it afterwards."""
     replaces = os.path.lexists(path)
     if replaces:
         verify_new_store(built)
@@ -237,7 +237,7 @@ def _has_previous(path: Path) -> bool:
     return _previous(path).is_dir() and not path.is_file()
 
 
-def _settle(path: Path) -> None:
+def _recover(path: Path) -> None:
     """Rename the previous version back where there is no ``path``; delete it where there is."""
     if _has_previous(path) and os.path.lexists(path):
         with suppress(OSError):

@@ -36,12 +36,12 @@ def fit(dataset: Any) -> Callable[..., Any]:
     return run
 
 
-def first_calm(gains: Any, tols: Any, patience: int) -> int | None:
+def first_n_below_tol(gains: Any, tols: Any, patience: int) -> int | None:
     """Return how many iterations there are when that many gains running have been below the tolerance."""
-    calm = 0
+    n_below_tol = 0
     for i, (gain, tol) in enumerate(zip(gains, tols, strict=True)):
-        calm = calm + 1 if gain < tol else 0
-        if calm == patience:
+        n_below_tol = n_below_tol + 1 if gain < tol else 0
+        if n_below_tol == patience:
             return i + 2  # the first iteration has no gain
     return None
 
@@ -49,10 +49,10 @@ def first_calm(gains: Any, tols: Any, patience: int) -> int | None:
 def test_an_iteration_that_repeats_an_objective_is_no_small_gain() -> None:
     stage = Stage("s", (), 10, tol=1e-3, patience=2)
     for info, expected in (({}, 2), ({"pending": 1.0}, 1)):
-        state = SimpleNamespace(best=-5.0, calm=1)
+        state = SimpleNamespace(best=-5.0, n_below_tol=1)
         assert _progress(stage, state, -5.0, (info,)) == (0.0, expected)  # type: ignore[arg-type]
-    calm = SimpleNamespace(best=-5.0, calm=0)
-    assert _progress(stage, calm, -5.0, ({"pending": 1.0},)) == (0.0, 1)  # type: ignore[arg-type]
+    n_below_tol = SimpleNamespace(best=-5.0, n_below_tol=0)
+    assert _progress(stage, n_below_tol, -5.0, ({"pending": 1.0},)) == (0.0, 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.thorough
@@ -66,11 +66,11 @@ def test_a_stage_ends_when_gains_stay_below_the_tolerance(fit: Callable[..., Any
     trace = posterior.trace
     assert posterior.run["reason"] == "converged"
     assert (trace["observed"].values == 90 * 8).all()
-    for stage, limit, calm in (("warm-up", 100 * tol, 1), ("sparse", tol, 2)):
+    for stage, limit, n_below_tol in (("warm-up", 100 * tol, 1), ("sparse", tol, 2)):
         here = trace["stage"].values == stage
         gains = np.diff(trace["objective"].values[here]) / 720
         few = 0.001 * limit / tol * trace["parameters"].values[here][1:] / 720
-        assert len(gains) + 1 == first_calm(gains, np.minimum(limit, few), calm), stage
+        assert len(gains) + 1 == first_n_below_tol(gains, np.minimum(limit, few), n_below_tol), stage
 
 
 @pytest.mark.thorough

@@ -53,7 +53,7 @@ from factorflow.models.identity_attribute.chains import AllChains, AttributeSwee
 from factorflow.models.identity_attribute.dynamics import is_proper
 from factorflow.models.identity_attribute.frames import AllFrames, EvenFrames, FirstFrames, OddFrames
 from factorflow.models.identity_attribute.missing_information import missing_information_stage
-from factorflow.models.identity_attribute.settings import Choices, Settings
+from factorflow.models.identity_attribute.settings import Hyperparameters, Settings
 from factorflow.models.identity_attribute.start import LocationSweep, SampleSweep, empty_globals
 from factorflow.models.identity_attribute.state import Chains, Globals, Halves
 from factorflow.models.identity_attribute.tables import Tables, compute_tables
@@ -201,8 +201,10 @@ class IdentityAttribute(ModelConfig):
                 "Select those with {views}, or write the others as gaussian.",
                 views=...,
             )
-        settings = Settings(meta.views, meta.n_rows, meta.block_rows, bool(meta.n_sequences), self._choices())
-        if self.start == "ica" and settings.choices.n_columns > settings.n_features:
+        settings = Settings(
+            meta.views, meta.n_rows, meta.block_rows, bool(meta.n_sequences), self._hyperparameters()
+        )
+        if self.start == "ica" and settings.hyper.n_columns > settings.n_features:
             most, each = settings.n_features // self.n_attributes, self.n_attributes
             raise InputError(
                 "n_identities" if most else "n_attributes",
@@ -222,7 +224,7 @@ class IdentityAttribute(ModelConfig):
             )
         return IdentityAttributeModel(meta, settings, self)
 
-    def _choices(self) -> Choices:
+    def _hyperparameters(self) -> Hyperparameters:
         prior = self.dynamics_prior
         if not np.isfinite(prior).all() or not is_proper(np.array(prior)[:, None]):
             raise InputError(
@@ -231,7 +233,7 @@ class IdentityAttribute(ModelConfig):
                 "numbers eta, f, g, h with f + h + |g| < 0, or = 0 and eta < 1",
                 "Zeros are a uniform prior.",
             )
-        return Choices(
+        return Hyperparameters(
             self.n_identities,
             self.n_attributes,
             self.start,

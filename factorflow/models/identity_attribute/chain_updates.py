@@ -42,7 +42,7 @@ def initialize_chains(
     observed = settings.observed(block, tables.location, tables.scale)
     if local is None:
         local = initialize_frames(settings, block, tables)
-    y, size = observed.y, settings.choices.n_attributes
+    y, size = observed.y, settings.hyper.n_attributes
     xp = device.namespace(y)
     if isinstance(local, Chains):
         local = move_to_device(local, y)
@@ -94,14 +94,14 @@ def _chains_of_frames(settings: Settings, block: Block, local: Halves, tables: T
     y, place = observed.y, settings.place(block)
     xp, conditional = device.namespace(y), conditional_covariances(observed, place, tables)
     frames = rescale_frames(settings, block, move_to_device(local, y), tables)
-    a, size = compute_means(frames)[1], settings.choices.n_attributes
+    a, size = compute_means(frames)[1], settings.hyper.n_attributes
     absent_variance, which = (
         device.move_beside((1.0 / tables.precision)[place], y),
         device.move_beside(conditional.which, y),
     )
     diagonal = device.move_beside(np.eye(size), y)
     tracks = []
-    for p in range(settings.choices.n_identities):
+    for p in range(settings.hyper.n_identities):
         columns = _columns(settings, p)
         b, difference = frames.present[:, p, None], frames.on[:, columns] - frames.off[:, columns]
         covariance = b[:, :, None] * conditional.inverse[which, p]
@@ -132,7 +132,7 @@ def compute_presence_message(
     each, runs, gram, gaps = _loop_arguments(settings, block, p, tables)
     loops_for(chains.evidence).presence_message(
         each, runs.starts, runs.stops, runs.first, chains.evidence, gram, gaps, track.mean, track.covariance,
-        tables.log_transition, settings.choices.start_odds, device.namespace(track.mean).empty(block.n_rows),
+        tables.log_transition, settings.hyper.start_odds, device.namespace(track.mean).empty(block.n_rows),
         out,
     )  # fmt: skip
     return out
@@ -158,7 +158,7 @@ def smooth_presence_chain(
 
 def smooth_all_chains(settings: Settings, block: Block, chains: Chains, tables: Tables) -> Chains:
     """Return chains with all identities updated one after the other; none goes on in another block."""
-    c, n, xp = settings.choices, block.n_rows, device.namespace(chains.activity)
+    c, n, xp = settings.hyper, block.n_rows, device.namespace(chains.activity)
     if not settings.complete:
         for p in range(c.n_identities):
             chains = compute_evidence(settings, block, chains, p, tables)
@@ -195,7 +195,7 @@ def _update_presence(
     each, runs, gram, gaps = arguments
     loops_for(chains.evidence).smooth_presence(
         each, runs.starts, runs.stops, runs.first, runs.last, chains.evidence, gram, gaps, track.mean,
-        track.covariance, tables.log_transition, settings.choices.start_odds, *boundary, present, joint,
+        track.covariance, tables.log_transition, settings.hyper.start_odds, *boundary, present, joint,
         earlier, entropy,
     )  # fmt: skip
     return replace(track, present=present, joint=joint, earlier=earlier, present_entropy=entropy)
@@ -205,12 +205,12 @@ def compute_attribute_message(
     settings: Settings, block: Block, chains: Chains, p: int, tables: Tables
 ) -> tuple[Float64[np.ndarray, "U U"], Float64[np.ndarray, " U"]]:
     """Return the message of a block on a before it and on its last a."""
-    size = settings.choices.n_attributes
+    size = settings.hyper.n_attributes
     matrix, vector = np.empty((2 * size, 2 * size)), np.empty(2 * size)
     each, runs, gram, gaps = _loop_arguments(settings, block, p, tables)
     loops_for(chains.evidence).attribute_message(
         each, runs.starts, runs.stops, runs.first, chains.tracks[p].present, chains.evidence, gram, gaps,
-        np.ascontiguousarray(tables.moments[:, _columns(settings, p)]), settings.choices.variance, matrix,
+        np.ascontiguousarray(tables.moments[:, _columns(settings, p)]), settings.hyper.variance, matrix,
         vector,
     )  # fmt: skip
     return matrix, vector
@@ -238,7 +238,7 @@ def _update_attributes(
     each, runs, gram, gaps = arguments
     loops_for(chains.evidence).smooth_attributes(
         each, runs.starts, runs.stops, runs.first, runs.last, track.present, chains.evidence, gram, gaps,
-        np.ascontiguousarray(tables.moments[:, _columns(settings, p)]), settings.choices.variance,
+        np.ascontiguousarray(tables.moments[:, _columns(settings, p)]), settings.hyper.variance,
         no_message if boundary is None else boundary.before,
         no_message if boundary is None else boundary.behind, mean, covariance, cross, entropy,
     )  # fmt: skip
@@ -258,7 +258,7 @@ def product_moments(tracks: tuple[Track, ...]) -> tuple[Float64[Array, "B K"], F
 
 def _columns(settings: Settings, p: int) -> slice:
     """Return the columns of the loadings of an identity."""
-    size = settings.choices.n_attributes
+    size = settings.hyper.n_attributes
     return slice(p * size, (p + 1) * size)
 
 
@@ -285,7 +285,7 @@ def _explained_part(
 
 def _loop_arguments(settings: Settings, block: Block, p: int, tables: Tables) -> LoopArguments:
     """Return arguments of loops: (0,) * Q, runs, E W_p' rho W_p, 1 where each frame has one of its own."""
-    size, runs = settings.choices.n_attributes, settings.runs(block)
+    size, runs = settings.hyper.n_attributes, settings.runs(block)
     if settings.complete:
         return (0,) * size, runs, tables.own[p : p + 1], 0
     observed = settings.observed(block, tables.location, tables.scale)

@@ -112,7 +112,7 @@ class AttributeSweep(TableSweep[State, Messages]):
         """Scan the messages of all blocks."""
         from factorflow.models.identity_attribute.kernels.attribute_messages import scan_attributes
 
-        messages, size = stats.messages.values, self.settings.choices.n_attributes
+        messages, size = stats.messages.values, self.settings.hyper.n_attributes
         count = len(stats.messages.numbers)
         before, behind = np.empty((count, size + 1, size)), np.empty((count, size + 1, size))
         scan_attributes(
@@ -134,7 +134,7 @@ class ChainEnd(Learning[State]):
 
     def map(self, block: Block, local: State | None, globals_: Tables, step: Step) -> tuple[Chains, Stats]:
         """Smooth, and sum the statistics of all frames."""
-        settings, last = self.settings, self.settings.choices.n_identities - 1
+        settings, last = self.settings, self.settings.hyper.n_identities - 1
         chains = place_chains(settings, block, local, globals_)
         chains = smooth_presence_chain(
             settings, block, chains, last, globals_, _boundary_odds(globals_, block)
@@ -166,7 +166,7 @@ def _statistics(settings: Settings, block: Block, local: Chains, tables: Tables)
     """Return the sums over the frames of a block."""
     observed = settings.observed(block, tables.location, tables.scale)
     runs = settings.runs(block)
-    tracks, xp, c = local.tracks, device.namespace(observed.y), settings.choices
+    tracks, xp, c = local.tracks, device.namespace(observed.y), settings.hyper
     chances, moments = np.zeros((c.n_identities, 5)), np.zeros((4, c.n_columns))
     spread = np.zeros((c.n_identities, c.n_attributes, c.n_attributes))
     for p, t in enumerate(tracks):

@@ -67,7 +67,7 @@ def _locate_rows(settings: Settings, block: Block) -> tuple[Int[np.ndarray, " B"
 
 def initialize_frames(settings: Settings, block: Block, tables: Tables) -> Halves:
     """Return the initial frames: attributes by ridge regression, presence by their energy."""
-    c = settings.choices
+    c = settings.hyper
     observed = settings.observed(block, tables.location, tables.scale)
     y, shift = observed.y, device.move_beside(tables.shift, observed.y)
     xp, unit = device.namespace(y), device.move_beside(tables.unit, y)

@@ -91,7 +91,7 @@ class Learning(TableSweep[L, Stats]):
         rows = slice(index.start, index.stop)
         second = stats.second[axis] if own.second is None else own.second
         rho = globals_.weights[axis].precision[rows]
-        c = self.settings.choices
+        c = self.settings.hyper
         mean, variance, shift = loadings(own, second, rho, globals_.relevance, c.center)
         own = shift_statistics(own, shift)
         shape, rate = noise(own, second, mean, variance, c.noise)
@@ -108,7 +108,7 @@ class Learning(TableSweep[L, Stats]):
         step: Step,
     ) -> tuple[Globals, Info]:
         """Update T, Lambda and the relevance, and return the free energy."""
-        c = self.settings.choices
+        c = self.settings.hyper
         transition = np.array(c.transition) + stats.moments.pairs
         dynamics = c.dynamics_prior + dynamics_statistics(stats.moments)
         expected = expectations(dynamics)
@@ -245,7 +245,7 @@ def sums_of(
     scale: Float64[np.ndarray, " D"],
 ) -> Sums:
     """Return the message of the features about the relevance, and their part of the free energy."""
-    d, e = settings.choices.noise
+    d, e = settings.hyper.noise
     shape, rate = weights.shape, weights.rate
     log_rho = digamma(shape) - np.log(rate)
     errors = squared_errors(own, second, weights.mean, weights.variance)
@@ -326,7 +326,7 @@ def energy_of_columns(
 
 def energy_of_states(settings: Settings, globals_: Globals, moments: Moments) -> float:
     """Return the parts of the free energy of B, A, T and Lambda (equations 92 to 110, corrected)."""
-    c, now = settings.choices, globals_.expected
+    c, now = settings.hyper, globals_.expected
     prior, posterior = np.array(c.transition), globals_.transition
     log_t = expected_log(posterior)
     energy = float((betaln(*posterior.T) - betaln(*prior.T)).sum())

@@ -66,8 +66,7 @@ MOST_MISSING = 0.99
 def missing_information_stage(settings: Settings) -> Stage[Globals]:
     """Return the stage that finds the missing information; the state is that of the fit after it."""
     each = [
-        (AttributeSweep(settings, p), PresenceSweep(settings, p))
-        for p in range(settings.choices.n_identities)
+        (AttributeSweep(settings, p), PresenceSweep(settings, p)) for p in range(settings.hyper.n_identities)
     ]
     sweeps = (
         (RepeatedEnd(AllChains(settings, False)),)
@@ -111,7 +110,7 @@ class RepeatedEnd(Sweep[Globals, State, Stats]):
     def map(self, block: Block, local: State | None, globals_: Tables, step: Step) -> tuple[Chains, Stats]:
         """Smooth, and add up; of x its mean alone."""
         now, stats = self.end.map(block, local, globals_, step)
-        settings, c = self.settings, self.settings.choices
+        settings, c = self.settings, self.settings.hyper
         observed = settings.observed(block, globals_.location, globals_.scale)
         x, size = now.activity, (c.n_identities, c.n_attributes, c.n_attributes)
         total = device.on_host(x.sum(axis=0))
@@ -141,7 +140,7 @@ class RepeatedEnd(Sweep[Globals, State, Stats]):
     ) -> tuple[Globals, Info]:
         """Note what lambda became of another one; then of itself, what share of that was left, and h."""
         mean_dynamics = expectations(
-            self.settings.choices.dynamics_prior + dynamics_statistics(stats.moments)
+            self.settings.hyper.dynamics_prior + dynamics_statistics(stats.moments)
         ).mean
         if step.count == 0:
             return replace(globals_, expected=expectations(globals_.dynamics), missing=mean_dynamics), {}

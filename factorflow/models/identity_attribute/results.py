@@ -53,7 +53,7 @@ class Rows:
 
 def compute_rows(settings: Settings, block: Block, local: Halves | Chains | None, tables: Tables) -> Rows:
     """Return posterior moments of the frames of a block."""
-    c, block, local = settings.choices, on_host(block), map_leaves(device.on_host, local)
+    c, block, local = settings.hyper, on_host(block), map_leaves(device.on_host, local)
     shape = block.n_rows, c.n_identities, c.n_attributes
     if isinstance(local, Chains):
         local = rescale_chains(local, tables)
@@ -76,7 +76,7 @@ def compute_rows(settings: Settings, block: Block, local: Halves | Chains | None
 
 def variables(settings: Settings) -> tuple[Variable, ...]:
     """Return the table of variables."""
-    p, q = settings.choices.n_identities, settings.choices.n_attributes
+    p, q = settings.hyper.n_identities, settings.hyper.n_attributes
     column = ("identity", "attribute")
 
     def by_column(values: Float64[np.ndarray, "... K"]) -> Float64[np.ndarray, "... P Q"]:
@@ -259,7 +259,7 @@ def one_step(
     from factorflow.kernels.compile import compile_scalar
     from factorflow.models.identity_attribute.kernels.filtering import filter_frames
 
-    c, n = settings.choices, len(first)
+    c, n = settings.hyper, len(first)
 
     def concatenate(name: str) -> Array:
         return settings.concatenate_views({v.name: record[f"{name}_{v.name}"] for v in settings.views})

@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Choices:
-    """The model's own choices; those of `IdentityAttribute` by other names.
+class Hyperparameters:
+    """Sizes, start and priors of the model: options of `IdentityAttribute` by other names.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class Settings:
     n_rows: int
     block_rows: int
     in_sequences: bool
-    choices: Choices
+    hyper: Hyperparameters
 
     @cached_property
     def n_features(self) -> int:

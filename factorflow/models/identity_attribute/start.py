@@ -36,7 +36,7 @@ SMOOTHNESS = np.array([10.0, -10.0, 14.0, -10.0])
 
 def empty_globals(settings: Settings) -> Globals:
     """Return globals before any data are seen."""
-    k = settings.choices.n_columns
+    k = settings.hyper.n_columns
     dynamics = np.repeat(SMOOTHNESS[:, None], k, axis=1)
     fixed, weights = {}, {}
     for view in settings.views:
@@ -95,7 +95,7 @@ class LocationSweep(Sweep[Globals, None, ExtentStats]):
 
     def update(self, globals_: Globals, stats: ExtentStats, step: Step) -> tuple[Globals, Info]:
         """Fix location and scale; loadings at random where they are to start so."""
-        c = self.settings.choices
+        c = self.settings.hyper
         fixed, weights = {}, {}
         for view in self.settings.views:
             own = stats.views[view.name]
@@ -130,7 +130,7 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
     def stride(self) -> int:
         """One of so many neighbouring frames is taken."""
         s = self.settings
-        most = max(1, min(s.choices.start_frames, MOST_ENTRIES // (2 * s.n_features)))
+        most = max(1, min(s.hyper.start_frames, MOST_ENTRIES // (2 * s.n_features)))
         return -(-s.n_rows // most)
 
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, SampleStats]:
@@ -162,7 +162,7 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
         both = np.ascontiguousarray(stats.frames.values).reshape(-1, 2, s.n_features)
         both = both[np.isfinite(both[:, 0, 0])]
         frames = np.ascontiguousarray(both[:, 0])
-        mixing = np.zeros((s.n_features, s.choices.n_columns))
+        mixing = np.zeros((s.n_features, s.hyper.n_columns))
         variance = (frames**2).mean(axis=0) if len(frames) else np.ones(s.n_features)
         if len(frames) > 1 and variance.any():
             mixing = self._mixing(both, step)
@@ -180,7 +180,7 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
 
     def _mixing(self, both: Float64[np.ndarray, "n 2 D"], step: Step) -> Float64[np.ndarray, "D K"]:
         """Return what maps independent components of variance 1 to frames; 0 beyond their rank."""
-        k, size = self.settings.choices.n_columns, self.settings.choices.n_attributes
+        k, size = self.settings.hyper.n_columns, self.settings.hyper.n_attributes
         centre = both[:, 0].mean(axis=0)
         white, basis = whiten(np.ascontiguousarray(both[:, 0] - centre), k)
         rank = basis.shape[1]

@@ -114,7 +114,7 @@ def state_moments(
 ) -> Moments:
     """Return the sums that no pair of frames enters; E a^2 by place, Q(b = 1) in the first frames."""
     starts = np.array([float((1.0 - first).sum()), float(first.sum())])
-    k = settings.choices.n_columns
+    k = settings.hyper.n_columns
     return Moments(
         pairs=np.zeros((2, 2)),
         starts=starts,

@@ -111,7 +111,7 @@ _last: tuple[list[Any], Tables | None] = [], None
 def _compute_tables(settings: Settings, globals_: Globals) -> Tables:
     from factorflow.models.identity_attribute.kernels.small import invert_all
 
-    c = settings.choices
+    c = settings.hyper
     p, q, k = c.n_identities, c.n_attributes, c.n_columns
     by_view = globals_.weights
     weights = settings.concatenate_views({v: w.mean for v, w in by_view.items()})

@@ -64,7 +64,7 @@ from factorflow.models.molten import results
 from factorflow.models.molten.counts import CountSweep
 from factorflow.models.molten.measurements import GaussianSweep
 from factorflow.models.molten.rows import on_host
-from factorflow.models.molten.settings import Choices, Settings, roles_of
+from factorflow.models.molten.settings import Hyperparameters, Settings, roles_of
 from factorflow.models.molten.start import StartSweep, choose, empty_globals, prune
 from factorflow.models.molten.state import Globals
 from factorflow.models.registry import register
@@ -123,10 +123,10 @@ def _stages(s: Settings, start_iter: int, max_iter: int, tol: float) -> tuple[St
     kind = CountSweep if s.likelihood == "poisson" else GaussianSweep
     sweeps: tuple[Sweep[Globals, Any, Any], ...] = tuple(kind(s, g) for g in range(s.n_variables))
     stages = [Stage[Globals]("start", (StartSweep(s),), 1, counts=False)]
-    if s.choices.n_starts > 1:
+    if s.hyper.n_starts > 1:
         stages.append(Stage("starts", sweeps, start_iter))
     stages.append(Stage("components", sweeps, max_iter, tol=tol, enter=choose))
-    if s.choices.drop > 0 and s.choices.n_components > 1:
+    if s.hyper.drop > 0 and s.hyper.n_components > 1:
         pruned = partial(prune, s)
         stages.append(Stage("pruned", sweeps, max_iter, tol=tol, enter=pruned))
     return tuple(stages)
@@ -171,10 +171,14 @@ class _Molten(ModelConfig):
     )
 
     def _model(
-        self, meta: Meta, likelihood: Literal["gaussian", "poisson"], exposure: str | None, choices: Choices
+        self,
+        meta: Meta,
+        likelihood: Literal["gaussian", "poisson"],
+        exposure: str | None,
+        hyper: Hyperparameters,
     ) -> MoltenModel:
         roles = roles_of(meta, likelihood, self.response, self.variables, self.linear, exposure)
-        settings = Settings(likelihood, roles, choices)
+        settings = Settings(likelihood, roles, hyper)
         return MoltenModel(meta, settings, self.start_iter, self.max_iter, self.tol)
 
     def _shared_settings(self) -> dict[str, Any]:
@@ -248,7 +252,7 @@ class MoltenPoisson(_Molten):
         InputError
             When the views do not suit it.
         """
-        choices = Choices(
+        hyper = Hyperparameters(
             **self._shared_settings(),
             shape=self.shape,
             shape_mean=self.shape_mean,
@@ -265,7 +269,7 @@ class MoltenPoisson(_Molten):
                 "'level' where there is an additive part",
                 "A missing level adds to the rate.",
             )
-        model = self._model(meta, "poisson", self.exposure, choices)
+        model = self._model(meta, "poisson", self.exposure, hyper)
         if self.overdispersed and model.settings.roles.level_exposures is not None:
             raise InputError(
                 "overdispersed",
@@ -330,7 +334,7 @@ class MoltenNormal(_Molten):
         InputError
             When the views do not suit it.
         """
-        choices = Choices(
+        hyper = Hyperparameters(
             **self._shared_settings(),
             shape=None,
             rate=self.precision,
@@ -338,4 +342,4 @@ class MoltenNormal(_Molten):
             noise_prior=self.noise_prior,
             intercept_precision=self.intercept_precision if self.intercept else None,
         )
-        return self._model(meta, "gaussian", None, choices)
+        return self._model(meta, "gaussian", None, hyper)

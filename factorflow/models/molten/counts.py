@@ -121,7 +121,7 @@ class CountSweep(VariableSweep[Stats]):
     def prepare(self, globals_: Globals) -> Tables:
         """Return the tables."""
         s, k = self.settings, globals_.scale.shape[2]
-        logs, bits = None, s.choices.table_bits
+        logs, bits = None, s.hyper.table_bits
         if self.variable == 0:
             logs = table_of_logs(s, globals_, bits)
         sources = tuple((globals_.levels[name].one, globals_.levels[name].two) for name in s.names)
@@ -209,7 +209,7 @@ class CountSweep(VariableSweep[Stats]):
             fit = fit + _mixing_bound(stats.mixed, stats.n, globals_.dispersion, c)
         if self.variable == s.n_variables - 1:
             missing = [level.seen[-1] for level in updated.levels.values()]
-            updated = apply_scale_step(s, updated, not s.choices.missing_level and max(missing) > 0)
+            updated = apply_scale_step(s, updated, not s.hyper.missing_level and max(missing) > 0)
             updated = update_shape(s, updated)
         updated = update_scale(s, updated)
         updated = replace(updated, objective=np.asarray(fit + prior_bound(s, updated)))

@@ -124,7 +124,7 @@ def sum_weighted_counts(
 def lowest_log(settings: Settings) -> float:
     """Return how far below the largest of its level the logarithm of a factor may be in the tables."""
     each = _LOWEST / settings.n_variables
-    return max(each, _LOWEST_SINGLE) if settings.choices.table_bits == 32 else each
+    return max(each, _LOWEST_SINGLE) if settings.hyper.table_bits == 32 else each
 
 
 def shift_logs(

@@ -179,7 +179,7 @@ class GaussianSweep(VariableSweep[Stats]):
     ) -> tuple[Globals, Info]:
         """Return the globals with what the levels share, and the bound."""
         s, own = self.settings, sums[self.variable_name]
-        a, b = s.choices.noise_prior
+        a, b = s.hyper.noise_prior
         b *= globals_.moments.unit
         strength = own.strength / np.maximum(stats.squares, 1e-300)
         updated = replace(
@@ -198,7 +198,7 @@ class GaussianSweep(VariableSweep[Stats]):
         if self.variable == s.n_variables - 1:
             missing = [level.seen[-1] for level in updated.levels.values()]
             updated = update_scale(
-                s, apply_scale_step(s, updated, not s.choices.missing_level and max(missing) > 0)
+                s, apply_scale_step(s, updated, not s.hyper.missing_level and max(missing) > 0)
             )
         log_noise = digamma(noise[0]) - np.log(noise[1])
         bound = 0.5 * stats.n * (log_noise - np.log(2.0 * np.pi)) - 0.5 * noise[0] / noise[1] * residual
@@ -211,8 +211,8 @@ class GaussianSweep(VariableSweep[Stats]):
         self, globals_: Globals, stats: Stats, own: FeatureSums, noise: Float64[np.ndarray, " S"]
     ) -> Float64[np.ndarray, "2 S"]:
         """Return q(beta_0), its mean less the mean response."""
-        assert self.settings.choices.intercept_precision is not None
-        kappa = self.settings.choices.intercept_precision / globals_.moments.unit
+        assert self.settings.hyper.intercept_precision is not None
+        kappa = self.settings.hyper.intercept_precision / globals_.moments.unit
         variance = 1.0 / (kappa + noise * stats.n)
         mean = variance * (noise * (stats.total - own.plain) - kappa * globals_.reference)
         return np.stack([mean, variance])
@@ -273,9 +273,9 @@ def _sum_of_squares(
 
 def _intercept_bound(settings: Settings, after: Globals) -> Float64[np.ndarray, " S"] | float:
     """Return E[log p - log q] of the intercept."""
-    if settings.choices.intercept_precision is None or after.intercept is None:
+    if settings.hyper.intercept_precision is None or after.intercept is None:
         return 0.0
-    kappa = settings.choices.intercept_precision / after.moments.unit
+    kappa = settings.hyper.intercept_precision / after.moments.unit
     mean, variance = after.intercept
     square = (mean + after.reference) ** 2 + variance
     return np.asarray(0.5 * (np.log(kappa * variance) - kappa * square + 1.0))

@@ -95,7 +95,7 @@ def _shared_variables(settings: Settings) -> list[Variable]:
             "prior_shape", (), "a: shape of the prior of lambda", lambda g: _single_value(best_start(g).shape)
         )
     )
-    if settings.choices.overdispersed:
+    if settings.hyper.overdispersed:
         out.append(
             Variable(
                 "dispersion",
@@ -198,7 +198,7 @@ def predict(
             mean, variance = mean + w[codes], variance + v[codes]
     t = np.nan_to_num(exposures(settings, block), nan=1.0)
     mean, variance = t * mean, t**2 * variance
-    mixing = (variance + mean**2) / record["dispersion"] if settings.choices.overdispersed else 0.0
+    mixing = (variance + mean**2) / record["dispersion"] if settings.hyper.overdispersed else 0.0
     return mean[:, None], np.sqrt(variance + mean + mixing)[:, None]
 
 

@@ -29,15 +29,15 @@ def precision(settings: Settings, scale: Float64[np.ndarray, "2 S K"]) -> Float6
     """Return means of b_l (or tau_l) and of its logarithm; of the additive part b_w."""
     from factorflow.models.molten.kernels import priors
 
-    choices, k = settings.choices, scale.shape[2]
+    hyper, k = settings.hyper, scale.shape[2]
     out = np.empty((2, *scale.shape[1:]))
-    if choices.rate is None:
+    if hyper.rate is None:
         priors.expected_logs(read_only_view(scale[0]), read_only_view(scale[1]), out)
     else:
-        out[0], out[1] = choices.rate, np.log(choices.rate)
-    if choices.additive is not None:
+        out[0], out[1] = hyper.rate, np.log(hyper.rate)
+    if hyper.additive is not None:
         columns = ~settings.multiplied(k)
-        out[0, :, columns], out[1, :, columns] = choices.additive[1], np.log(choices.additive[1])
+        out[0, :, columns], out[1, :, columns] = hyper.additive[1], np.log(hyper.additive[1])
     return out
 
 
@@ -47,14 +47,14 @@ def prior_shapes(settings: Settings, globals_: Globals) -> Float64[np.ndarray, "
     _, n_starts, k = globals_.scale.shape
     out = np.empty((n_starts, k))
     out[:] = globals_.shape[:, None]
-    if settings.choices.additive is not None:
-        out[:, ~settings.multiplied(k)] = settings.choices.additive[0]
+    if settings.hyper.additive is not None:
+        out[:, ~settings.multiplied(k)] = settings.hyper.additive[0]
     return out
 
 
 def _scale_prior(settings: Settings, globals_: Globals) -> tuple[float, float]:
     """Return the Gamma prior of b_l; of tau_l in the unit of the factors of measurements."""
-    shape, rate = settings.choices.rate_prior
+    shape, rate = settings.hyper.rate_prior
     if settings.likelihood == "poisson":
         return shape, rate
     return shape, rate * globals_.moments.unit ** (1.0 / settings.n_variables)
@@ -74,8 +74,8 @@ def update_scale(settings: Settings, globals_: Globals) -> Globals:
     """Return globals with the best q(b_l): Gamma(e + a D, f + sum E lambda); q(tau_l) by halves."""
     from factorflow.models.molten.kernels import priors
 
-    choices, scale = settings.choices, np.empty(globals_.scale.shape)
-    if choices.rate is not None:
+    hyper, scale = settings.hyper, np.empty(globals_.scale.shape)
+    if hyper.rate is not None:
         return globals_
     counts = globals_.shape is not None
     each = globals_.shape if counts else np.full(globals_.scale.shape[1], 0.5)
@@ -87,9 +87,9 @@ def update_scale(settings: Settings, globals_: Globals) -> Globals:
 def update_shape(settings: Settings, globals_: Globals) -> Globals:
     """Return globals with the best a, where it is learned: psi(a) = mean of <log b_l> + E log lambda - r / n.
 
-    n entries are learned; r is the rate of the exponential prior of a (1 / `Choices.shape_mean`).
+    n entries are learned; r is the rate of the exponential prior of a (1 / `Hyperparameters.shape_mean`).
     """
-    if settings.likelihood != "poisson" or settings.choices.shape is not None:
+    if settings.likelihood != "poisson" or settings.hyper.shape is not None:
         return globals_
     from factorflow.models.molten.kernels import priors
 
@@ -99,7 +99,7 @@ def update_shape(settings: Settings, globals_: Globals) -> Globals:
     for t in globals_.totals.values():
         total += (t.size * log + t.log)[:, multiplied].sum(axis=1)
         size += t.size[multiplied].sum()
-    average = (total - 1.0 / settings.choices.shape_mean) / max(size, 1.0)
+    average = (total - 1.0 / settings.hyper.shape_mean) / max(size, 1.0)
     shape = np.empty(len(log))
     priors.inverse_digamma(average, shape)
     return replace(globals_, shape=np.clip(shape, *SHAPES))
@@ -109,33 +109,33 @@ def prior_bound(settings: Settings, globals_: Globals) -> Float64[np.ndarray, " 
     """Return E[log p - log q] of all factors and of their rates or precisions."""
     from factorflow.models.molten.kernels import priors
 
-    choices, k = settings.choices, globals_.scale.shape[2]
+    hyper, k = settings.hyper, globals_.scale.shape[2]
     rate, (size, sums) = precision(settings, globals_.scale), _sum_totals(globals_)
     if settings.likelihood == "poisson":
-        learned = settings.multiplied(k) & (choices.rate is None)
+        learned = settings.multiplied(k) & (hyper.rate is None)
         out, prior = (
             np.zeros(rate.shape[1]),
             (prior_shapes(settings, globals_), rate, globals_.scale, learned),
         )
-        priors.add_prior_terms(size, sums, *prior, *choices.rate_prior, out)
+        priors.add_prior_terms(size, sums, *prior, *hyper.rate_prior, out)
         return out + _shape_term(settings, globals_)
     out = np.asarray(sums[3] + 0.5 * (size * rate[1] - rate[0] * sums[0]))
-    if choices.rate is None:
+    if hyper.rate is None:
         out = out + gamma_term(globals_.scale[0], globals_.scale[1], *_scale_prior(settings, globals_))
     return np.asarray(out.sum(axis=1))
 
 
 def _shape_term(settings: Settings, globals_: Globals) -> Float64[np.ndarray, " S"] | float:
     """Return the logarithm of the prior density of a, where it is learned."""
-    choices = settings.choices
-    if globals_.shape is None or choices.shape is not None:
+    hyper = settings.hyper
+    if globals_.shape is None or hyper.shape is not None:
         return 0.0
-    return np.asarray(-np.log(choices.shape_mean) - globals_.shape / choices.shape_mean)
+    return np.asarray(-np.log(hyper.shape_mean) - globals_.shape / hyper.shape_mean)
 
 
 def apply_scale_step(settings: Settings, globals_: Globals, any_fixed: bool) -> Globals:
     """Return globals after the scale step, which is left out where a row may miss a variable."""
-    if not settings.choices.scale_step or settings.n_variables < 2 or any_fixed:
+    if not settings.hyper.scale_step or settings.n_variables < 2 or any_fixed:
         return globals_
     k, mean = globals_.scale.shape[2], precision(settings, globals_.scale)[0]
     shape = prior_shapes(settings, globals_) if settings.likelihood == "poisson" else np.ones(mean.shape)

@@ -63,8 +63,8 @@ MOST_RUNS = 2**14
 
 
 @dataclass(frozen=True)
-class Choices:
-    """What a configuration chooses, apart from the roles.
+class Hyperparameters:
+    """Sizes, start and priors that a configuration chooses, apart from the roles.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class Settings:
-    """Roles and choices together, and what follows from them.
+    """Roles and hyperparameters together, and what follows from them.
 
     A table of a variable with D_g levels has D_g + 1 rows: the last is that of a missing level. It has K
     columns: the L components, then one for the additive part of each variable (`n_additive`), which is a
@@ -122,7 +122,7 @@ class Settings:
 
     likelihood: Literal["gaussian", "poisson"]
     roles: Roles
-    choices: Choices
+    hyper: Hyperparameters
     names: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class Settings:
     @property
     def n_additive(self) -> int:
         """Columns of the additive part: none, or one for each variable."""
-        return 0 if self.choices.additive is None else self.n_variables
+        return 0 if self.hyper.additive is None else self.n_variables
 
     def size(self, name: str) -> int:
         """Return the rows of the table of a variable."""
@@ -180,7 +180,7 @@ class Settings:
         out = np.ones((len(index), n_columns), dtype=bool)
         if self.n_additive:
             out[:, n_multiplied:] = np.arange(self.n_variables) == self.names.index(name)
-        if not self.choices.missing_level and index.stop == size:
+        if not self.hyper.missing_level and index.stop == size:
             out[-1] = False
         return out
 

@@ -121,7 +121,7 @@ class StartSweep(Sweep[Globals, None, Stats]):
         s, moments = self.settings, stats.moments
         after = replace(globals_, levels=dict(parts), totals=dict(sums), moments=moments)
         if globals_.noise is not None:
-            n_starts = s.choices.n_starts
+            n_starts = s.hyper.n_starts
             after = replace(after, noise=np.stack([np.ones(n_starts), np.full(n_starts, moments.unit)]))
         return update_scale(s, after), {"observed": moments.n}
 
@@ -134,14 +134,14 @@ class StartSweep(Sweep[Globals, None, Stats]):
 
     def _prior(self, moments: Moments) -> tuple[float, float]:
         """Return q of a level that no row has, before the prior is learned."""
-        choices = self.settings.choices
+        hyper = self.settings.hyper
         if self.settings.likelihood == "poisson":
-            return choices.shape or 1.0, choices.rate or 1.0
-        return 0.0, 1.0 / choices.rate if choices.rate else moments.unit ** (1.0 / self.settings.n_variables)
+            return hyper.shape or 1.0, hyper.rate or 1.0
+        return 0.0, 1.0 / hyper.rate if hyper.rate else moments.unit ** (1.0 / self.settings.n_variables)
 
     def _noise(self, axis: str, index: range, step: Step, n_columns: int) -> Float64[np.ndarray, "D S K"]:
         s = self.settings
-        n_starts = s.choices.n_starts
+        n_starts = s.hyper.n_starts
         rows = s.starts[s.names.index(axis)] + np.arange(index.start, index.stop)
         noise = step.normal(START, rows, n_starts * n_columns)
         return np.asarray(noise.reshape(len(index), n_starts, n_columns))
@@ -154,7 +154,7 @@ class StartSweep(Sweep[Globals, None, Stats]):
         rate = max(moments.total, 1.0) / max(moments.exposure, 1e-300)
         mean = (rate / (k - s.n_additive)) ** (1.0 / s.n_variables)
         noise = self._noise(axis, index, step, k)
-        if s.choices.start == "margins":
+        if s.hyper.start == "margins":
             ratio = (sums.response + 1.0) / (rate * sums.exposure + 1.0)
             factors = mean * ratio[:, None, None] * np.exp(_SPREAD * noise)
         else:
@@ -174,7 +174,7 @@ class StartSweep(Sweep[Globals, None, Stats]):
         size = (moments.unit / k) ** (0.5 / s.n_variables)
         noise = self._noise(axis, index, step, k)
         m = size * noise
-        if s.choices.start == "margins":
+        if s.hyper.start == "margins":
             there = sums.exposure > 0.0
             deviation = np.where(there, sums.response / np.where(there, sums.exposure, 1.0), 0.0)
             deviation = deviation - moments.mean
@@ -203,17 +203,17 @@ def _typical_divisor(
 
 def empty_globals(settings: Settings) -> Globals:
     """Return globals before any data are seen."""
-    choices, counts = settings.choices, settings.likelihood == "poisson"
-    n, k = choices.n_starts, choices.n_components + settings.n_additive
+    hyper, counts = settings.hyper, settings.likelihood == "poisson"
+    n, k = hyper.n_starts, hyper.n_components + settings.n_additive
     ones = np.ones(n)
     return Globals(
         levels={},
         totals={},
         scale=np.ones((2, n, k)),
         noise=None if counts else np.ones((2, n)),
-        intercept=None if counts or choices.intercept_precision is None else np.stack([0.0 * ones, ones]),
-        shape=ones * (choices.shape or 1.0) if counts else None,
-        dispersion=ones if choices.overdispersed else None,
+        intercept=None if counts or hyper.intercept_precision is None else np.stack([0.0 * ones, ones]),
+        shape=ones * (hyper.shape or 1.0) if counts else None,
+        dispersion=ones if hyper.overdispersed else None,
         data=0.0 * ones,
         strength=np.ones((n, k)) / k,
         objective=0.0 * ones,
@@ -228,9 +228,9 @@ def choose(globals_: Globals) -> Globals:
 
 
 def prune(settings: Settings, globals_: Globals) -> Globals:
-    """Return globals without components whose share in the response is below `Choices.drop`; one is left."""
+    """Return globals without components whose share is below `Hyperparameters.drop`; one is left."""
     chosen = best_start(globals_)
     strength, multiplied = chosen.strength[0], settings.multiplied(chosen.strength.shape[1])
-    is_kept = (strength >= settings.choices.drop) | ~multiplied
+    is_kept = (strength >= settings.hyper.drop) | ~multiplied
     is_kept[int(np.argmax(np.where(multiplied, strength, -1.0)))] = True
     return chosen if is_kept.all() else select_columns(chosen, is_kept)

@@ -145,8 +145,8 @@ class states:  # noqa: N801
 
     def __init__(self, run: Run) -> None:
         s, g = run.settings, run.globals_
-        self.run, self.c = run, s.choices
-        p, q = s.choices.n_identities, s.choices.n_attributes
+        self.run, self.c = run, s.hyper
+        p, q = s.hyper.n_identities, s.hyper.n_attributes
         tables = compute_tables(s, g)
         self.y = np.concatenate([s.observed(b, tables.location, tables.scale).y for b in run.blocks])
         seen = [s.observed(b, tables.location, tables.scale).seen for b in run.blocks]
@@ -262,7 +262,7 @@ class states:  # noqa: N801
 
 def of_parameters(run: Run) -> float:
     """Return minus the divergences of q(W), q(rho), q(T) and q(Lambda) from their priors."""
-    g, c = run.globals_, run.settings.choices
+    g, c = run.globals_, run.settings.hyper
     total = 0.0
     d, e = c.noise
     for w in g.weights.values():

@@ -87,7 +87,7 @@ def test_rises_at_every_step_of_the_m_step() -> None:
     """Loadings, noise, T, Lambda and relevance, one after the other, are each the best there is."""
     run = _run("frame")
     list(run.iterate(3))
-    g, stats, c = run.globals_, run.stats, run.settings.choices
+    g, stats, c = run.globals_, run.stats, run.settings.hyper
     g = replace(g, **in_unit(g, run.local[0].odd.unit / g.unit))  # of the frames that the sums are of
     run.globals_ = g = replace(g, relevance=2.0 * g.relevance)
 
@@ -195,7 +195,7 @@ def test_equals_monte_carlo(factorisation: str) -> None:
             run.sweep(sweep)
         earlier = np.concatenate([x.tracks[0].present for x in run.local])[:, None]
         run.look(end)
-    g, c, s = run.globals_, run.settings.choices, run.settings
+    g, c, s = run.globals_, run.settings.hyper, run.settings
     q: Any = states(run)
     rng, n_draws = np.random.default_rng(0), 1500
     if factorisation == "chain":

@@ -113,14 +113,14 @@ def bound(model: Any, blocks: Sequence[Block], g: Any) -> float:
         free = s.free(name, range(len(m)), m.shape[1])
         with np.errstate(divide="ignore"):
             fit += 0.5 * (log_tau - tau * (m**2 + v) + np.log(v) + 1)[free_rows(free)].sum()
-    a, b = s.choices.noise_prior
+    a, b = s.hyper.noise_prior
     unit = g.moments.unit
     b *= unit
     fit -= divergence(noise[0], noise[1], a, np.log(b), b)
-    if s.choices.rate is None:
+    if s.hyper.rate is None:
         fit -= sum(divergence(x, y, *rate_prior(s, g)) for x, y in g.scale[:, 0].T)
     if g.intercept is not None:
-        kappa = s.choices.intercept_precision / unit
+        kappa = s.hyper.intercept_precision / unit
         fit += 0.5 * (np.log(kappa) - kappa * (beta**2 + spread) + np.log(spread) + 1)
     return float(fit)
 
@@ -159,16 +159,16 @@ def counts_bound(model: Any, blocks: Sequence[Block], g: Any) -> float:
     for name in s.names:
         level = g.levels[name]
         for l in range(k):  # noqa: E741
-            a = g.shape[0] if l < k - s.n_additive else s.choices.additive[0]
-            rate, log_rate = (b[l], log_b[l]) if l < k - s.n_additive else 2 * [s.choices.additive[1]]
+            a = g.shape[0] if l < k - s.n_additive else s.hyper.additive[0]
+            rate, log_rate = (b[l], log_b[l]) if l < k - s.n_additive else 2 * [s.hyper.additive[1]]
             log_rate = log_rate if l < k - s.n_additive else np.log(rate)
             free = s.free(name, range(len(level.seen)), k)[:, l]
             pairs = zip(level.one[free, 0, l], level.two[free, 0, l], strict=True)
             fit -= sum(divergence(x, z, a, log_rate, rate) for x, z in pairs)
-    if s.choices.rate is None:
+    if s.hyper.rate is None:
         fit -= sum(divergence(x, y, *rate_prior(s, g)) for x, y in g.scale[:, 0].T[: k - s.n_additive])
-    if s.choices.shape is None:
-        fit -= np.log(s.choices.shape_mean) + g.shape[0] / s.choices.shape_mean
+    if s.hyper.shape is None:
+        fit -= np.log(s.hyper.shape_mean) + g.shape[0] / s.hyper.shape_mean
     return float(fit)
 
 
@@ -177,17 +177,17 @@ def free_rows(free: Any) -> Any:
 
 
 def rate_prior(s: Any, g: Any) -> tuple[float, float, float]:
-    a, b = s.choices.rate_prior
+    a, b = s.hyper.rate_prior
     if s.likelihood == "gaussian":  # in the unit of the factors
         b *= g.moments.unit ** (1.0 / s.n_variables)
     return a, np.log(b), b
 
 
 def scale_of(s: Any, g: Any) -> tuple[Any, Any]:
-    if s.choices.rate is None:
+    if s.hyper.rate is None:
         shape, rate = g.scale[:, 0]
         return shape / rate, digamma(shape) - np.log(rate)
-    b = np.full(g.scale.shape[2], s.choices.rate)
+    b = np.full(g.scale.shape[2], s.hyper.rate)
     return b, np.log(b)
 
 

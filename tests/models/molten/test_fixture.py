@@ -35,11 +35,11 @@ def read(name: str, case: dict[str, Any], tools: Any, cut: int) -> tuple[Any, An
 
 def point_mass(model: Any, start: Any, blank: Any) -> Any:
     """Return globals whose q(lambda) are point masses; that of a missing level is the prior."""
-    levels, totals, first, choices = {}, {}, 0, model.settings.choices
+    levels, totals, first, hyper = {}, {}, 0, model.settings.hyper
     for name, size in model.settings.roles.variables:
         mean = start[first : first + size]
-        shape = np.vstack([np.full(mean.shape, 1e13), [2 * [choices.shape]]])[:, None]
-        rate = np.vstack([1e13 / mean, [2 * [choices.rate]]])[:, None]
+        shape = np.vstack([np.full(mean.shape, 1e13), [2 * [hyper.shape]]])[:, None]
+        rate = np.vstack([1e13 / mean, [2 * [hyper.rate]]])[:, None]
         given = Levels(shape, rate, np.zeros(shape.shape), np.append(np.ones(size), 0.0))
         levels[name], totals[name] = complete_levels(given, np.ones((size + 1, 2), dtype=bool))
         first += size

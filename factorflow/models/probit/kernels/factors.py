@@ -139,6 +139,23 @@ def observed_gram(x, loadings, gram, out):
                         out[i, j] += product * loadings[j, n]
 
 
+def _forces(x, loadings, offset, gram, latent, factors, scratch):
+    """Return sum_n z_nk z_nj and sum_n z_nk (x_n y_n - mean_n) of observed n, the mean with all factors."""
+    n_factors, n_features = loadings.shape
+    products = scratch[: n_factors * n_factors].reshape(n_factors, n_factors)
+    force = scratch[n_factors * n_factors : n_factors * (n_factors + 1)]
+    residual = scratch[n_factors * (n_factors + 1) : n_factors * (n_factors + 1) + n_features]
+    observed_gram(x, loadings, gram, products)
+    for n in range(n_features):
+        residual[n] = latent[n] - offset[n] if x[n] >= 0 else 0.0
+    _project(loadings, residual, force)
+    for k in range(n_factors):
+        if factors[k] != 0.0:
+            for j in range(n_factors):
+                force[j] -= products[k, j] * factors[k]
+    return products, force
+
+
 def slab_factors(x, loadings, offset, gram, odds, positive, latent, uniform, factors, scratch):
     """Gibbs update of (s_k, v_k) given y, k by k, with v_k integrated out when s_k is drawn.
 
@@ -160,18 +177,8 @@ def slab_factors(x, loadings, offset, gram, odds, positive, latent, uniform, fac
         f = s v, changed in place.
     scratch : (K (K + 1) + N,) array
     """
-    n_factors, n_features = loadings.shape
-    products = scratch[: n_factors * n_factors].reshape(n_factors, n_factors)
-    force = scratch[n_factors * n_factors : n_factors * (n_factors + 1)]
-    residual = scratch[n_factors * (n_factors + 1) : n_factors * (n_factors + 1) + n_features]
-    observed_gram(x, loadings, gram, products)
-    for n in range(n_features):
-        residual[n] = latent[n] - offset[n] if x[n] >= 0 else 0.0
-    _project(loadings, residual, force)
-    for k in range(n_factors):
-        if factors[k] != 0.0:
-            for j in range(n_factors):
-                force[j] -= products[k, j] * factors[k]
+    n_factors = len(factors)
+    products, force = _forces(x, loadings, offset, gram, latent, factors, scratch)
     for k in range(n_factors):
         precision = 1.0 + products[k, k]
         root = math.sqrt(precision)
@@ -200,18 +207,8 @@ def _slab_value(mean, before, positive, u):
 
 def binary_factors(x, loadings, offset, gram, odds, latent, uniform, factors, scratch):
     """Gibbs update of s_k given y, k by k: log odds_k + l - z_k'z_k / 2, with l as in `slab_factors`."""
-    n_factors, n_features = loadings.shape
-    products = scratch[: n_factors * n_factors].reshape(n_factors, n_factors)
-    force = scratch[n_factors * n_factors : n_factors * (n_factors + 1)]
-    residual = scratch[n_factors * (n_factors + 1) : n_factors * (n_factors + 1) + n_features]
-    observed_gram(x, loadings, gram, products)
-    for n in range(n_features):
-        residual[n] = latent[n] - offset[n] if x[n] >= 0 else 0.0
-    _project(loadings, residual, force)
-    for k in range(n_factors):
-        if factors[k] != 0.0:
-            for j in range(n_factors):
-                force[j] -= products[k, j]
+    n_factors = len(factors)
+    products, force = _forces(x, loadings, offset, gram, latent, factors, scratch)
     for k in range(n_factors):
         ratio = odds[k] * fast_exp(force[k] + products[k, k] * (factors[k] - 0.5))
         drawn = 1.0 if uniform[2 * k] * (1.0 + ratio) < ratio else 0.0
