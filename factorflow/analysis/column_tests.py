@@ -157,7 +157,7 @@ class Adjustment:
         complete, parts = np.ones(len(table), bool), [np.empty((len(table), 0))]
         for name in adjust:
             values = as_numbers(table[name])
-            observed = _observed(values)
+            observed = _present_mask(values)
             if values.dtype.kind in "iuf" and not is_code(values):
                 part = np.zeros((len(values), 1))
                 part[observed, 0] = rankdata(values[observed])
@@ -179,7 +179,7 @@ class Adjustment:
         from scipy.stats import f, rankdata
         from scipy.stats import t as student
 
-        observed = _observed(values) & self.known
+        observed = _present_mask(values) & self.known
         is_number = values.dtype.kind in "iuf" and not is_code(values)
         if is_number:
             own = rankdata(values[observed])[:, None]
@@ -260,7 +260,7 @@ def _indicators(values: NDArray[Any], observed: NDArray[np.bool_]) -> NDArray[np
     return np.asarray(text[:, None] == levels[None, 1:], np.float64)
 
 
-def _observed(values: NDArray[Any]) -> NDArray[np.bool_]:
+def _present_mask(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which entries of what `as_numbers` returns are there."""
     if values.dtype.kind in "iuf":
         return np.asarray(np.isfinite(values.astype(float)))

@@ -105,7 +105,7 @@ def enrich(
     rows: list[dict[str, Any]] = []
     for number, (name, row) in enumerate(inside.items()) if chosen else ():
         mask = row != 0
-        values = _counted(loadings * np.where(mask, row, 1)[:, None], sign)
+        values = _count_units(loadings * np.where(mask, row, 1)[:, None], sign)
         mean_correlation = None if correlation is None else correlation[number]
         if mean_correlation is None:
             statistic, p_value = _compare(values[mask], values[~mask], test)
@@ -198,7 +198,7 @@ def _of_network(table: pd.DataFrame, names: NDArray[Any]) -> dict[str, NDArray[n
     return directions
 
 
-def _counted(loadings: NDArray[Any], sign: str) -> NDArray[Any]:
+def _count_units(loadings: NDArray[Any], sign: str) -> NDArray[Any]:
     """Return what counts of loadings."""
     if sign == "both":
         return np.asarray(np.abs(loadings))

@@ -49,13 +49,13 @@ def cox_regression(
         actual = f"{int(event[observed].sum())} events in {events.name}"
         raise InputError("survival", actual, f"at least {MIN_EVENTS}", "Name the column of events second.")
     design = np.empty((int(observed.sum()), 0)) if adjustment is None else adjustment.design[observed]
-    design = _scaled(design)
+    design = _standardize(design)
     strata = None if adjustment is None or adjustment.blocks is None else adjustment.blocks[observed]
     rows = []
     for score in scores[observed].T:
         row = {"test": "cox", "n": int(observed.sum()), "statistic": np.nan, "effect": np.nan, "p_value": 1.0}
         if np.ptp(score) > 0:
-            columns = np.column_stack([_scaled(score[:, None]), design])
+            columns = np.column_stack([_standardize(score[:, None]), design])
             model = PHReg(time[observed], columns, status=event[observed], strata=strata, ties="efron")
             fit = model.fit(disp=0)
             row |= {
@@ -67,7 +67,7 @@ def cox_regression(
     return rows
 
 
-def _scaled(values: NDArray[Any]) -> NDArray[np.float64]:
+def _standardize(values: NDArray[Any]) -> NDArray[np.float64]:
     """Return the columns that vary, less their means, in units of their standard deviation."""
     sd = values.std(axis=0)
     return np.asarray((values - values.mean(axis=0))[:, sd > 0] / sd[sd > 0])

@@ -68,10 +68,10 @@ class CodedColumns:
         if self.table is not None:
             return encode({name: values[start:stop] for name, values in self.table.items()})
         names = [column.name for column in self.code.sources]
-        return encode(typed(self.code.sources, dataset.obs_columns(names, start, stop)))
+        return encode(prepare_columns(self.code.sources, dataset.obs_columns(names, start, stop)))
 
 
-def typed(columns: Sequence[Column], table: Any) -> dict[str, NDArray[Any]]:
+def prepare_columns(columns: Sequence[Column], table: Any) -> dict[str, NDArray[Any]]:
     """Return the columns of a table as `Covariates.encode` and `Places.encode` take them."""
     return {
         c.name: labels_of(table[c.name]) if c.levels else numbers_of(c.name, table[c.name]) for c in columns
@@ -124,7 +124,7 @@ def with_digests(code: C, dataset: Dataset) -> C:
     if isinstance(code, Places):
         values = CodedColumns(code).read(dataset)
         return replace(code, digests=tuple(digest_column(column) for column in values.T))
-    table = typed(code.columns, dataset.obs_columns([column.name for column in code.columns]))
+    table = prepare_columns(code.columns, dataset.obs_columns([column.name for column in code.columns]))
     columns = tuple(replace(c, digest=digest_column(table[c.name])) for c in code.columns)
     return replace(code, columns=columns).with_missing(table)
 
@@ -163,7 +163,7 @@ def projected_columns(
             warn_of_levels(column, rows[column.name])
     if source is None:
         return CodedColumns(with_digests(code, dataset))
-    table = typed(code.sources, rows)
+    table = prepare_columns(code.sources, rows)
     return CodedColumns(code.with_missing(table) if isinstance(code, Covariates) else code, table)
 
 

@@ -57,12 +57,12 @@ def update_globals(
         return part
 
     if not done:
-        done = dict(zip(runs, _each(update, runs, n_threads), strict=True))
+        done = dict(zip(runs, _map_in_threads(update, runs, n_threads), strict=True))
     parts, sums = _join_parts(runs, done)
     return sweep.assemble(carried, narrow(stats), parts, sums, step)
 
 
-def _each(function: Any, items: Sequence[Any], n_threads: int) -> Iterable[Any]:
+def _map_in_threads(function: Any, items: Sequence[Any], n_threads: int) -> Iterable[Any]:
     """Return the results of a function in order, computed in some threads."""
     if n_threads == 1 or len(items) == 1:
         return [function(item) for item in items]

@@ -211,7 +211,7 @@ class _Tracer:
 
     def update(self, sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:
         """Update the globals, as the root does after a first time, which compiles."""
-        after = _after(sweep, globals_, stats, step)
+        after = _update_sample(sweep, globals_, stats, step)
         peak, _ = _trace_peak(update_globals, sweep, globals_, stats, {}, step, 1)
         self.update_peak = max(self.update_peak, peak)
         for run in _longest_runs(sweep):
@@ -243,7 +243,7 @@ def _longest_runs(sweep: Sweep[Any, Any, Any]) -> list[Run]:
     return list(first.values())
 
 
-def _after(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:
+def _update_sample(sweep: Sweep[Any, Any, Any], globals_: Any, stats: Any, step: Step) -> Any:
     """Return the globals after a sweep; one run of each feature axis is updated, as a sample."""
     carried = sweep.carry(globals_, stats, step)
     if not sweep.axes():
@@ -265,7 +265,7 @@ def _try(
     model: Model[Any, Any],
     n_rows: int,
     apply: Callable[..., tuple[Any, Any]] = _map,
-    update: Callable[..., Any] = _after,
+    update: Callable[..., Any] = _update_sample,
 ) -> _Weights:
     """Go through the stages, one block of noise for all: those that count once, preparations to their end.
 

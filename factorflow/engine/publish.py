@@ -23,7 +23,7 @@ from factorflow.kernels.device import on_host
 from factorflow.posterior.assembly import assemble, labels_of
 from factorflow.posterior.globals import GROUP, globals_node, sets_after
 from factorflow.posterior.open import load_tree, open_tree
-from factorflow.posterior.predictive import exposed
+from factorflow.posterior.predictive import with_exposure
 from factorflow.posterior.record import RunRecord, Status
 from factorflow.posterior.score_sums import Sums, entry_scores, level_sums, ranked_entries, training_sums
 from factorflow.posterior.scoring import finish_scores
@@ -237,7 +237,7 @@ def _scores_of_view(
     if split:
         assert holdout is not None
         rest = exposure_of_rest(holdout)
-        predicted, at = exposed(*predicted, rest), None if at is None else at.exposed(rest)
+        predicted, at = with_exposure(*predicted, rest), None if at is None else at.with_exposure(rest)
         alone = None if alone is None else (alone[0] + np.log(rest), alone[1])
         of_entries[EXPOSURE] = rest * of_entries.get(EXPOSURE, np.ones(len(truth)))
     n_features, features = view.n_features, entries[1]

@@ -20,7 +20,7 @@ from factorflow.data.held_out_counts import check_split
 from factorflow.data.sample_tables import SampleTables, model_meta
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
-from factorflow.engine.executors.environment import check_device, environment
+from factorflow.engine.executors.environment import environment
 from factorflow.engine.executors.launch import open_executor
 from factorflow.engine.executors.local import Executor, LocalExecutor
 from factorflow.engine.fixed_globals import FixedGlobals
@@ -36,6 +36,7 @@ from factorflow.engine.source import Source
 from factorflow.engine.submissions import Budget
 from factorflow.engine.warm_start import Warm, warm_start
 from factorflow.errors import InputError, OptionText, UnusedWarning
+from factorflow.kernels.device import check_device
 from factorflow.models import configure
 from factorflow.models.configuration import ModelConfig
 from factorflow.models.contract import Model

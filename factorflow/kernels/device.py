@@ -7,6 +7,7 @@ For arrays of the host all functions here are the identity, or plain NumPy.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from array_api_compat import array_namespace
 from jaxtyping import Float64, Num, Shaped
 
 from factorflow.core.block import Array
+from factorflow.errors import InputError
 
 
 class HostRows:
@@ -64,3 +66,23 @@ def _product(left: Num[Array, "*n inner"], right: Num[Array, " inner *m"]) -> Nu
     if is_transpose and right.ndim == 2 and left.dtype == right.dtype == np.float32:
         return (right.T @ left.T).T
     return left @ right
+
+
+def check_device(device: str, able: Sequence[str]) -> None:
+    """Refuse a device that a model cannot work on, or that is not there."""
+    if device not in able:
+        raise InputError("device", device, f"one of {', '.join(able)} for this model", "Leave it out.")
+    if device == "cpu":
+        return
+    try:
+        import cupy
+
+        cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:  # ImportError, or whatever the driver raises
+        raise InputError(
+            "device",
+            device,
+            f"a machine with CuPy and a CUDA device ({type(error).__name__}: {error})",
+            "Install factorflow[gpu-cu12] or factorflow[gpu-cu13], or use {device}.",
+            device="cpu",
+        ) from error

@@ -83,7 +83,7 @@ def congruence(
     after, before = transform.shape
     n = packed.shape[0]
     if n >= _MANY and before <= _SMALL:
-        return packed @ xp.matrix_transpose(_on_packed(transform))
+        return packed @ xp.matrix_transpose(_packed_transform(transform))
     turn = xp.matrix_transpose(transform)
     # two products of tall matrices instead of n products of small ones
     half = xp.reshape(unpack(packed, before), (n * before, before)) @ turn
@@ -91,7 +91,7 @@ def congruence(
     return pack(xp.reshape(xp.reshape(other, (n * after, before)) @ turn, (n, after, after)))
 
 
-def _on_packed(transform: Float[Array, "after before"]) -> Float[Array, "Q_after Q_before"]:
+def _packed_transform(transform: Float[Array, "after before"]) -> Float[Array, "Q_after Q_before"]:
     """Return the matrix that takes packed S to packed T S T'."""
     xp = namespace(transform)
     (i, j), (a, b) = ([xp.asarray(index) for index in triangle(size)] for size in transform.shape)

@@ -41,7 +41,7 @@ def _place(z):
 
 
 @options(forceinline=True)
-def _log_accepted(t, z, place):
+def _log_acceptance(t, z, place):
     """Return the log probability that t, drawn at the table's z, is accepted."""
     near = place * STEP
     return 0.5 * (near * near - z * z) * t
@@ -54,7 +54,7 @@ def _redraw(z, table, seed, row, iteration, place):
         word += np.uint64(1)
         u, level = philox_pair(seed, row, word, iteration, place)
         t = quantile(u, near, table)
-        if level < fast_exp(_log_accepted(t, z, near)):
+        if level < fast_exp(_log_acceptance(t, z, near)):
             return t
 
 
@@ -82,7 +82,7 @@ def draw_rows(values, x, rows, width, offset, seed, iteration, place, table, pre
             z = 0.5 * abs(x[i, j])
             near = _place(z)
             t[j] = quantile(u[j], near, table)
-            accepted[j] = _log_accepted(t[j], z, near)
+            accepted[j] = _log_acceptance(t[j], z, near)
         for j in range(size):
             accepted[j] = fast_exp(accepted[j])
             decay[j] = 1.0 + fast_exp(-abs(x[i, j]))

@@ -54,7 +54,7 @@ class Predictive:
         aux = None if self.aux is None else self.aux[entries]
         return Predictive(self.likelihood, self.mean[entries], self.variance[entries], picked, aux)
 
-    def exposed(self, times: float) -> Predictive:
+    def with_exposure(self, times: float) -> Predictive:
         """Return the distribution of counts of so many times the rate (`Likelihood.log_link`)."""
         return replace(self, mean=self.mean + np.log(times))
 

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from factorflow.core.block import Block
 from factorflow.core.covariates import Covariates
-from factorflow.data.covariates import labels_of, typed, warn_of_levels
+from factorflow.data.covariates import labels_of, prepare_columns, warn_of_levels
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import block_places, n_pairs, pack
 from factorflow.kernels.random import Step
 from factorflow.kernels.sites import DRAWS
 from factorflow.posterior.course_model import course_model
 from factorflow.posterior.prediction import PIECE_ENTRIES, exposure_of_all_counts
-from factorflow.posterior.predictive import exposed
 from factorflow.posterior.predictive import interval as ends_of
+from factorflow.posterior.predictive import with_exposure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ def predict_new(
     _check_columns(posterior, frame)
     numbers, codes = _places_of(posterior, frame), _group_codes(posterior, frame)
     covariates, record = posterior.meta.covariates, posterior.global_variables()
-    design = None if covariates is None else _coded(covariates, frame)
+    design = None if covariates is None else _encode_covariates(covariates, frame)
 
     def of_rows(rows: slice) -> xr.Dataset:
         scores = scores_at(posterior, record, numbers[rows], codes[rows])
@@ -109,13 +109,13 @@ def _check_columns(posterior: StoredPosterior, frame: pd.DataFrame) -> None:
         raise InputError("new_obs", f"no column {(lacking or available)[0]}", expected, remedy)
 
 
-def _coded(covariates: Covariates, frame: pd.DataFrame) -> NDArray[np.float64]:
+def _encode_covariates(covariates: Covariates, frame: pd.DataFrame) -> NDArray[np.float64]:
     """Return covariates as they are coded, NaN where they, or columns of them, are not there."""
     lacking = {column.name for column in covariates.columns if column.name not in frame}
     for column in covariates.columns:
         if column.name not in lacking:
             warn_of_levels(column, frame[column.name])
-    columns = typed([column for column in covariates.columns if column.name not in lacking], frame)
+    columns = prepare_columns([column for column in covariates.columns if column.name not in lacking], frame)
     for column in covariates.columns:
         if column.name in lacking:
             columns[column.name] = np.full(len(frame), "" if column.levels else np.nan)
@@ -134,11 +134,11 @@ def _places_of(posterior: StoredPosterior, frame: pd.DataFrame) -> NDArray[np.fl
     parts = [np.zeros((len(frame), 0))]
     for one in meta.score_inputs:
         if isinstance(one, Covariates):
-            parts.append(_coded(one, frame))
+            parts.append(_encode_covariates(one, frame))
         elif any(name not in frame for name in one.columns):
             parts.append(np.full((len(frame), len(one)), np.nan))
         else:
-            parts.append(one.encode(typed(one.sources, frame)))
+            parts.append(one.encode(prepare_columns(one.sources, frame)))
     return np.hstack(parts)
 
 
@@ -221,12 +221,12 @@ def predict_from_scores(
             rows["log_size_factors"] = np.broadcast_to(np.log(sizes), (*leading, *sizes.shape))
     block = Block(0, 0, n_rows, 1, {})
     times = exposure_of_all_counts(posterior, view)
-    moments = exposed(*model.predict(block, rows, record, view), times)
+    moments = with_exposure(*model.predict(block, rows, record, view), times)
     values = dict(zip(("mean", "sd"), moments, strict=True))
     if share is not None:
         predictive = model.predictive(block, rows, record, view)
         if predictive is not None:
-            ends = predictive.exposed(times).interval(share)
+            ends = predictive.with_exposure(times).interval(share)
         else:
             degrees = model.degrees_of_freedom(block, rows, record, view)
             ends = ends_of(model.likelihood(view), share, values["mean"], values["sd"], degrees)

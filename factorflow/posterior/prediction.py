@@ -16,7 +16,7 @@ from factorflow.posterior.draws import check_seed
 from factorflow.posterior.labels import as_slice, names_of_rows
 from factorflow.posterior.lazy import lazy_array
 from factorflow.posterior.open import LAZY_LABELS, load_variable
-from factorflow.posterior.predictive import exposed, interval, tails
+from factorflow.posterior.predictive import interval, tails, with_exposure
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -75,7 +75,7 @@ class Predictor:
         if self._last is None or self._last[0] != key:
             local = {v.name: self._read(v, rows) for v in self._rows}
             mean, sd = self.posterior.model.predict(self.block(rows), local, self._record, self.view)
-            self._last = key, exposed(np.asarray(mean), np.asarray(sd), self._exposure)
+            self._last = key, with_exposure(np.asarray(mean), np.asarray(sd), self._exposure)
         return self._last[1]
 
     def interval(self, rows: NDArray[np.intp], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -89,7 +89,7 @@ class Predictor:
         """Return the distribution of new observations of the given rows (`Model.predictive`)."""
         local = {v.name: self._read(v, rows) for v in self._rows}
         predictive = self.posterior.model.predictive(self.block(rows), local, self._record, self.view)
-        return predictive if predictive is None else predictive.exposed(self._exposure)
+        return predictive if predictive is None else predictive.with_exposure(self._exposure)
 
     def _interval(self, rows: NDArray[np.intp], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
         predictive = self.predictive(rows)
@@ -127,7 +127,7 @@ class Predictor:
                 "Project the new rows first: posterior.project(dataset).predict(view).",
             )
         mean, sd = self.posterior.model.predict(block, {}, self._record, self.view)
-        return exposed(np.asarray(mean), np.asarray(sd), self._exposure)
+        return with_exposure(np.asarray(mean), np.asarray(sd), self._exposure)
 
     def with_record(self, changes: Mapping[str, Any]) -> Predictor:
         """Return a predictor with some of the global variables replaced."""

@@ -42,7 +42,7 @@ def tails(
     return first, last, at
 
 
-def exposed(
+def with_exposure(
     mean: Float[Array, ...], sd: Float[Array, ...], times: float
 ) -> tuple[Float[Array, ...], Float[Array, ...]]:
     """Return mean and standard deviation of counts of so many times the rate: what exceeds Poisson's scales.

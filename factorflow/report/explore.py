@@ -75,7 +75,9 @@ def explorer_data(
     return {
         "n_samples": posterior.meta.n_rows,
         "samples": [str(name) for name in names_of_rows(posterior, rows)],
-        "factors": [{"name": name, **_packed(scores[:, k])} for name, k in zip(factors, place, strict=True)],
+        "factors": [
+            {"name": name, **_pack_numbers(scores[:, k])} for name, k in zip(factors, place, strict=True)
+        ],
         "columns": columns,
         "features": features,
         "color": next((name for name in first if any(c["name"] == name for c in columns)), ""),
@@ -87,7 +89,7 @@ def as_json(data: dict[str, Any]) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _packed(values: NDArray[Any]) -> dict[str, Any]:
+def _pack_numbers(values: NDArray[Any]) -> dict[str, Any]:
     """Return numbers as two bytes each, and what is needed to read them."""
     values = np.asarray(values, np.float64)
     finite = np.isfinite(values)
@@ -107,7 +109,7 @@ def _columns(posterior: Posterior, rows: Any, associated: pd.DataFrame | None) -
     for name in names:
         values = table[name].to_numpy()
         if drawing.is_scale(values):
-            columns.append({"name": str(name), **_packed(values)})
+            columns.append({"name": str(name), **_pack_numbers(values)})
         else:
             text = np.array(["" if value != value else str(value) for value in values])
             levels, codes, counts = np.unique(text, return_inverse=True, return_counts=True)
@@ -142,7 +144,7 @@ def _features(posterior: Posterior, factors: list[str], rows: Any) -> list[dict[
         place = {str(name): i for i, name in enumerate(posterior.features(view))}
         values = drawing.values_of(posterior, view, rows, [place[name] for name in names])
         records += [
-            {"name": f"{view}: {name}", **_packed(column)}
+            {"name": f"{view}: {name}", **_pack_numbers(column)}
             for name, column in zip(names, values.T, strict=True)
         ]
     return records

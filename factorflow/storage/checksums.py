@@ -179,7 +179,7 @@ class ChecksumManifest:
         if self.consolidated is None:
             return
         stored = self.consolidated.get(node)
-        if not isinstance(stored, dict) or _own(stored) != _own(metadata):
+        if not isinstance(stored, dict) or _without_consolidated(stored) != _without_consolidated(metadata):
             value, expected = f"another checksum of {node} in {CONSOLIDATED}", "those of the group or array"
             remedy = f"{self.remedy} Or write them anew: zarr.consolidate_metadata({str(self.location)!r})."
             raise _damage_error(self.location / METADATA, value, expected, remedy)
@@ -243,7 +243,7 @@ def verify_new_store(folder: Path) -> None:
             ChecksumManifest.from_root(folder, document, "Nothing was replaced: write it again.").verify()
 
 
-def _own(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _without_consolidated(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata without the consolidated metadata that Zarr adds to groups."""
     return {name: value for name, value in metadata.items() if name != CONSOLIDATED}
 

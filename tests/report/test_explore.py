@@ -75,7 +75,7 @@ def test_without_the_dataset_there_are_no_features(given: Any, tmp_path: Path) -
 
 def test_numbers_that_do_not_vary_or_are_missing() -> None:
     for values in ([2.0, 2.0], [np.nan, np.nan], [np.nan, 3.0, -1.0], [1e300, -1e300]):
-        np.testing.assert_allclose(unpacked(explore._packed(np.array(values))), values, rtol=1e-4)
+        np.testing.assert_allclose(unpacked(explore._pack_numbers(np.array(values))), values, rtol=1e-4)
 
 
 def test_text_cannot_end_the_script() -> None:

@@ -45,7 +45,7 @@ def open_npz(path: Path, view: str, reading: Reading) -> Contents:
             arrays = {}
             for key in file.files:
                 large = sizes[key] > UNPACKED_BYTES
-                with _objects_refused(path, key):
+                with _refuse_objects(path, key):
                     arrays[key] = _unpack(path, key, spool) if large else file[key]
     except MemoryError as error:  # a damaged header may ask for any size
         raise ValueError(str(error)) from error
@@ -89,7 +89,7 @@ def open_npy(path: Path, view: str, reading: Reading) -> Contents:
 
 
 @contextmanager
-def _objects_refused(path: Path, key: str) -> Iterator[None]:
+def _refuse_objects(path: Path, key: str) -> Iterator[None]:
     """Return the error for an array of Python objects: reading it could run code."""
     try:
         yield

@@ -129,9 +129,8 @@ def sparse_gfa(
     sources = []
     arrays: dict[str, tuple[tuple[str, ...], Any]] = {"active": (("view", "factor"), active)}
     for index, (name, (likelihood, n_features)) in enumerate(specs.items()):
-        loadings = generator.standard_normal((n_features, n_factors), dtype=np.float32)
-        loadings *= (generator.random((n_features, n_factors)) >= sparsity) * active[index]
-        loadings *= np.float32(1.0 if likelihood == "gaussian" else scale)
+        size = 1.0 if likelihood == "gaussian" else scale
+        loadings = _sparse_loadings(generator, n_features, active[index], sparsity, size)
         intercept = generator.standard_normal(n_features, dtype=np.float32)
         deviation = _noise_deviation(generator, loadings, r2)
         arrays[f"loadings_{name}"] = ((f"feature_{name}", "factor"), loadings)
@@ -143,18 +142,31 @@ def sparse_gfa(
             (lambda start, stop, view=index: absent(view, start, stop)) if absent_share[index] else None
         )
         view = _View(noise, index, likelihood, loadings, intercept, deviation, scores, share, absent_from)
-        if likelihood == SURVIVAL:
-            columns, kind = np.array(["time", "event"]), KINDS["gaussian"]
-            times = ViewSource(name, columns, view.read, kind, default_likelihood=SURVIVAL)
-            sources.append(as_times(times))
-        else:
-            kind = KINDS[likelihood]
-            sources.append(ViewSource(name, number_names("feature", n_features), view.read, kind))
+        sources.append(_as_source(name, view))
     if in_group is not None:
         arrays["active_groups"] = (("group", "factor"), in_group > 0)
     truth = Truth(arrays, {"scores": RowTruth("factor", n_factors, scores)})
     obs = None if positions is None else _as_frame(positions)
     return Simulation(sources, truth, {"group": group} if groups else {}, labels, obs=obs)
+
+
+def _sparse_loadings(
+    generator: np.random.Generator, n_features: int, active: NDArray[np.bool_], sparsity: float, size: float
+) -> FloatArray:
+    """Return spike-and-slab loadings of the factors that are active in a view, (D, K)."""
+    loadings = generator.standard_normal((n_features, len(active)), dtype=np.float32)
+    loadings *= (generator.random((n_features, len(active))) >= sparsity) * active
+    loadings *= np.float32(size)
+    return loadings
+
+
+def _as_source(name: str, view: _View) -> ViewSource:
+    """Return the source of a simulated view."""
+    if view.likelihood != SURVIVAL:
+        names = number_names("feature", len(view.intercept))
+        return ViewSource(name, names, view.read, KINDS[view.likelihood])
+    columns = np.array(["time", "event"])
+    return as_times(ViewSource(name, columns, view.read, KINDS["gaussian"], default_likelihood=SURVIVAL))
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def _blosc() -> Any:
     return Blosc()
 
 
-def _decoded(codec: str, chunk: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
+def _decode(codec: str, chunk: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
     """Return a chunk of so many bytes as it was before a codec; a RuntimeError or ValueError if it is not."""
     if not codec:
         return chunk
@@ -142,7 +142,7 @@ class ChunkedArray:
         if damage := chunk_damage(buffer):
             raise damage_error(file, f"{damage} (view {self.view!r})")
         try:
-            payload = _decoded(self.codec, buffer[:-CRC_BYTES], expected)
+            payload = _decode(self.codec, buffer[:-CRC_BYTES], expected)
         except (RuntimeError, ValueError) as error:
             raise damage_error(file, f"{error} (view {self.view!r})") from error
         return payload.view(self.dtype).reshape(self.chunk)

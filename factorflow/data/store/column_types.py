@@ -93,7 +93,7 @@ def decode(values: NDArray[Any], record: Mapping[str, Any] | None) -> Any:
     except failures:
         return values
     try:
-        return pd.Series(decoded).astype(_dtype_named(record["as"])).array if "as" in record else decoded
+        return pd.Series(decoded).astype(_dtype_of(record["as"])).array if "as" in record else decoded
     except failures:  # pandas knows no name of some types of Arrow: decimals, lists
         return decoded
 
@@ -130,7 +130,7 @@ def marked_rows(column: pd.Series[Any], where: str) -> NDArray[np.bool_]:
     return np.asarray(values, dtype=bool)
 
 
-def _dtype_named(name: str) -> Any:
+def _dtype_of(name: str) -> Any:
     """Return the type of this name; ``"str"`` is that of pandas 3, not Python's, which has no gaps."""
     import pandas as pd
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -176,23 +176,3 @@ def _threadpoolctl() -> Any:
     if not was_set:
         os.environ.pop(name, None)
     return threadpoolctl
-
-
-def check_device(device: str, able: Sequence[str]) -> None:
-    """Refuse a device that a model cannot work on, or that is not there."""
-    if device not in able:
-        raise InputError("device", device, f"one of {', '.join(able)} for this model", "Leave it out.")
-    if device == "cpu":
-        return
-    try:
-        import cupy
-
-        cupy.cuda.runtime.getDeviceCount()
-    except Exception as error:  # ImportError, or whatever the driver raises
-        raise InputError(
-            "device",
-            device,
-            f"a machine with CuPy and a CUDA device ({type(error).__name__}: {error})",
-            "Install factorflow[gpu-cu12] or factorflow[gpu-cu13], or use {device}.",
-            device="cpu",
-        ) from error

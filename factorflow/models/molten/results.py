@@ -24,7 +24,7 @@ MOMENTS = {"loadings": 0, "loadings_variance": 1}
 def component_order(settings: Settings, globals_: Globals) -> np.ndarray:
     """Return the components of the best start, strongest first."""
     strength = best_start(globals_).strength[0]
-    multiplied = settings.multiplied(len(strength))
+    multiplied = settings.is_component(len(strength))
     return np.argsort(-strength[multiplied], kind="stable")
 
 

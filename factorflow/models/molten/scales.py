@@ -36,7 +36,7 @@ def precision(settings: Settings, scale: Float64[np.ndarray, "2 S K"]) -> Float6
     else:
         out[0], out[1] = hyper.rate, np.log(hyper.rate)
     if hyper.additive is not None:
-        columns = ~settings.multiplied(k)
+        columns = ~settings.is_component(k)
         out[0, :, columns], out[1, :, columns] = hyper.additive[1], np.log(hyper.additive[1])
     return out
 
@@ -48,7 +48,7 @@ def prior_shapes(settings: Settings, globals_: Globals) -> Float64[np.ndarray, "
     out = np.empty((n_starts, k))
     out[:] = globals_.shape[:, None]
     if settings.hyper.additive is not None:
-        out[:, ~settings.multiplied(k)] = settings.hyper.additive[0]
+        out[:, ~settings.is_component(k)] = settings.hyper.additive[0]
     return out
 
 
@@ -94,7 +94,7 @@ def update_shape(settings: Settings, globals_: Globals) -> Globals:
     from factorflow.models.molten.kernels import priors
 
     log = precision(settings, globals_.scale)[1]
-    multiplied = settings.multiplied(log.shape[1])
+    multiplied = settings.is_component(log.shape[1])
     total, size = np.zeros(len(log)), 0.0
     for t in globals_.totals.values():
         total += (t.size * log + t.log)[:, multiplied].sum(axis=1)
@@ -112,7 +112,7 @@ def prior_bound(settings: Settings, globals_: Globals) -> Float64[np.ndarray, " 
     hyper, k = settings.hyper, globals_.scale.shape[2]
     rate, (size, sums) = precision(settings, globals_.scale), _sum_totals(globals_)
     if settings.likelihood == "poisson":
-        learned = settings.multiplied(k) & (hyper.rate is None)
+        learned = settings.is_component(k) & (hyper.rate is None)
         out, prior = (
             np.zeros(rate.shape[1]),
             (prior_shapes(settings, globals_), rate, globals_.scale, learned),
@@ -142,7 +142,7 @@ def apply_scale_step(settings: Settings, globals_: Globals, any_fixed: bool) -> 
     totals = [globals_.totals[name] for name in settings.names]
     counts = np.stack([shape * t.n_seen for t in totals])
     sums = np.stack([mean * t.seen_mean for t in totals])
-    usable = settings.multiplied(k) & (counts > 0).all(axis=0) & (sums > 0).all(axis=0)
+    usable = settings.is_component(k) & (counts > 0).all(axis=0) & (sums > 0).all(axis=0)
     safe = np.where(usable, counts, 1.0), np.where(usable, sums, 1.0)
     c = np.where(usable, best_scales(*safe), 1.0)
     return multiply_factors(settings, globals_, dict(zip(settings.names, c, strict=True)))

@@ -184,7 +184,7 @@ class Settings:
             out[-1] = False
         return out
 
-    def multiplied(self, n_columns: int) -> Bool[np.ndarray, " K"]:
+    def is_component(self, n_columns: int) -> Bool[np.ndarray, " K"]:
         """Return which columns are components, not the additive part."""
         return np.arange(n_columns) < n_columns - self.n_additive
 

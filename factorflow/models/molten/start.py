@@ -160,7 +160,7 @@ class StartSweep(Sweep[Globals, None, Stats]):
         else:
             factors = mean * np.exp(noise)
         if s.n_additive:
-            apart = ~s.multiplied(k)
+            apart = ~s.is_component(k)
             factors[:, :, apart] = 0.1 * rate / s.n_variables * np.exp(_SPREAD * noise[:, :, apart])
         learned = free[:, None, :]
         one = np.where(learned, _SHAPE, 1.0) * np.ones(factors.shape)
@@ -230,7 +230,7 @@ def choose(globals_: Globals) -> Globals:
 def prune(settings: Settings, globals_: Globals) -> Globals:
     """Return globals without components whose share is below `Hyperparameters.drop`; one is left."""
     chosen = best_start(globals_)
-    strength, multiplied = chosen.strength[0], settings.multiplied(chosen.strength.shape[1])
+    strength, multiplied = chosen.strength[0], settings.is_component(chosen.strength.shape[1])
     is_kept = (strength >= settings.hyper.drop) | ~multiplied
     is_kept[int(np.argmax(np.where(multiplied, strength, -1.0)))] = True
     return chosen if is_kept.all() else select_columns(chosen, is_kept)

@@ -13,7 +13,7 @@ from factorflow.kernels.explained import explained_share
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.global_step import change_basis, select_factors
-from factorflow.models.sparse_gfa.intervals import Spread, corrected
+from factorflow.models.sparse_gfa.intervals import Spread, corrected_moments
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.learned_sizes import log_sizes_of
 from factorflow.models.sparse_gfa.projection import project_scores
@@ -107,7 +107,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             replace(explained, single=single[:, :, order]),
             {
                 name: Corrected(one.mean[:, order] * sign, one.variance[:, order])
-                for name, one in corrected(settings, globals_, spread).items()
+                for name, one in corrected_moments(settings, globals_, spread).items()
             },
             None if slopes is None else slopes[:, order] * sign,
             similarity,

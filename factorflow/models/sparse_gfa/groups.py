@@ -69,7 +69,7 @@ def add_groups(parts: Sequence[tuple[int, Stats]], n_groups: int) -> Stats:
         name: replace(
             first,
             **{
-                f.name: _beside([(g, getattr(s.features[name], f.name)) for g, s in parts], n_groups)
+                f.name: _concatenate([(g, getattr(s.features[name], f.name)) for g, s in parts], n_groups)
                 for f in fields(FeatureStats)
                 if getattr(first, f.name) is not None
             },
@@ -77,12 +77,13 @@ def add_groups(parts: Sequence[tuple[int, Stats]], n_groups: int) -> Stats:
         for name, first in total.features.items()
     }
     shared = {
-        name: _beside([(g, s.shared[name][None]) for g, s in parts], n_groups)[0] for name in total.shared
+        name: _concatenate([(g, s.shared[name][None]) for g, s in parts], n_groups)[0]
+        for name in total.shared
     }
     return replace(total, features=features, shared=shared, **plain)
 
 
-def _beside(
+def _concatenate(
     parts: Sequence[tuple[int, Float64[Array, "D 1 ..."]]], n_groups: int
 ) -> Float64[Array, "D {n_groups} ..."]:
     """Lay arrays of the groups side by side."""

@@ -101,7 +101,7 @@ def _variance(
     return np.einsum("dkk->dk", _inverse(matrix + np.diag(precision), active))[:, :k]
 
 
-def corrected(settings: Settings, globals_: Globals, spread: Spread) -> dict[str, Corrected]:
+def corrected_moments(settings: Settings, globals_: Globals, spread: Spread) -> dict[str, Corrected]:
     """Return mean and variance of the loadings of every view: see the top of this file."""
     k = spread.n_factors
     on, mean, own, average = {}, {}, {}, {}

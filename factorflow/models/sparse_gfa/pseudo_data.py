@@ -183,7 +183,7 @@ def variance_of_predictor(
     rows, columns = triangle(n_factors)
     twice = np.where(rows == columns, 1.0, 2.0)
     of_scores = np.broadcast_to(spread, (n_rows, spread.shape[1]))
-    packed = _packed(of_scores, n_factors)
+    packed = _pack_covariances(of_scores, n_factors)
     if full:
         of_scores = packed * twice
     first, second_column = triangle(design.shape[1])
@@ -196,7 +196,7 @@ def variance_of_predictor(
     return device.move_beside(left.astype(table.dtype), table) @ table.T
 
 
-def _packed(spread: Float64[Array, "B V"], n_factors: int) -> Float64[Array, "B P"]:
+def _pack_covariances(spread: Float64[Array, "B V"], n_factors: int) -> Float64[Array, "B P"]:
     """Return covariances packed, given packed ones or variances."""
     if spread.shape[1] == n_pairs(n_factors):
         return spread

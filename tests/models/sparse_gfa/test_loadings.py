@@ -15,7 +15,7 @@ from factorflow.errors import InputError, UnusedWarning
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa.loadings import LoadingSums, PriorConstants, get_prior, prior_names
 from factorflow.models.sparse_gfa.loadings.base import _REGISTRY
-from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture, truncated
+from factorflow.models.sparse_gfa.loadings.mixture import Component, Mixture, truncated_moments
 from factorflow.models.sparse_gfa.state import View
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 
@@ -191,7 +191,7 @@ def test_moments_of_truncated_normals(a: float) -> None:
         reach = 12.0 if a > -15.0 else 60.0 / -a
         return float(quad(at, max(mode - reach, 0.0), mode + reach, limit=500, epsabs=0.0, epsrel=1e-12)[0])
 
-    first, second, _ = truncated(np.array([[2.0 * a]]), np.array([[4.0]]))
+    first, second, _ = truncated_moments(np.array([[2.0 * a]]), np.array([[4.0]]))
     assert float(first[0, 0]) == pytest.approx(2.0 * moment(1) / moment(0), rel=1e-8)
     assert float(second[0, 0]) == pytest.approx(4.0 * moment(2) / moment(0), rel=1e-8)
 

@@ -26,9 +26,9 @@ from factorflow.models.sparse_gfa.sampler.plane_moves import (
     ROUND,
     TURN,
     Line,
+    _line_transforms,
     _lines,
     _prior_gains,
-    _tried,
     draw_plane_move,
     plane_of,
     transform_scores,
@@ -53,8 +53,8 @@ def test_gains_and_choices_match_enumeration(shared: bool, spikes: bool) -> None
     rng, k, d, n = np.random.default_rng(1), 4, 5, 9
     z, tau, shift = rng.normal(size=(n, k)), rng.uniform(0.5, 2.0, d), rng.normal(size=d)
     precision, odds = rng.uniform(0.3, 2.0, k + 1), rng.normal(size=k)
-    plane, a = (1, 3), _tried(Line(1.0, 1.5, 16), np.array([0.4, 0.3]), 0.0)[12]
-    a = a @ _tried(Line(1.0, 1.5, 16), np.array([0.4, 0.3]), 1.1)[1]
+    plane, a = (1, 3), _line_transforms(Line(1.0, 1.5, 16), np.array([0.4, 0.3]), 0.0)[12]
+    a = a @ _line_transforms(Line(1.0, 1.5, 16), np.array([0.4, 0.3]), 1.1)[1]
     assert abs(np.linalg.det(a) - 1.0) < 1e-12
     assert abs(a - a.T).max() > 0.1
     turned = z.copy()
@@ -96,7 +96,7 @@ def test_gains_and_choices_match_enumeration(shared: bool, spikes: bool) -> None
 def test_two_loadings_are_normal_given_that_they_are_not_0() -> None:
     """Mean and covariance of the two, and of those of which one is 0, after a strain."""
     rng, n, line = np.random.default_rng(2), 40_000, Line(1.0, 1.5, 16)
-    a = _tried(line, np.array([0.4, 0.3]), 0.5 * np.pi)[12]
+    a = _line_transforms(line, np.array([0.4, 0.3]), 0.5 * np.pi)[12]
     c, h, alpha = np.array([[3.0, 1.2], [1.2, 2.0]]), np.array([1.5, -2.0]), np.array([0.6, 1.4])
     square, linear = np.tile([3.0, 1.2, 2.0], (n, 1)), np.tile(h, (n, 1))
     noise = rng.random(n), rng.normal(size=(n, 2))
@@ -117,7 +117,7 @@ def test_no_move_is_anywhere_among_those_tried(phi: float) -> None:
     places = []
     for i in range(2000):
         u = Step(2, 0, i).uniform(12, np.array([1]), 4)[0]
-        tried = _tried(Line(0.03, 1.5, 16), u, phi)
+        tried = _line_transforms(Line(0.03, 1.5, 16), u, phi)
         steps = np.linalg.inv(tried[:-1]) @ tried[1:]
         np.testing.assert_allclose(steps, np.broadcast_to(steps[0], steps.shape), atol=1e-12)
         (place,) = np.flatnonzero((tried == np.eye(2)).all(axis=(1, 2)))
@@ -130,7 +130,7 @@ def test_no_move_is_anywhere_among_those_tried(phi: float) -> None:
 def test_lines_are_turns_strains_and_what_is_between(phi: float) -> None:
     turn, strain = np.array([[0.0, -1.0], [1.0, 0.0]]), np.array([[0.0, 1.0], [1.0, 0.0]])
     direction = np.cos(phi) * turn + np.sin(phi) * strain
-    tried = _tried(Line(1.0, 1.0, 16), np.array([0.5, 0.99]), phi)
+    tried = _line_transforms(Line(1.0, 1.0, 16), np.array([0.5, 0.99]), phi)
     np.testing.assert_allclose(tried, [linalg.expm((i - 15) / 16 * direction) for i in range(16)], atol=1e-12)
 
 
@@ -141,7 +141,7 @@ def test_of_few_features_a_sweep_looks_all_round() -> None:
     assert _lines(1499) == (TURN, *3 * (OTHER,))
     assert _lines(1500) == _lines(20_000) == (TURN._replace(places=8), OTHER._replace(places=8))
     for u in ([0.0, 0.0], [0.5, 0.3], [1.0, 0.99]):
-        tried = _tried(ROUND, np.array(u), 0.0)
+        tried = _line_transforms(ROUND, np.array(u), 0.0)
         angles = np.sort(np.arctan2(tried[:, 1, 0], tried[:, 0, 0]) % np.pi)
         apart = np.diff(angles, append=angles[0] + np.pi)
         assert apart.max() < 0.4
@@ -173,7 +173,7 @@ def test_factors_keep_their_names(degrees: int, monkeypatch: pytest.MonkeyPatch)
     plane = Plane(np.tile([1e8, 0.0, 1e8], (D, 1)), 1e8 * w, np.zeros((D, 3, 2)), nothing)
     weights = {"v0": replace(parts["v0"], residual_sums=replace(parts["v0"].residual_sums, plane=plane))}
     a = np.array([[[np.cos(x), -np.sin(x)], [np.sin(x), np.cos(x)]]])
-    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.plane_moves._tried", lambda *_: a)
+    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.plane_moves._line_transforms", lambda *_: a)
     monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.plane_moves._lines", lambda _: (TURN,))
     names = Names(np.arange(1, D), w[1:])
     found, turn, shared = draw_plane_move(sweep.settings, stats, weights, g.shared, names, (0, 1), step)
@@ -248,9 +248,9 @@ def test_after_the_turns_lines_have_random_directions(monkeypatch: pytest.Monkey
     def spied(line: Line, u: Any, phi: float) -> Any:
         found.append(phi)
         assert line is OTHER or phi == 0.0
-        return _tried(line, u, phi)
+        return _line_transforms(line, u, phi)
 
-    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.plane_moves._tried", spied)
+    monkeypatch.setattr("factorflow.models.sparse_gfa.sampler.plane_moves._line_transforms", spied)
     turns = [
         draw_plane_move(sweep.settings, stats, parts, g.shared, g.names, (0, 1), Step(i))[1]
         for i in range(200)

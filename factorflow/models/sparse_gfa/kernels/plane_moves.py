@@ -20,7 +20,7 @@ from factorflow.models.sparse_gfa.kernels.spikes import fill
 
 
 @options(forceinline=True)
-def _weighed(c, h, alpha, odds, spikes):
+def _joint_weights(c, h, alpha, odds, spikes):
     """Return p(s) p(y | s) of s = (0, 0), (1, 0), (0, 1), (1, 1), over exp of what is returned last.
 
     c, h are C of the data alone (its three entries) and h; odds those of s = 1. Without spikes only the last
@@ -145,7 +145,7 @@ def loop_gains(square, linear, alpha, odds, spikes, turns, gains):
         mine, own = (square[d, 0], square[d, 1], square[d, 2]), (linear[d, 0], linear[d, 1])
         for i in range(gains.size):  # without branches: vector instructions
             c, h = _transform_loadings(mine, own, p[i], q[i], r[i], s[i])
-            w, x, y, z, explained[i] = _weighed(c, h, alphas, both, spikes)
+            w, x, y, z, explained[i] = _joint_weights(c, h, alphas, both, spikes)
             total[i] = w + x + y + z
         for i in range(gains.size):
             gains[i] += explained[i]
@@ -165,7 +165,7 @@ def loop_pairs(square, linear, alpha, odds, spikes, turn, uniform, normal, drawn
     for d in range(square.shape[0]):
         mine, own = (square[d, 0], square[d, 1], square[d, 2]), (linear[d, 0], linear[d, 1])
         c, h = _transform_loadings(mine, own, turn[0], turn[1], turn[2], turn[3])
-        choice = _pick(_weighed(c, h, alpha, odds, spikes), uniform[d])
+        choice = _pick(_joint_weights(c, h, alpha, odds, spikes), uniform[d])
         a, b = c[0] + alpha[0], c[2] + alpha[1]
         drawn[d, 0] = drawn[d, 1] = 0.0
         if choice == 1:

@@ -152,7 +152,7 @@ def expected_pairs(
     from factorflow.models.sparse_gfa.kernels import loops
 
     n_factors = mean.shape[1]
-    extended = _beside(mean, others)
+    extended = _contiguous_pair(mean, others)
     out = np.empty((len(mean), n_pairs(extended.shape[1])), dtype)
     loops.multiply_pairs(extended * weight[:, None], extended, out)
     own = slice(n_pairs(n_factors)) if spread.shape[1] != n_factors else _diagonal_places(n_factors)
@@ -163,7 +163,7 @@ def expected_pairs(
     return out
 
 
-def _beside(left: Float64[Array, "N K"], right: Float64[Array, "N C"]) -> Float64[Array, "N L"]:
+def _contiguous_pair(left: Float64[Array, "N K"], right: Float64[Array, "N C"]) -> Float64[Array, "N L"]:
     """Return (left, right), row by row in memory whatever the order of theirs."""
     k = left.shape[1]
     out = np.empty((len(left), k + right.shape[1]))
@@ -271,7 +271,7 @@ def quadratic(
     from factorflow.models.sparse_gfa.kernels import loops
 
     n_factors = mean.shape[1]
-    extended = _beside(mean, others)
+    extended = _contiguous_pair(mean, others)
     out = -2.0 * _dot(cross, extended)
     if others_spread is not None:
         mine = pairs[:, block_places(n_factors, others.shape[1])]
@@ -319,7 +319,7 @@ def solve_normals(
     if pairs.shape[0] == prior.shape[0] == 1:
         return _solve_alike(pairs[0], linear, scale, prior[0])
     covariance = np.empty((n_rows, n_pairs(n_factors)))
-    solved = _beside(linear, np.zeros((n_rows, 1)))
+    solved = _contiguous_pair(linear, np.zeros((n_rows, 1)))
     work = np.empty((covariance.shape[1] + 2 * n_factors + 1, lanes.LANES))
     lanes.solve(*map(contiguous, (pairs, scale, prior)), solved, covariance, work)
     return np.ascontiguousarray(solved[:, :n_factors]), covariance, solved[:, n_factors].copy()

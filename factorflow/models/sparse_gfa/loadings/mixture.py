@@ -262,7 +262,7 @@ def collapsed(
     entropy = 0.5 * (1.0 - np.log(squared) - log_p)
     one_sided = (kinds == "half") | (kinds == "exponential")
     if one_sided.any():
-        m, v, log_mass = truncated(mean[:, one_sided], 1.0 / precision[:, one_sided])
+        m, v, log_mass = truncated_moments(mean[:, one_sided], 1.0 / precision[:, one_sided])
         extra = np.where(kinds[one_sided] == "half", np.log(2.0), 0.5 * (LOG_2PI + log_of_alpha))
         share[:, one_sided] += log_mass + extra
         old_m, old_p = mean[:, one_sided], precision[:, one_sided]
@@ -335,7 +335,7 @@ def _log_slab(one: Component, w: Float64[Array, "D K"], alpha: Float64[Array, " 
     return np.asarray(0.5 * (np.log(size) - size * w**2) + (np.log(2.0) if one.kind == "half" else 0.0))
 
 
-def truncated(
+def truncated_moments(
     mean: Float64[Array, "D J"], variance: Float64[Array, "D J"]
 ) -> tuple[Float64[Array, "D J"], Float64[Array, "D J"], Float64[Array, "D J"]]:
     """Return E, E of the square, and the log of its mass, of a normal on [0, inf)."""

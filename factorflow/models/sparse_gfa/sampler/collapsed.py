@@ -28,7 +28,12 @@ from factorflow.models.sparse_gfa.sampler.gibbs_state import (
     ResidualSums,
     Shared,
 )
-from factorflow.models.sparse_gfa.sampler.pooled import N_TRIES, NoiseSums, redrawn_noise_prior, walked
+from factorflow.models.sparse_gfa.sampler.pooled import (
+    N_TRIES,
+    NoiseSums,
+    metropolis_walk,
+    redrawn_noise_prior,
+)
 from factorflow.models.sparse_gfa.settings import Priors, Settings
 
 VIEW_SITE, FEATURE_SITE, NOISE_SITE, COMPONENT_SITE = (MODELS[i] for i in (20, 21, 23, 41))
@@ -125,7 +130,7 @@ def draw_level(
             out - 0.5 * np.log(told_of_mean) + 0.5 * linear**2 / told_of_mean - 0.5 * weight @ apart**2
         )
 
-    lam = float(np.exp(walked(np.log(before.intercept_precision), log_density, uniform[1:])))
+    lam = float(np.exp(metropolis_walk(np.log(before.intercept_precision), log_density, uniform[1:])))
     told_of_mean, linear, _ = of_mean(lam)
     mean = centre + (linear / told_of_mean + special.ndtri(uniform[0]) / np.sqrt(told_of_mean))
     return replace(before, intercept_mean=float(mean), intercept_precision=lam)

@@ -99,7 +99,7 @@ def draw_plane_move(
     lines = _lines(n_features)
     uniform = draws.uniform(step, PLANE_SITE, np.arange(1, 1 + len(lines)), 4)
     for line, u in zip(lines, uniform, strict=True):
-        after = a @ _tried(line, u, np.pi * u[3] if line is OTHER else 0.0)  # z -> (z a) exp(x G)
+        after = a @ _line_transforms(line, u, np.pi * u[3] if line is OTHER else 0.0)  # z -> (z a) exp(x G)
         gains = -0.5 * (after * (gram @ after)).sum(axis=(1, 2))
         for name, mine in planes.items():
             assert mine is not None
@@ -114,17 +114,17 @@ def draw_plane_move(
         u = uniform[settings.first_column(name) :][: len(mine.linear)]
         noise = np.ascontiguousarray(u[:, 0]), special.ndtri(u[:, 1:])
         pair_draws = draws.plane_pairs(mine.square, mine.linear, priors[name], a.ravel(), noise)
-        out[name] = _replaced(weights[name], mine, plane, pair_draws, a)
+        out[name] = _replace_loadings(weights[name], mine, plane, pair_draws, a)
     for view in following:
         loadings = weights[view.name].loadings.copy()
         loadings[:, plane] = loadings[:, plane] @ np.linalg.inv(a).T
         out[view.name] = replace(weights[view.name], loadings=loadings)
-    back = _back(names, [out[view.name] for view in settings.views], plane)
+    back = _match_names(names, [out[view.name] for view in settings.views], plane)
     for drawn_anew in out.values():
         drawn_anew.loadings[:, plane] = drawn_anew.loadings[:, plane] @ back
     turn = np.eye(now.beta.shape[1])
     turn[np.ix_(plane, plane)] = a @ back
-    return out, turn, now if back[0, 0] else _swapped(now, plane)
+    return out, turn, now if back[0, 0] else _swap_factors(now, plane)
 
 
 def _prior_gains(
@@ -139,7 +139,9 @@ def _prior_gains(
     return -(shape + 0.5 * len(loadings)) * np.asarray(np.log(rate + 0.5 * squares).sum(axis=1))
 
 
-def _back(names: Names, weights: Sequence[DrawnWeights], plane: tuple[int, int]) -> Float64[Array, "two two"]:
+def _match_names(
+    names: Names, weights: Sequence[DrawnWeights], plane: tuple[int, int]
+) -> Float64[Array, "two two"]:
     """Return the order and the signs, as a matrix, by which two factors are most like their names."""
     loadings = np.concatenate([mine.loadings[:, plane] for mine in weights])
     alike = names.loadings[:, plane].T @ loadings[names.features]
@@ -148,7 +150,7 @@ def _back(names: Names, weights: Sequence[DrawnWeights], plane: tuple[int, int])
     return order * np.where((alike @ order).diagonal() < 0.0, -1.0, 1.0)
 
 
-def _swapped(now: Shared, plane: tuple[int, int]) -> Shared:
+def _swap_factors(now: Shared, plane: tuple[int, int]) -> Shared:
     """Return what is shared with two factors in each other's place."""
     order = np.arange(now.beta.shape[1])
     order[list(plane)] = plane[::-1]
@@ -167,7 +169,7 @@ def _lines(n_features: int) -> tuple[Line, ...]:
     return *(ROUND,) * (number > 0), TURN, *(OTHER,) * min(MOST, max(FEWEST, number))
 
 
-def _tried(line: Line, u: Float64[Array, " W"], phi: float) -> Float64[Array, "J two two"]:
+def _line_transforms(line: Line, u: Float64[Array, " W"], phi: float) -> Float64[Array, "J two two"]:
     """Return what is looked at along a line: exp(x G), G = (0, sin phi - cos phi; sin phi + cos phi, 0).
 
     No move is among it. Turns at phi = 0, strains at pi / 2, shears halfway; G G = -cos(2 phi).
@@ -196,7 +198,7 @@ def _prior(
     return shared.alpha[both], theta / (1.0 - theta), True
 
 
-def _replaced(
+def _replace_loadings(
     weights: DrawnWeights,
     equations: Plane,
     plane: tuple[int, int],

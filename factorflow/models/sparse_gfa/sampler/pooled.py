@@ -214,10 +214,12 @@ def _redrawn(
         marginals = draws.gamma_marginals(*arguments, ALIKE[one], s, units[unit], logs[unit])
         return float(log_s - s[0] + marginals[0, 0])
 
-    return float(ALIKE[i]), float(np.exp(walked(np.log(scales[j]), log_density_of, uniform[1:]))), j
+    return float(ALIKE[i]), float(np.exp(metropolis_walk(np.log(scales[j]), log_density_of, uniform[1:]))), j
 
 
-def walked(start: float, log_density: Callable[[float], float], uniform: Float64[Array, " W"]) -> float:
+def metropolis_walk(
+    start: float, log_density: Callable[[float], float], uniform: Float64[Array, " W"]
+) -> float:
     """Return where Metropolis steps of widths from large to small lead."""
     x, now = start, log_density(start)
     for width, normal, u in zip(WIDTHS, special.ndtri(uniform[:N_TRIES]), uniform[N_TRIES:], strict=True):

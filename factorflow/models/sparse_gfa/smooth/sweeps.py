@@ -259,9 +259,9 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
         updated = replace(new, courses=update_courses(basis, courses, forms, starts))
         if self.opening or step.count not in SHEAR_ROUNDS or not can_shear(self.settings):
             return updated, {}
-        return self._sheared(updated, new.courses, forms), {}
+        return self._shear_factors(updated, new.courses, forms), {}
 
-    def _sheared(self, globals_: Globals, before: Courses, forms: Forms) -> Globals:
+    def _shear_factors(self, globals_: Globals, before: Courses, forms: Forms) -> Globals:
         """Return the globals with factors sheared, to be judged by the next pass; see `shears`."""
         progress = globals_.progress
         if progress.snapshot is not None or not np.isfinite(progress.objective):

@@ -102,7 +102,7 @@ class MomentsSweep(Sweep[Globals, None, MomentsStats]):
         for view in settings.views:
             raw = block.data[view.name]
             fixed_view = globals_.fixed.get(view.name)
-            values = _clipped(view, starting_values(settings, view.name, block, fixed_view), fixed_view)
+            values = _clip(view, starting_values(settings, view.name, block, fixed_view), fixed_view)
             if view.location:  # squares about 0 would lose all digits
                 values = values - device.move_beside(np.array(view.location), values)
             parts = [
@@ -147,7 +147,7 @@ def initial_globals(settings: Settings, fixed: Mapping[str, Fixed]) -> Globals:
     return replace(empty_globals(settings), fixed=fixed, weights=weights, views=views)
 
 
-def _clipped(view: ViewSettings, values: Shaped[Array, "B D"], fixed: Fixed | None) -> Shaped[Array, "B D"]:
+def _clip(view: ViewSettings, values: Shaped[Array, "B D"], fixed: Fixed | None) -> Shaped[Array, "B D"]:
     """Return entries within so many standard deviations of their mean as those of the start lie."""
     reach = view.density.clip_start
     if fixed is None or not np.isfinite(reach):
@@ -315,7 +315,7 @@ def filled_views(settings: Settings, block: Block, globals_: Globals) -> dict[st
     filled = {}
     for view in settings.views:
         fixed = globals_.fixed[view.name]
-        values = _clipped(view, starting_values(settings, view.name, block, fixed), fixed)
+        values = _clip(view, starting_values(settings, view.name, block, fixed), fixed)
         centred_values = centred(settings, block, view.name, values, fixed.location, fixed.scale)
         if fixed.regression is not None:  # only what they leave is for factors
             covariates, slopes = (

@@ -200,7 +200,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
     def _size(self, spectrum: Spectrum) -> int:
         return min(self.settings.n_rows, sum(len(view.noise) for view in spectrum.views.values()))
 
-    def _most(self, spectrum: Spectrum) -> int:
+    def _max_components(self, spectrum: Spectrum) -> int:
         """Return how many components may be found: one less than there are in all."""
         return min(self.settings.n_factors, self._size(spectrum) - 1)
 
@@ -210,7 +210,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
 
     def _n_flips(self, spectrum: Spectrum) -> int:
         """Return the draws of signs: none where as many components as there may be are known."""
-        return FLIPS if self.counts and spectrum.n_components < self._most(spectrum) else 0
+        return FLIPS if self.counts and spectrum.n_components < self._max_components(spectrum) else 0
 
     def _end_round(self, spectrum: Spectrum, stats: SketchStats) -> Spectrum:
         """Return a spectrum with what a round shows: more components, or the end of the count."""
@@ -219,7 +219,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         if len(stats.gram) > 1:
             largest = np.linalg.eigvalsh(stats.gram[1:])[:, -1]
             above = int((values > largest.mean() + 2.0 * largest.std(ddof=1)).sum())
-            k = min(above, self._most(spectrum))
+            k = min(above, self._max_components(spectrum))
         if k > spectrum.n_components:
             return self._deflate(spectrum, stats, turn[:, :k], values[:k])
         if len(spectrum.views) < len(self.settings.views):  # of one view the others are of no use
@@ -285,7 +285,7 @@ class CountSweep(Sweep[Globals, None, CountStats]):
         """
         settings, (first, *alone) = self.settings, counting.spectra
         assert first.values is not None
-        most, columns, width = self._most(first), np.eye(len(gram)), len(first.values)
+        most, columns, width = self._max_components(first), np.eye(len(gram)), len(first.values)
         chosen, at = columns[:, : first.n_components], width
         for spectrum in alone:
             assert spectrum.values is not None
