@@ -8,11 +8,12 @@ value passes. What a value of the right type may be stays with the functions.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import numbers
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, wraps
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ from factorflow.errors import FactorflowError, InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
+Tests = tuple[tuple[Callable[[Any], bool], str], ...]
+"""Tests of values, each with what passes in words."""
 
 
 def _instance_test(*names: str) -> Callable[[Any], bool]:
@@ -191,32 +194,36 @@ def _wrong(called: str, parameter: inspect.Parameter, value: Any) -> InputError 
 
 
 @cache
-def _tests(annotation: str) -> tuple[tuple[Callable[[Any], bool], str], ...]:
+def _tests(annotation: str) -> Tests:
     """Return a test for each member of a union; none if any value passes."""
-    tests = []
-    for part in _members(annotation, "|"):
-        part = ALIASES.get(part, part)
-        name, _, inside = part.partition("[")
-        if name == "Literal":
-            from typing import Literal, get_args
-
-            allowed = get_args(eval(part, {"Literal": Literal}))  # noqa: S307  text of this package's sources
-            tests.append(_one_of(allowed))
-        elif name in TYPES:
-            tests.append(_with_entries(name, _members(inside.removesuffix("]"), ",")))
-        else:
-            return ()
-    return tuple(tests)
+    return _tests_of(ast.parse(annotation, mode="eval").body)
 
 
-def _with_entries(name: str, inside: list[str]) -> tuple[Callable[[Any], bool], str]:
+def _tests_of(node: ast.expr) -> Tests:
+    if isinstance(node, ast.BinOp):
+        left, right = _tests_of(node.left), _tests_of(node.right)
+        return left + right if left and right else ()
+    name, inside = ast.unparse(node), list[ast.expr]()
+    if name in ALIASES:
+        return _tests(ALIASES[name])
+    if isinstance(node, ast.Subscript):
+        name = ast.unparse(node.value)
+        inside = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if name == "Literal":
+        return (_one_of([ast.literal_eval(value) for value in inside]),)
+    return (_with_entries(name, inside),) if name in TYPES else ()
+
+
+def _with_entries(name: str, inside: list[ast.expr]) -> tuple[Callable[[Any], bool], str]:
     """Return a test for a container type and, if the annotation gives them, the types of its entries."""
     test, words = TYPES[name]
-    entries = [_tests(part) for part in inside]
-    if name not in {"Sequence", "Collection", "Iterable", "Mapping", "dict"} or not all(entries):
+    if name not in {"Sequence", "Collection", "Iterable", "Mapping", "dict"}:
+        return test, words
+    entries = [_tests_of(part) for part in inside]
+    if not entries or not all(entries):
         return test, words
 
-    def passes(tests: tuple[tuple[Callable[[Any], bool], str], ...], value: Any) -> bool:
+    def passes(tests: Tests, value: Any) -> bool:
         return any(test(value) for test, _ in tests)
 
     expectations = [" or ".join(dict.fromkeys(words for _, words in tests)) for tests in entries]
@@ -233,22 +240,11 @@ def _with_entries(name: str, inside: list[str]) -> tuple[Callable[[Any], bool], 
     )
 
 
-def _one_of(allowed: tuple[Any, ...]) -> tuple[Callable[[Any], bool], str]:
+def _one_of(allowed: Sequence[Any]) -> tuple[Callable[[Any], bool], str]:
     def test(value: Any) -> bool:
         return isinstance(value, str | bool | int) and value in allowed
 
     return test, "one of " + ", ".join(map(str, allowed))
-
-
-def _members(annotation: str, between: str) -> list[str]:
-    """Split an annotation at top-level ``|`` (a union) or commas."""
-    parts, depth, start = [], 0, 0
-    for i, sign in enumerate(annotation):
-        depth += (sign in "[(") - (sign in "])")
-        if sign == between and depth == 0:
-            parts.append(annotation[start:i].strip())
-            start = i + 1
-    return [*parts, annotation[start:].strip()]
 
 
 def _usual_floating_point() -> AbstractContextManager[Any]:
