@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from factorflow.data import Dataset
-    from factorflow.engine.executors.launch import Place
+    from factorflow.engine.executors.launch import ExecutorLike
 
 
 @name_wrong_arguments_of_methods
@@ -272,7 +272,7 @@ class FamilyMethods(SmoothScoresMethods):
         *,
         n_draws: int = 500,
         n_repeats: int = 4,
-        executor: Place = "local",
+        executor: ExecutorLike = "local",
         workers: int | None = None,
     ) -> xr.Dataset:
         """Return log p(y) of samples under the fitted model, their latent variables integrated out.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
-    from factorflow.engine.executors.launch import Place
+    from factorflow.engine.executors.launch import ExecutorLike
 
 _figures = on_first_use(
     "factorflow.api.posterior",
@@ -203,7 +203,7 @@ class Posterior(StorageMethods):
         *,
         covariates: pd.DataFrame | str | os.PathLike[str] | Literal[False] | None = None,
         iterations: int = 20,
-        executor: Place = "local",
+        executor: ExecutorLike = "local",
         out: str | os.PathLike[str] | None = None,
         overwrite: bool = False,
         resume: bool | Literal["auto"] = False,

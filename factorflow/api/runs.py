@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from factorflow.core.block import HoldoutUnit
     from factorflow.data import Dataset
     from factorflow.engine.events import OnEvent
-    from factorflow.engine.executors.launch import Place
+    from factorflow.engine.executors.launch import ExecutorLike
     from factorflow.models.configuration import ModelConfig
 
 
@@ -32,7 +32,7 @@ def fit(
     model: ModelConfig | Mapping[str, Any] | None = None,
     *,
     seed: int = 0,
-    executor: Place = "local",
+    executor: ExecutorLike = "local",
     out: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     resume: bool | Literal["auto"] = False,
@@ -130,7 +130,7 @@ def fit(
     return write_card(log_findings(as_posterior(tree)))
 
 
-def preparation_text(executor: Place) -> str:
+def preparation_text(executor: ExecutorLike) -> str:
     """Return what is done before a run begins, in words."""
     return "preparing" if executor in ("local", "threads") else "preparing, starting workers"
 

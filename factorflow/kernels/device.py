@@ -8,13 +8,14 @@ For arrays of the host all functions here are the identity, or plain NumPy.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
 from jaxtyping import Float64, Num, Shaped
 
-from factorflow.core.block import Array
+from factorflow.core.block import Array, Block
 from factorflow.errors import InputError
 
 
@@ -40,6 +41,11 @@ def move_beside(array: Shaped[Array, "*shape"], other: Shaped[Array, "*_"]) -> S
 def on_host(array: Shaped[Array, "*shape"]) -> Shaped[Array, "*shape"]:
     """Return an array in the host's memory: itself, or a copy."""
     return array.get() if on_device(array) else array
+
+
+def block_on_host(block: Block) -> Block:
+    """Return a block in the host's memory."""
+    return replace(block, data={name: on_host(values) for name, values in block.data.items()})
 
 
 def product(

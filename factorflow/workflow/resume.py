@@ -17,13 +17,13 @@ from factorflow.workflow.pipeline import repair
 
 if TYPE_CHECKING:
     from factorflow.engine.events import OnEvent
-    from factorflow.engine.executors.launch import Place
+    from factorflow.engine.executors.launch import ExecutorLike
 
 
 def resume(
     out: str | os.PathLike[str],
     *,
-    executor: Place = "local",
+    executor: ExecutorLike = "local",
     progress: bool | None = None,
     on_event: OnEvent | None = None,
     **options: Any,

@@ -585,7 +585,7 @@ def test_shrinking_and_growing_give_the_same_bits(
         if type(event).__name__ != "IterationDone":
             return
         cluster, executor = MADE[0], opened[0]
-        used.append(len(set(executor._places)))
+        used.append(len(set(executor._addresses)))
         size = {2: 1, 4: 3}.get(event.iteration)
         if size is not None:
             cluster.scale(size)
@@ -617,7 +617,7 @@ def test_an_adaptive_cluster_grows_and_gives_the_same_bits(
     setting = {**own_class, "kwargs": {}, "adapt": adapt}
     there = factorflow.fit(data, config, seed=3, executor=setting, on_event=watch)
     assert_same_bits(there, factorflow.fit(data, config, seed=3))
-    assert len(opened[0]._places) == 3
+    assert len(opened[0]._addresses) == 3
     assert max(sizes) > 1, sizes
     assert len(seen) <= 3
     assert [cluster.status.name for cluster in MADE] == ["closed"]

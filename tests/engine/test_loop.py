@@ -15,7 +15,6 @@ from contract_tools import Cut, leaves
 
 import factorflow
 from factorflow.core.flatten import allow_package
-from factorflow.engine.executors.local import cut_evenly
 from factorflow.engine.loop import Loop
 from factorflow.engine.plan import Plan
 from factorflow.engine.source import Source
@@ -239,13 +238,6 @@ class Apply(Sweep[Edges, Running, Edges]):
 
     def update(self, globals_: Edges, stats: Edges, step: Any) -> Any:
         return replace(globals_, done=stats.done), {"objective": stats.done, "observed": 1.0}
-
-
-def test_the_group_beside_the_root_has_the_longer_run() -> None:
-    """The others wait for what travels."""
-    assert cut_evenly(5, 2) == [range(0, 3), range(3, 5)]
-    assert cut_evenly(10, 4) == [range(0, 3), range(3, 5), range(5, 8), range(8, 10)]
-    assert cut_evenly(2, 3) == [range(0, 1), range(1, 2)]
 
 
 @pytest.mark.parametrize("cut", [(), (1, 5), (3, 4, 7)])

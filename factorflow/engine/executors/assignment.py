@@ -74,17 +74,17 @@ def assign_groups(n_groups: int, slots: Sequence[str], before: Sequence[str] = (
         return [slots[group * len(slots) // n_groups] for group in range(n_groups)]
     share = -(-n_groups // len(slots))  # a thread takes no more: the slowest says how long an iteration takes
     load: Counter[str] = Counter()
-    places = list(before)
-    homeless = []
+    addresses = list(before)
+    unassigned = []
     for group, address in enumerate(before):
         if load[address] < share * threads[address]:
             load[address] += 1
         else:
-            homeless.append(group)
-    for group in homeless:
-        places[group] = min(threads, key=lambda address: (load[address] / threads[address], address))
-        load[places[group]] += 1
-    return places
+            unassigned.append(group)
+    for group in unassigned:
+        addresses[group] = min(threads, key=lambda address: (load[address] / threads[address], address))
+        load[addresses[group]] += 1
+    return addresses
 
 
 def _interleave_workers(slots: Sequence[str]) -> list[str]:

@@ -53,7 +53,7 @@ FOLLOW_SECONDS = 5.0
 CONNECTION_LOST = "scheduler-connection-lost"
 """Dask's name of the reason why all futures of a client are cancelled at once."""
 
-_turns = itertools.count()
+_executor_numbers = itertools.count()
 """Executors of this process so far: those that share a cluster begin with workers of their own."""
 
 
@@ -100,7 +100,7 @@ class DaskExecutor:
         self._client, self._owned = client, owned
         self.address = address_of(client)
         self.dashboard = dashboard_of(client)
-        self._turn = next(_turns) % share / share
+        self._offset = next(_executor_numbers) % share / share
         self._run = uuid4().hex[:8]
         self._count = itertools.count()
         self._futures: WeakSet[Future[Any]] = WeakSet()
@@ -119,7 +119,7 @@ class DaskExecutor:
         slots = self._slots(info)
         threads = [worker["nthreads"] for worker in info.values()]
         self._n_groups = max(workers * max(threads), len(slots))
-        self._places = assign_groups(self._n_groups, slots)
+        self._addresses = assign_groups(self._n_groups, slots)
         hosts = [info[address]["host"] for address in slots]
         self.n_root_threads = hosts.count(hosts[0])
         limits = [int(worker["memory_limit"]) or available_memory() for worker in info.values()]
@@ -162,8 +162,8 @@ class DaskExecutor:
     def cut(self, n_blocks: int) -> list[range]:
         """Return one run of blocks for each thread of each present or expected worker."""
         groups = cut_aligned(n_blocks, self._n_groups)
-        if len(groups) != len(self._places):
-            self._places = assign_groups(len(groups), self._slots(self._workers()))
+        if len(groups) != len(self._addresses):
+            self._addresses = assign_groups(len(groups), self._slots(self._workers()))
         return groups
 
     def constant(self, value: Any) -> Handle:
@@ -190,7 +190,7 @@ class DaskExecutor:
         where: dict[str, Any] = {"priority": 1} if urgent else {}
         if group is not None:
             self._follow()
-            where |= {"workers": [self._places[group % len(self._places)]], "allow_other_workers": True}
+            where |= {"workers": [self._addresses[group % len(self._addresses)]], "allow_other_workers": True}
         key = f"{name}-{self._run}-{next(self._count)}"
         task = partial(call, self._environment, function)
         future: Future[Any]
@@ -355,10 +355,10 @@ class DaskExecutor:
                 within(ANSWER_SECONDS, lambda: compare_environments(self._client))
                 within(ANSWER_SECONDS, self._check_paths)
             self._known = set(info)
-            self._places = assign_groups(len(self._places), self._slots(info), self._places)
+            self._addresses = assign_groups(len(self._addresses), self._slots(info), self._addresses)
 
     def _slots(self, info: Mapping[str, Any]) -> list[str]:
         """Return the address of each worker, as often as it has threads; the first is that of this run."""
         slots = [address for address in sorted(info) for _ in range(info[address]["nthreads"])]
-        first = int(self._turn * len(slots))
+        first = int(self._offset * len(slots))
         return slots[first:] + slots[:first]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from factorflow.settings import TrialOptions
 
-    Place = str | Client | Cluster | Executor | ClusterSetting | Mapping[str, Any]
+    ExecutorLike = str | Client | Cluster | Executor | ClusterSetting | Mapping[str, Any]
     """What may be given as ``executor``."""
 
 T = TypeVar("T", bound="TrialOptions")

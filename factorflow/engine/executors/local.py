@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from factorflow.engine.executors.assignment import cut_aligned
 from factorflow.engine.executors.environment import one_thread
 from factorflow.errors import InputError
 
@@ -94,17 +95,6 @@ class Executor(Protocol):
         ...
 
 
-def cut_evenly(n_blocks: int, n_groups: int) -> list[range]:
-    """Return at most ``n_groups`` contiguous runs of blocks of nearly equal length.
-
-    Longer runs come first: the group beside the root waits for nothing that travels, so it has time for one
-    more.
-    """
-    n_groups = max(1, min(n_groups, n_blocks))
-    edges = [-(-n_blocks * i // n_groups) for i in range(n_groups + 1)]
-    return [range(a, b) for a, b in zip(edges, edges[1:], strict=False)]
-
-
 class LocalExecutor:
     """Runs tasks in this process: one after the other, or in a pool of threads.
 
@@ -136,7 +126,7 @@ class LocalExecutor:
 
     def cut(self, n_blocks: int) -> list[range]:
         """Return one run of blocks for each thread."""
-        return cut_evenly(n_blocks, self._n_groups)
+        return cut_aligned(n_blocks, self._n_groups)
 
     def constant(self, value: Any) -> Handle:
         """Return the value."""

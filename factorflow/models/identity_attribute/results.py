@@ -20,7 +20,7 @@ from factorflow.models.identity_attribute.frame_updates import (
     initialize_frames,
     rescale_frames,
 )
-from factorflow.models.identity_attribute.settings import Settings, on_host
+from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Chains, Globals, Halves
 from factorflow.models.identity_attribute.tables import Tables
 
@@ -53,7 +53,7 @@ class Rows:
 
 def compute_rows(settings: Settings, block: Block, local: Halves | Chains | None, tables: Tables) -> Rows:
     """Return posterior moments of the frames of a block."""
-    c, block, local = settings.hyper, on_host(block), map_leaves(device.on_host, local)
+    c, block, local = settings.hyper, device.block_on_host(block), map_leaves(device.on_host, local)
     shape = block.n_rows, c.n_identities, c.n_attributes
     if isinstance(local, Chains):
         local = rescale_chains(local, tables)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, TypeVar
 
@@ -210,11 +210,6 @@ class Settings:
             )
         total, squares = (device.on_host(xp.sum(part, axis=0)) for part in (y, y * y))
         return ObservedBlock(y, observed, whole, n, total, squares)
-
-
-def on_host(block: Block) -> Block:
-    """Return a block in the host's memory."""
-    return replace(block, data={name: device.on_host(values) for name, values in block.data.items()})
 
 
 def move_to_device(state: T, other: Array) -> T:

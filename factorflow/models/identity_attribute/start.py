@@ -9,11 +9,12 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.kernels import device
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Block, Gather, Info, Step, Sweep, wide
 from factorflow.models.identity_attribute.dynamics import expectations
 from factorflow.models.identity_attribute.ica import energy_groups, fast_ica, separate_in_time, whiten
-from factorflow.models.identity_attribute.settings import Settings, on_host
+from factorflow.models.identity_attribute.settings import Settings
 from factorflow.models.identity_attribute.state import Globals, Standardisation, Weights
 
 SITE_SAMPLE, SITE_ROTATION, SITE_LOADINGS = MODELS[0], MODELS[1], MODELS[2]
@@ -87,7 +88,7 @@ class LocationSweep(Sweep[Globals, None, ExtentStats]):
 
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, ExtentStats]:
         """Add up moments of the block."""
-        block, views = on_host(block), {}
+        block, views = device.block_on_host(block), {}
         for view in self.settings.views:
             y, observed = view.kind.fill_missing(block.data[view.name] - view.about())
             views[view.name] = Extent(observed.sum(axis=0), y.sum(axis=0), (y**2).sum(axis=0))
@@ -135,7 +136,7 @@ class SampleSweep(Sweep[Globals, None, SampleStats]):
 
     def map(self, block: Block, local: None, globals_: Globals, step: Step) -> tuple[None, SampleStats]:
         """Pick frames, one at random of each run of neighbours: the same under any cut into blocks."""
-        s, block = self.settings, on_host(block)
+        s, block = self.settings, device.block_on_host(block)
         location, scale = (
             s.concatenate_views({v: getattr(f, name) for v, f in globals_.fixed.items()})
             for name in ("location", "scale")

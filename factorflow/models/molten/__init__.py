@@ -58,12 +58,12 @@ from jaxtyping import Float64
 from pydantic import Field, PositiveFloat
 
 from factorflow.errors import InputError
+from factorflow.kernels import device
 from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Array, Block, Meta, Model, Stage, Step, Sweep, Variable
 from factorflow.models.molten import results
 from factorflow.models.molten.counts import CountSweep
 from factorflow.models.molten.measurements import GaussianSweep
-from factorflow.models.molten.rows import on_host
 from factorflow.models.molten.settings import Hyperparameters, Settings, roles_of
 from factorflow.models.molten.start import StartSweep, choose, empty_globals, prune
 from factorflow.models.molten.state import Globals
@@ -107,13 +107,13 @@ class MoltenModel(Model[Globals, None]):
 
     def row_roles(self, block: Block, view: str) -> Mapping[str, Array]:
         """Return exposures, or weights, offsets and squares within merged rows, where there are any."""
-        return results.row_roles(self.settings, on_host(block))
+        return results.row_roles(self.settings, device.block_on_host(block))
 
     def predict(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> tuple[Float64[np.ndarray, "B 1"], Float64[np.ndarray, "B 1"]]:
         """Return mean and standard deviation of a new observation of every row."""
-        return results.predict(self.settings, on_host(block), record)
+        return results.predict(self.settings, device.block_on_host(block), record)
 
 
 @lru_cache(maxsize=16)

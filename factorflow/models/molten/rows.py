@@ -98,13 +98,8 @@ def prepare_rows(settings: Settings, block: Block) -> Rows:
     return block.once("molten rows", (repr(settings),), lambda: _rows(settings, block))
 
 
-def on_host(block: Block) -> Block:
-    """Return a block in the host's memory."""
-    return replace(block, data={name: device.on_host(values) for name, values in block.data.items()})
-
-
 def _rows(settings: Settings, block: Block) -> Rows:
-    rows = _block_order(settings, on_host(block))
+    rows = _block_order(settings, device.block_on_host(block))
     order = _order(settings, rows.codes)
     codes, y = rows.codes[order], rows.y[order]
     for position, name in enumerate(rows.groups):
