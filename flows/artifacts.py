@@ -27,7 +27,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
-from factorflow.core.markdown import code_block, plain
+from factorflow.core.markdown import code_block, escape
 from factorflow.engine.events import CheckpointWritten, Event, IterationDone, RunFinished, RunStarted
 from factorflow.engine.progress import Silence
 from factorflow.errors import pluralize
@@ -77,7 +77,7 @@ class Label:
 
     def as_markdown(self) -> str:
         """Return the label as markdown."""
-        return plain(self)
+        return escape(self)
 
 
 class RunWatcher:
@@ -177,13 +177,13 @@ def publish_factors(factors: Sequence[Mapping[str, Any]], label: Label) -> None:
     """Publish the table of factors: variance explained by view (percent), and their top features."""
     rows = []
     for factor in factors:
-        row = {"factor": plain(factor["factor"])}
+        row = {"factor": escape(factor["factor"])}
         row |= {
             view: "" if share is None else round(100 * share, 2)  # None: the view was not measured
             for view, share in factor.get("variance_explained", {}).items()
         }
         row |= {
-            f"top of {view}": plain(", ".join(top)) for view, top in factor.get("top_features", {}).items()
+            f"top of {view}": escape(", ".join(top)) for view, top in factor.get("top_features", {}).items()
         }
         rows.append(row)
     description = f"Variance explained (%) and top features: {label.as_markdown()}"
@@ -209,7 +209,7 @@ def publish_report(posterior: Posterior, path: Location | None, label: Label) ->
         text += [f"## {title}", f"![{title}]({_picture(figure)})"]
     if path is not None:
         where = "" if isinstance(path, RemotePath) else " on the disk of the worker"
-        text.append(f"The whole report, one HTML file{where}: {plain(path)}")
+        text.append(f"The whole report, one HTML file{where}: {escape(path)}")
     description = f"Results: {label.as_markdown()}"
     create_markdown_artifact("\n\n".join(text), key=label.key("report"), description=description)
 

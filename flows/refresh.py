@@ -16,7 +16,7 @@ from prefect.client.orchestration import get_client
 from prefect.concurrency.sync import concurrency
 from prefect.events import emit_event
 
-from factorflow.core.markdown import plain
+from factorflow.core.markdown import escape
 from factorflow.settings import RefreshOptions
 from factorflow.workflow.folder import Folder
 from factorflow.workflow.refresh import Check, RefreshResult, Steps, run_steps
@@ -137,12 +137,12 @@ def _page(result: RefreshResult, label: Label) -> str:
     """Return what changed as markdown."""
     assert result.entry is not None
     comparison = result.entry.comparison
-    text = [f"# {label.as_markdown()}: {Path(result.folder.name).stem}", plain(result.due.reason)]
-    text.append(plain(result.entry.note))
-    listed = "\n".join(f"- {plain(alert)}" for alert in result.alerts)
+    text = [f"# {label.as_markdown()}: {Path(result.folder.name).stem}", escape(result.due.reason)]
+    text.append(escape(result.entry.note))
+    listed = "\n".join(f"- {escape(alert)}" for alert in result.alerts)
     text.append(listed or "Nothing drifted beyond the limits.")
     sections = (
-        (f"Factors beside those of {plain(comparison['with'])}", comparison["factors"][:SHOWN]),
+        (f"Factors beside those of {escape(comparison['with'])}", comparison["factors"][:SHOWN]),
         ("Held-out log-likelihood, nats an entry", comparison["scores"]),
         ("Data", comparison["data"]),
     )
@@ -161,4 +161,4 @@ def _table(rows: list[dict[str, Any]]) -> str:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else plain(value)
+    return f"{value:.4g}" if isinstance(value, float) else escape(value)

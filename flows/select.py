@@ -16,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, as_completed
 
 from factorflow.api import open_posterior
-from factorflow.core.markdown import plain
+from factorflow.core.markdown import escape
 from factorflow.data import open_dataset
 from factorflow.engine.executors.launch import shared_cluster
 from factorflow.models.registry import registered_models
@@ -179,7 +179,7 @@ def select(
                 its_label = Label(label.dataset, f"{label.run}/best")
                 selection = fit_best(dataset, selection, best, alone, seeds[0], its_label)
     rows = [dict(row) for row in selection.table]
-    escaped = [{name: plain(v) if isinstance(v, str) else v for name, v in row.items()} for row in rows]
+    escaped = [{name: escape(v) if isinstance(v, str) else v for name, v in row.items()} for row in rows]
     description = f"Held-out log-likelihood by combination: {label.as_markdown()}"
     create_table_artifact(escaped, key=label.key("selection"), description=description)
     figure = picture_of(publish(selection, folder.path))

@@ -282,7 +282,7 @@ def _warnings_in(wording: Wording) -> Iterator[None]:
 
 def as_json(value: Any, format_text: FormatText = str) -> str:
     """Return plain values as JSON; NaN and infinities as null, arrays as lists."""
-    return json.dumps(_plain(value, format_text), indent=2)
+    return json.dumps(_json_value(value, format_text), indent=2)
 
 
 def render(value: Any, indent: str = "") -> str:
@@ -329,14 +329,14 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _plain(value: Any, format_text: FormatText) -> Any:
+def _json_value(value: Any, format_text: FormatText) -> Any:
     """Return a value that JSON can hold."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): _plain(item, format_text) for key, item in value.items()}
+        return {str(key): _json_value(item, format_text) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item, format_text) for item in value]
+        return [_json_value(item, format_text) for item in value]
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
     if isinstance(value, str):

@@ -33,7 +33,7 @@ class Flag:
         if isinstance(value, Mapping):
             return " ".join(f"{self.name} {key}={item}" for key, item in value.items())
         each = value if isinstance(value, list | tuple) else [value]
-        return " ".join(f"{self.name} {shlex.quote(plain(item))}" for item in each)
+        return " ".join(f"{self.name} {shlex.quote(format_value(item))}" for item in each)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Wording:
         if not isinstance(error, InputError):
             return self.text(error.text)
         expected, remedy = self.advice(error)
-        return f"{self._place(error, plain(error.value))}: expected {expected}. {remedy}"
+        return f"{self._place(error, format_value(error.value))}: expected {expected}. {remedy}"
 
     def advice(self, error: InputError) -> tuple[str, str]:
         """Return the expectation and the remedy of an error."""
@@ -98,11 +98,11 @@ class Wording:
         """Return an option with a value as it is typed, in the file of the model if it is one."""
         owner, _, name = name.rpartition(".")
         if name in self._model_options() and (owner or name in self.model or name not in self.flags):
-            value_text = plain("..." if value is ... else value)
+            value_text = format_value("..." if value is ... else value)
             in_file = self.file is not None and name not in self.written
             return f"`{name}: {value_text}`" if in_file else shlex.join(["--set", f"{name}={value_text}"])
         if owner:  # of a model that the command does not name
-            return shlex.join(["--set", f"{name}={plain(value)}"])
+            return shlex.join(["--set", f"{name}={format_value(value)}"])
         flag = self.flags.get(name) or self.others.get(name)
         return python_option(name, value) if flag is None else flag.with_value(value)
 
@@ -118,7 +118,7 @@ def _is_of(package: str, error: InputError) -> bool:
     return isinstance(error, OptionError) and error.of.startswith(f"factorflow.{package}.")
 
 
-def plain(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Format a value for a shell or YAML: text unchanged, all else as JSON."""
     if isinstance(value, str):
         return value

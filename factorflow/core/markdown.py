@@ -14,7 +14,7 @@ BEGINNINGS = re.compile(r"^(#+(?=\s|$)|[+-](?=[\s-]|$)|=+$|\d+(?=[.)](\s|$)))")
 """Beginnings of lines that make a heading, or an entry of a list."""
 
 
-def plain(text: Any) -> str:
+def escape(text: Any) -> str:
     """Return text so that markdown shows it as it is, in one line."""
     line = " ".join(str(text).split())
     line = re.sub("[&<>]", lambda match: HTML[match[0]], line)

@@ -99,7 +99,7 @@ class _Writer:
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = {"time": time, "event": what, **self._common, "stage": self._stage or None, **record}
         try:
-            self._file.write(json.dumps(_plain(line), allow_nan=False) + "\n")
+            self._file.write(json.dumps(_json_value(line), allow_nan=False) + "\n")
             self._file.flush()
         except OSError as error:
             warn(f"the log in {self._path} ends here: {error.strerror}", RuntimeWarning, stacklevel=4)
@@ -119,12 +119,12 @@ def _name(event: Event) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(event).__name__).lower()
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return a value for JSON: numbers that are not finite become null."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _json_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_json_value(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

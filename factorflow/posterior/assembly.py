@@ -161,7 +161,7 @@ def _samples(dataset: Dataset) -> dict[str, xr.Variable]:
     if dataset.code_names or dataset.manifest.obs_columns:
         columns = dataset.stored_columns()
         for name, (variable, about) in _variables(dataset).items():
-            variables[variable] = xr.Variable("obs", _plain(columns[name]), about)
+            variables[variable] = xr.Variable("obs", _plain_column(columns[name]), about)
     return variables
 
 
@@ -211,14 +211,14 @@ def _stored_samples(dataset: Dataset) -> dict[str, xr.Variable]:
 
 
 def _stored_column(dataset: Dataset, stored: str, key: tuple[Any, ...]) -> Any:
-    return _plain(dataset.read_array(stored, key[0]))
+    return _plain_column(dataset.read_array(stored, key[0]))
 
 
 def _stored_groups(dataset: Dataset, groups: NDArray[Any], key: tuple[Any, ...]) -> Any:
     return groups[dataset.read_array("group", key[0])]
 
 
-def _plain(values: Any) -> Any:
+def _plain_column(values: Any) -> Any:
     """Return a column of sample metadata as numbers, truth values or text."""
     array = np.asarray(values)
     if array.dtype.kind in "biuf":

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from factorflow.core.markdown import code_block, plain
+from factorflow.core.markdown import code_block, escape
 from factorflow.errors import pluralize
 from factorflow.posterior.labels import sample_metadata
 from factorflow.posterior.summary import (
@@ -112,7 +112,7 @@ def _results(posterior: StoredPosterior) -> str:
 
 
 def _limits(posterior: StoredPosterior, findings: Sequence[Finding]) -> str:
-    lines = [f"- {plain(finding)}" for finding in findings]
+    lines = [f"- {escape(finding)}" for finding in findings]
     if not posterior.was_scored:
         lines.append("- Nothing was held out: how well it predicts new entries is not known.")
     lines.append("- The posterior holds scores, names and metadata of its samples: share it like these.")
@@ -120,12 +120,12 @@ def _limits(posterior: StoredPosterior, findings: Sequence[Finding]) -> str:
 
 
 def _join_names(names: Sequence[str]) -> str:
-    text = ", ".join(map(plain, names[:N_NAMES]))
+    text = ", ".join(map(escape, names[:N_NAMES]))
     return text if len(names) <= N_NAMES else f"{text} and {len(names) - N_NAMES} more"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown, header first."""
-    lines = [f"| {' | '.join(map(plain, row))} |" for row in rows]
+    lines = [f"| {' | '.join(map(escape, row))} |" for row in rows]
     lines.insert(1, f"|{' --- |' * len(rows[0])}")
     return "\n".join(lines) + "\n"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from factorflow.core.markdown import code_block, plain
+from factorflow.core.markdown import code_block, escape
 from factorflow.workflow.folder import Folder
 
 NAMES = [
@@ -45,22 +45,22 @@ def render() -> MarkdownIt:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_is_shown_as_it_is(name: str, render: MarkdownIt) -> None:
-    page = Text(render.render(plain(name)))
+    page = Text(render.render(escape(name)))
     assert page.text.strip() == name
     assert page.tags == {"p"}
-    assert not re.search(r"https?://|www\.|[^\\]@", plain(name))  # what becomes a link by itself
+    assert not re.search(r"https?://|www\.|[^\\]@", escape(name))  # what becomes a link by itself
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_stays_in_its_cell(name: str, render: MarkdownIt) -> None:
-    page = Text(render.render(f"| name | n |\n| --- | --- |\n| {plain(name)} | 1 |"))
+    page = Text(render.render(f"| name | n |\n| --- | --- |\n| {escape(name)} | 1 |"))
     assert page.tags == {"table", "thead", "tbody", "tr", "th", "td"}
     assert "".join(page.text.split()) == f"namen{''.join(name.split())}1"
 
 
 def test_lines_are_joined() -> None:
-    assert plain("a\n\n# b\r\n\tc  d") == "a # b c d"
-    assert (plain(12), plain("-0.1"), plain("0001.zarr")) == ("12", "-0.1", "0001.zarr")
+    assert escape("a\n\n# b\r\n\tc  d") == "a # b c d"
+    assert (escape(12), escape("-0.1"), escape("0001.zarr")) == ("12", "-0.1", "0001.zarr")
 
 
 def test_a_fence_ends_no_block_of_code(render: MarkdownIt) -> None:
