@@ -40,8 +40,8 @@ from typing import Any
 import numpy as np
 
 import factorflow
-from factorflow.engine.executors.environment import check_device
 from factorflow.errors import InputError
+from factorflow.kernels.device import check_device
 from factorflow.kernels.random import Step
 from factorflow.likelihoods import get_likelihood
 from factorflow.models import IdentityAttribute, MoltenPoisson, SparseGFA

@@ -97,8 +97,8 @@ def run(
 
 def rule() -> dict[str, Any]:
     """Return how often R-hat of independent chains, and of one that is off, is called high."""
-    from factorflow.posterior.findings import HIGH_RHAT, _high_rhat
     from factorflow.posterior.mixing import effective_sizes, rank_rhat
+    from factorflow.posterior.mixing_findings import HIGH_RHAT, _high_rhat
 
     out = {}
     for chains, draws, alike in RULE:

@@ -10,7 +10,7 @@ import numpy as np
 from factorflow import fit, write_dataset
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.sparse_gfa import SparseGFA
-from factorflow.models.sparse_gfa.intervals import Spread, _common, _variance, corrected
+from factorflow.models.sparse_gfa.intervals import Spread, _common, _variance, corrected_moments
 from factorflow.models.sparse_gfa.stored_scores import apply_transform
 
 
@@ -84,7 +84,7 @@ def test_the_information_of_features_is_read_off_q(tools: Any) -> None:
     second = z.T @ z
     second[:k, :k] += covariance.sum(axis=0)
     spread = Spread(pack(second), pack(covariance.sum(axis=0)), float(n), k)
-    found = corrected(problem.settings, globals_, spread)
+    found = corrected_moments(problem.settings, globals_, spread)
     on, mean, average, own = {}, {}, {}, {}
     for name, weights in globals_.weights.items():
         tau, view = (weights.noise_shape / weights.noise_rate)[:, 0], globals_.views[name]
