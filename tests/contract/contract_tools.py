@@ -135,5 +135,5 @@ def on_workers(cluster: Any, workers: int) -> Any:
     from factorflow.engine.executors.dask import DaskExecutor
 
     executor = DaskExecutor(cluster)
-    executor._n_groups, executor._places = workers, executor._places[:workers]
+    executor._n_groups, executor._addresses = workers, executor._addresses[:workers]
     return executor
