@@ -255,6 +255,20 @@ def test_xarray_dataset(tmp_path: Path, frame: pd.DataFrame) -> None:
         assert len(dataset.groups) == 20
 
 
+def test_xarray_dataset_with_dimensions_in_any_order(tmp_path: Path) -> None:
+    """Without names of samples nothing else tells how a square variable lies."""
+    rng = np.random.default_rng(0)
+    y, z = rng.normal(size=(40, 5)), rng.normal(size=(40, 40))
+    source = xr.Dataset({"z": (("site", "patient"), z.T), "y": (("patient", "gene"), y)})
+    dataset = write_dataset(tmp_path / "first", source)
+    assert_holds(dataset, "z", z)
+    assert_holds(dataset, "y", y)
+    both = xr.Dataset({"y": (("patient", "gene"), y), "w": (("gene", "patient"), -y.T)})
+    assert_holds(write_dataset(tmp_path / "both", both), "w", -y)
+    apart = xr.Dataset({"y": (("patient", "gene"), y), "w": (("case", "gene"), -y)})
+    assert_holds(write_dataset(tmp_path / "apart", apart), "w", -y)
+
+
 @pytest.mark.thorough
 @pytest.mark.filterwarnings("default")  # AnnData and MuData warn of their own future
 def test_anndata_and_mudata(tmp_path: Path, frame: pd.DataFrame, rng: np.random.Generator) -> None:

@@ -16,16 +16,22 @@ from factorflow.errors import InputError
 def from_xarray(dataset: Any, kinds: KindOf) -> Contents:
     """Return the variables of an xarray Dataset: those of two dimensions and inputs are views.
 
-    Others of one dimension are metadata.
+    Others of one dimension are metadata. Samples are along the dimension that all views have and some have
+    first; where there is none, or two, along the first one of the first view.
     """
     import pandas as pd
 
-    rows = next((array.dims[0] for array in dataset.data_vars.values() if array.ndim == 2), None)
+    tables = [array.dims for array in dataset.data_vars.values() if array.ndim == 2]
+    rows = tables[0][0] if tables else None
+    shared = set.intersection({dims[0] for dims in tables}, *map(set, tables))
+    if len(shared) == 1:
+        (rows,) = shared
     sources = {}
     for name, array in dataset.data_vars.items():
         kind = kinds(str(name)) or KINDS.get(str(array.attrs.get("likelihood")))
         if array.ndim == 2 or (array.dims == (rows,) and kind is not None and not kind.is_values):
-            sources[str(name)] = from_dataarray(str(name), array, kind)
+            turned = array.transpose(rows, ...) if rows in array.dims else array
+            sources[str(name)] = from_dataarray(str(name), turned, kind)
     if not sources:
         raise InputError(
             "views",
