@@ -26,7 +26,7 @@ def consensus_of_starts(posterior: StoredPosterior, threshold: float) -> xr.Data
     stored = {view: posterior.variable(f"start_loadings_{view}").values for view in views}
     if np.isnan(stored[views[0]]).all():  # or there are none
         raise InputError("run", "one that ended before its starts did", "one that went on", "Resume it.")
-    starts = [str(name) for name in posterior.coordinate("start")]
+    starts = [str(name) for name in posterior.coordinate("start").values]
     return consensus_dataset(stored, {view: posterior.features(view) for view in views}, starts, threshold)
 
 

@@ -46,6 +46,7 @@ def test_the_last_stage_begins_with_it(posterior: Any) -> None:
     assert found.sizes == {
         "consensus_factor": 4, "start": 5, "factor": 4, "feature_rna": 200, "feature_protein": 40
     }  # fmt: skip
+    assert found["start"].values.tolist() == posterior.variable("start_objective")["start"].values.tolist()
     assert found.attrs["share_kept"] > 0.7
     assert np.median(found["stability"]) > 0.5
     total = found["loadings_rna"].sum("feature_rna") + found["loadings_protein"].sum("feature_protein")
