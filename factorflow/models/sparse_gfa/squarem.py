@@ -189,6 +189,7 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Iterate, Iterate
         third = path[-1].views[name]
         odds = _forward([np.log(p.views[name].theta_on / p.views[name].theta_off) for p in path], most)
         total, share = third.theta_on + third.theta_off, 1.0 / (1.0 + np.exp(-odds))
+        least_on, least_off = settings.priors.theta  # what loadings add is not below 0
         alpha = _forward([np.log(p.views[name].alpha) for p in path], most)
         spread = _forward(
             [np.log([p.views[name].intercept_shape / p.views[name].intercept_rate]) for p in path], most
@@ -199,8 +200,8 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Iterate, Iterate
         views[name] = replace(
             third,
             counts=_counts([p.views[name].counts for p in path], most),
-            theta_on=total * share,
-            theta_off=total * (1.0 - share),
+            theta_on=np.maximum(total * share, least_on),
+            theta_off=np.maximum(total * (1.0 - share), least_off),
             alpha_rate=third.alpha_shape / np.exp(alpha),
             intercept_rate=float(third.intercept_shape / np.exp(spread[0])),
             coefficient_rate=third.coefficient_shape / np.exp(of_terms),

@@ -13,8 +13,9 @@ from factorflow.models.sparse_gfa.squarem import (
     _length,
     discard_unverified_step,
     judge_snapshot,
+    squarem_step,
 )
-from factorflow.models.sparse_gfa.state import Snapshot, replace_part
+from factorflow.models.sparse_gfa.state import Iterate, Snapshot, replace_part
 
 LIKELIHOODS = ("gaussian", "gaussian")
 
@@ -82,6 +83,26 @@ def test_lengths_of_steps():
     assert _length(3.0, 2.0, 10.0) == 1.5
     assert _length(1.0, 2.0, 10.0) == 1.0
     assert _length(50.0, 2.0, 10.0) == _length(1.0, 0.0, 10.0) == 10.0
+
+
+def test_shares_of_loadings_keep_what_their_prior_adds(tools):
+    """Odds that grow from pass to pass would end where no loading can be 0: the bound was NaN."""
+    problem = sparse_problem(tools, hasty=True)
+    globals_ = replace_part(problem.globals_, "progress", snapshot=None, step_limit=1e3)
+    path = []
+    for odds in (2.0, 5.0, 7.9):
+        on = 42.0 / (1.0 + np.exp(-odds))
+        views = {name: replace(v, theta_on=0 * v.theta_on + on) for name, v in globals_.views.items()}
+        weights = {name: (w.mean, w.coefficients) for name, w in globals_.weights.items()}
+        path.append(Iterate(weights, {n: replace(v, theta_off=42.0 - v.theta_on) for n, v in views.items()}))
+    globals_ = replace_part(replace(globals_, views=path[-1].views), "progress", iterates=tuple(path[:2]))
+    further = squarem_step(problem.settings, globals_, -1.0, 7)
+    least = problem.settings.priors.theta
+    for view in further.views.values():
+        assert (view.theta_on == 42.0).all()  # what was seen is 41.98
+        assert (view.theta_off >= least[1]).all()
+    problem.globals_ = further
+    problem.update(problem.map()[2])
 
 
 def test_behind_a_long_step_a_tangent_has_to_keep_its_promise(tools):
