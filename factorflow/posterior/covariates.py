@@ -133,7 +133,9 @@ def _effect(
     predictor: Predictor, slopes: NDArray[Any], columns: NDArray[np.bool_], rows: NDArray[np.intp]
 ) -> NDArray[Any]:
     given = predictor.posterior.array("covariates").isel(obs=as_slice(rows))
-    given = given.isel(chain=0) if "chain" in given.dims else given  # which they do not depend on
+    if "chain" in given.dims:  # which they do not depend on, where they are known
+        is_drawn = predictor.posterior.has("covariates_draws")
+        given = given.mean("chain") if is_drawn else given.isel(chain=0)
     return np.asarray(given.values[:, columns] @ slopes.T)
 
 

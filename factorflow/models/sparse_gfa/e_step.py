@@ -119,7 +119,7 @@ def update_rows(
         updated, entropy, precision = local, blank_entropy(local.mean), blank_precision(local.mean)
     else:
         covariates = None
-        if (new or integrate) and settings.covariates is not None and settings.covariates.incomplete:
+        if (new or integrate) and settings.incomplete:
             covariates = np.asarray(block.columns[COVARIATES])
         courses, course_weights = None, globals_.courses if new else prepared.courses(each=each)
         if course_weights is not None:

@@ -290,7 +290,7 @@ class SparseGFAModel(Model[Globals, Local]):
         if self.settings.covariates is not None:
             names |= self.settings.covariates.coords
             names["coefficient_pair"] = [str(i) for i in range(n_pairs(self.settings.n_given))]
-            if self.settings.covariates.incomplete:
+            if self.settings.incomplete:
                 size = globals_.n_factors + len(self.settings.covariates)
                 names["score_pair"] = [str(i) for i in range(n_pairs(size))]
         if self.settings.sets is not None:

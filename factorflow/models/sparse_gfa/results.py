@@ -122,7 +122,7 @@ def _rows_table(settings: Settings) -> list[Variable]:
         table.append(single(variable, ("obs", "view"), doc, lambda rows: rows.q.log_sizes_variance))
     if settings.covariates is not None:
         table.append(covariates_variable(lambda rows: rows.covariates))
-        if settings.covariates.incomplete:
+        if settings.incomplete:
             doc = "Covariance of scores and covariates, packed, where these are not known; 0 where they are."
             pairs = ("obs", "score_pair")
             table.append(single("scores_covariance", pairs, doc, lambda rows: rows.q.scores_covariance))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -15,7 +16,6 @@ from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.loadings import LoadingsPrior, PriorConstants, get_prior
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
-from factorflow.models.sparse_gfa.state import Local
 from factorflow.models.sparse_gfa.weights import Weights
 
 PARAMETER_TOL = 1e-3
@@ -218,6 +218,11 @@ class Settings:
         return 1 + (len(self.covariates) if self.covariates else 0)
 
     @property
+    def incomplete(self) -> bool:
+        """Whether rows may lack covariates, which then have a distribution."""
+        return self.covariates is not None and self.covariates.incomplete
+
+    @property
     def n_terms(self) -> int:
         """Groups of covariates whose coefficients share a precision (H)."""
         return len(self.covariates.terms) if self.covariates else 0
@@ -318,8 +323,8 @@ class Settings:
         names = [v.name for v in self.views]
         return sum(v.n_features for v in self.views[: names.index(name)])
 
-    def design(self, block: Block, local: Local | None = None) -> Float64[Array, "B C"]:
-        """Return the given columns of each row, a = (1, covariates).
+    def design(self, block: Block, local: Any = None) -> Float64[Array, "B C"]:
+        """Return the given columns of each row, a = (1, covariates), with those of q(z) or a draw, ``local``.
 
         Of covariates that are not known, what is expected of them; at first, and in a fit, 0, the average.
         """

@@ -12,7 +12,12 @@ import pytest
 
 import factorflow as ff
 from factorflow.kernels.linalg import pack
+from factorflow.kernels.random import Step
+from factorflow.likelihoods import get_likelihood
 from factorflow.models.sparse_gfa.prediction import _predictor
+from factorflow.models.sparse_gfa.sampler.metropolis import Entries, stand_ins
+from factorflow.models.sparse_gfa.sampler.score_prior import ScorePrior
+from factorflow.models.sparse_gfa.sampler.unknown_covariates import draw_covariates
 
 N, D, SHOWN = 300, 24, 200
 
@@ -209,3 +214,96 @@ def test_every_kind_of_scores_has_the_spread(study: Study, options: Any, tmp_pat
     lacks = np.arange(120) % 3 == 0
     np.testing.assert_allclose(ratio[~lacks], 1.0, rtol=1e-3)
     assert np.median(ratio[lacks]) > 1.1
+
+
+# Draws
+
+
+def test_drawn_covariates_have_the_moments_of_the_equations(fit: ff.Posterior) -> None:
+    """Scores integrated out, and given them: of many rows with the same equations, one age known."""
+    settings, n, k, size = fit.model.settings, 40_000, 2, 4
+    rng = np.random.default_rng(2)
+    root = rng.standard_normal((9, k + 1 + size))
+    pairs, linear = pack(root.T @ root)[None], np.tile(3.0 * rng.standard_normal(k + 1 + size), (n, 1))
+    values = np.full((n, size), np.nan)
+    values[:, 0] = 0.7
+    own_prior = np.array([[1.0, 2.0]])
+    prior = ScorePrior(np.tile([0.3, -0.2], (n, 1)), own_prior, np.zeros(n, int))
+    scores, design = np.tile([0.5, -1.0], (n, 1)), np.column_stack([np.ones(n), np.zeros((n, size))])
+    own = values, prior, (pairs, linear), (scores, design), [], np.arange(n), Step(0, 0, 1)
+    whole = root.T @ root
+    precision, h = whole.copy(), linear[0].copy()
+    precision[:k, :k] += np.diag(own_prior[0])
+    h[:k] += own_prior[0] * prior.mean[0]
+    precision[k + 1 :, k + 1 :] += np.linalg.inv(settings.covariates.covariance)
+    for integrate in (True, False):
+        drawn = draw_covariates(settings, *own, integrate=integrate)
+        given = [k, k + 1] if integrate else [0, 1, k, k + 1]
+        at = np.append([] if integrate else scores[0], [1.0, 0.7])
+        free = [i for i in range(k + 1 + size) if i not in given]
+        covariance = np.linalg.inv(precision[np.ix_(free, free)])
+        mean = (covariance @ (h[free] - precision[np.ix_(free, given)] @ at))[-3:]
+        covariance = covariance[-3:, -3:]
+        np.testing.assert_array_equal(drawn[:, :2], np.tile([1.0, 0.7], (n, 1)))
+        sd = np.sqrt(np.diag(covariance))
+        np.testing.assert_array_less(np.abs(drawn[:, 2:].mean(axis=0) - mean), 4.0 * sd / np.sqrt(n) + 1e-5)
+        found = np.cov(drawn[:, 2:].T)
+        np.testing.assert_allclose(found, covariance, atol=0.03 * covariance.max())
+
+
+def test_drawn_covariates_of_counts_have_their_posterior(fit: ff.Posterior) -> None:
+    """By slices: mean and variance of an age are those of a sum over a grid."""
+    settings, n, size = fit.model.settings, 4000, 4
+    rng = np.random.default_rng(3)
+    weights = np.column_stack([rng.standard_normal((6, 1)), np.full(6, 0.5), rng.standard_normal((6, size))])
+    values = np.tile([np.nan, 0.6, -0.3, -0.3], (n, 1))
+    scores, counts = np.full((n, 1), 0.4), np.tile(rng.poisson(2.0, 6).astype(float), (n, 1))
+    density = get_likelihood("poisson")
+    x = np.tile(weights[:, :2] @ [0.4, 1.0] + weights[:, 3:] @ values[0, 1:], (n, 1))
+    u, r = stand_ins(settings, density, counts, x, np.empty((6, 0)))
+    entries = [Entries(density, counts, u, r, weights, np.empty((6, 0)))]
+    products = np.einsum("di,dj->dij", weights, weights).reshape(6, -1)
+    packed = (u @ products).reshape(n, 6, 6)[:, *np.tril_indices(6)].astype(float)
+    prior = ScorePrior(np.zeros((n, 1)), np.ones((1, 1)), np.zeros(n, int))
+    design = np.column_stack([np.ones(n), rng.standard_normal(n), values[:, 1:]])
+    for i in range(25):
+        before = scores, design
+        own = values, prior, (packed, (r @ weights).astype(float)), before, entries, np.arange(n)
+        design = draw_covariates(settings, *own, Step(0, 0, i), integrate=False)
+    grid = np.linspace(-6.0, 6.0, 2001)
+    at = x[0] + grid[:, None] * weights[:, 2]
+    precision = np.linalg.inv(settings.covariates.covariance)
+    log_density = (counts[0] * at - np.exp(at)).sum(axis=1)
+    log_density -= 0.5 * precision[0, 0] * grid**2 + grid * (precision[0, 1:] @ values[0, 1:])
+    p = np.exp(log_density - log_density.max())
+    mean = (p * grid).sum() / p.sum()
+    variance = (p * (grid - mean) ** 2).sum() / p.sum()
+    assert design[:, 1].mean() == pytest.approx(mean, abs=4.0 * np.sqrt(variance / n))
+    assert design[:, 1].var() == pytest.approx(variance, rel=0.1)
+
+
+@pytest.mark.thorough
+def test_intervals_of_draws_hold(study: Study) -> None:
+    """Of samples of the fit, projected ones, and those that are known by metadata alone."""
+    missing = study.partial["age"].isna().to_numpy() & (np.arange(N) % 2 > 0)
+    obs = study.obs.assign(age=study.obs["age"].where(~missing))
+    rows, new = slice(SHOWN), slice(SHOWN, N)
+    hidden = study.hidden & missing[:, None]
+    model = ff.models.SparseGFA(**OPTIONS, n_draws=40, n_burn_in=30, chains=1)
+    posterior = ff.fit(study.write("draws", rows, obs, hidden), model, progress=False)
+    predicted = posterior.predict("a", interval=0.9)
+    assert 0.87 < study.coverage(predicted, rows, hidden[rows]) < 0.95
+    drawn = posterior.draws("covariates_draws").values[0]
+    np.testing.assert_allclose(posterior.variable("covariates"), drawn.mean(axis=0), atol=1e-5)
+    assert (drawn[:, ~missing[rows]].std(axis=0) == 0.0).all()
+    assert (drawn[:, missing[rows], 0].std(axis=0) > 0.01).all()
+    assert (
+        np.corrcoef(drawn.mean(axis=0)[missing[rows], 0], study.obs["age"][rows][missing[rows]])[0, 1] > 0.6
+    )
+    data = study.write("new of draws", new, study.partial, study.hidden)
+    for covariates in (None, False):
+        projected = posterior.project(data, covariates=covariates, progress=False)
+        found = study.coverage(projected.predict("a", interval=0.9), new, study.hidden[new])
+        assert 0.87 < found < 0.95
+    known = posterior.predict("a", new_obs=study.partial.iloc[new], interval=0.9)
+    assert 0.87 < study.coverage(known, new) < 0.95

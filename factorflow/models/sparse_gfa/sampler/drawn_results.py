@@ -33,7 +33,7 @@ class Averages:
     Parameters
     ----------
     covariates : array
-        Of the features.
+        Of the features, means over draws where they are not known.
     means, variances : tuple of array
         Of scores; of their courses, or of whether they are 0; of the logarithms of size factors.
     """
@@ -99,6 +99,10 @@ def drawn_variables(settings: Settings) -> tuple[Variable, ...]:
         table += [log_sizes, spread]
     if settings.covariates is not None:
         table.append(results.covariates_variable(lambda rows: rows.covariates))
+        if settings.incomplete:
+            doc = "Covariates, drawn where they are not known, every draw."
+            dims = ("obs", "covariate")
+            table.append(single("covariates_draws", dims, doc, lambda local: local.covariates, draws=True))
         doc = "Precision of the coefficients of a term, on the model's scale."
         precision = each(lambda v: v.term_precision)
         table.append(Variable("coefficient_precision", ("view", "term"), doc, precision))

@@ -1,12 +1,13 @@
 """The sampler of sparse group factor analysis: one Gibbs sweep of the model of the fit, its priors learned.
 
-Order: omega of every binary entry given x, then z of every sample; (s, w, b), w and b integrated out where s
-is drawn, and tau of every feature; then at the root what all share, alpha, theta, m, lambda, beta and the
-priors of theta, alpha and tau (`pooled`). This draw is recorded. Then moves: turns and strains of two
-factors (`turns`); m and lambda, the prior of tau, then b and tau (`collapsed`); places and scales of all
-factors, alpha and beta integrated out; and once more what all share. Stored scores follow the moves in the
-next map (`ChainGlobals.transform`, `ChainGlobals.shift`). Where a likelihood has no such exact steps, scores
-and features take Metropolis steps (`metropolis`), in two passes, and factors are not turned.
+Order: omega of every binary entry given x, then covariates that are not known, z of every sample; (s, w, b),
+w and b integrated out where s is drawn, and tau of every feature; then at the root what all share, alpha,
+theta, m, lambda, beta and the priors of theta, alpha and tau (`pooled`). This draw is recorded. Then moves:
+turns and strains of two factors (`turns`); m and lambda, the prior of tau, then b and tau (`collapsed`);
+places and scales of all factors, alpha and beta integrated out; and once more what all share. Stored scores
+follow the moves in the next map (`ChainGlobals.transform`, `ChainGlobals.shift`). Where a likelihood has no
+such exact steps, scores and features take Metropolis steps (`metropolis`), in two passes, and factors are
+not turned.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from jaxtyping import Float64, Integer
 from scipy import special
 
+from factorflow.core.covariates import COVARIATES
 from factorflow.core.trees import replace
 from factorflow.kernels import device
 from factorflow.kernels.linalg import n_pairs, row_place, unpack
@@ -67,6 +69,7 @@ from factorflow.models.sparse_gfa.sampler.spiked_scores import (
     draw_spiked,
     slab_sums,
 )
+from factorflow.models.sparse_gfa.sampler.unknown_covariates import draw_covariates
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Local
 
@@ -103,13 +106,18 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
     ) -> tuple[DrawnScores, DrawnStats]:
         """Draw the weights of binary entries and the scores of a block."""
         settings, (prepared, sample) = self.settings, globals_
-        k, design = sample.n_factors, settings.design(block)
+        k, design = sample.n_factors, settings.design(block, local)
         prior = score_prior(settings, block, sample, new=step.projecting)
         before, reference = values_before(settings, block, local, sample, design, step)
         tables = prepared.tables(0, next(iter(block.data.values())))
-        rows = tuple(np.concatenate([scores, design], axis=1) for scores in (before, reference))
+        rows = np.hstack([before, design]), np.hstack([reference, settings.design(block)])
         pseudo, entries = self._gaussian_forms(block, rows, tables, globals_, step)
-        equations = _row_equations(design, before.shape[1], pseudo, tables)
+        evidence = _evidence(rows[0].shape[1], pseudo, tables)
+        if settings.incomplete:
+            integrate = not entries and sample.shared.psi is None
+            own = block.columns[COVARIATES], prior, evidence, (before, design), entries, block.rows, step
+            design = draw_covariates(settings, *own, integrate=integrate)
+        equations = _row_equations(design, before.shape[1], *evidence)
         if sample.shared.psi is not None:
             share = sample.shared.psi if len(sample.shared.psi) == 1 else sample.shared.psi[prior.codes]
             spiked = SpikedPrior.of(settings, prior.precision, share)
@@ -131,6 +139,8 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
         if settings.scores_spike:
             drawn_stats = slab_sums(settings, drawn_stats, scores, prior.codes)
         new = DrawnScores(values, reference=reference if entries else None)
+        if settings.incomplete:
+            new = replace(new, covariates=design[:, 1:])
         if settings.learns_sizes:
             new = replace(new, log_sizes=log_sizes_of(settings, block, sample, values[:, k:]))
         return self._add_draw(local, new, prior.mean[:, :k]), drawn_stats
@@ -187,7 +197,7 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
         parts = [new.scores(self.settings)]
         parts += [courses] if self.settings.smooth is not None else []
         parts += [parts[0] != 0.0] if self.settings.scores_spike else []
-        parts += [] if new.log_sizes is None else [new.log_sizes]
+        parts += [values for values in (new.log_sizes, new.covariates) if values is not None]
         kept = np.concatenate(parts, axis=1)
         if not isinstance(local, DrawnScores) or local.total is None or local.squares is None:
             return replace(new, n_kept=1, total=kept, squares=kept**2)
@@ -234,7 +244,7 @@ class ChoiceSweep(Sweep[ChainGlobals, DrawnScores, TryStats]):
         """Return the scores as they are, and the log-likelihood of each try."""
         k = globals_.n_factors
         values = np.zeros((block.n_rows, globals_.shift.shape[1])) if local is None else local.values
-        rows, sums = np.concatenate([values[:, :k], self.settings.design(block)], axis=1), {}
+        rows, sums = np.concatenate([values[:, :k], self.settings.design(block, local)], axis=1), {}
         for view in corrected_views(self.settings):
             y = entries_of(view, globals_.fixed[view.name], block.data[view.name], np.dtype(np.float64))
             tries = globals_.weights[view.name].tries
@@ -331,19 +341,23 @@ def _regression(settings: Settings, stats: DrawnStats) -> Float64[Array, "J K"] 
     return np.asarray(slopes[1:])
 
 
-def _row_equations(
-    design: Float64[Array, "B C"],
-    k: int,
-    pseudo: Mapping[str, Pseudo],
-    tables: Mapping[str, Table],
-) -> tuple[Float64[Array, "#B K K"], Float64[Array, "B K"]]:
-    """Return precisions and linear terms of the scores of rows, of the entries alone."""
+def _evidence(
+    size: int, pseudo: Mapping[str, Pseudo], tables: Mapping[str, Table]
+) -> tuple[Float64[Array, "#B Q"], Float64[Array, "B L"]]:
+    """Return packed precisions and linear terms of (z, a) of rows, of the entries alone; ``size``: L."""
     pairs: Array = 0.0
     linear: Array = 0.0
     for name, table in tables.items():
-        e = evidence_of(pseudo[name], table, k + design.shape[1])
+        e = evidence_of(pseudo[name], table, size)
         pairs, linear = pairs + e.pairs, linear + e.linear
-    packed, h = device.on_host(pairs), linear[:, :k]
+    return device.on_host(pairs), linear
+
+
+def _row_equations(
+    design: Float64[Array, "B C"], k: int, packed: Float64[Array, "#B Q"], linear: Float64[Array, "B L"]
+) -> tuple[Float64[Array, "#B K K"], Float64[Array, "B K"]]:
+    """Return precisions and linear terms of the scores of rows given a."""
+    h = linear[:, :k]
     for c, column in enumerate(design.T):
         h = h - column[:, None] * packed[:, row_place(k + c, k)]
     return unpack(packed[:, : n_pairs(k)], k), h

@@ -320,12 +320,14 @@ class DrawnScores:
     n_kept : int
         Draws in the sums.
     total, squares : array or None
-        Sums over draws, of z and z^2 and, where there are any, of courses, of s of scores with spikes, and of
-        logarithms of size factors.
+        Sums over draws, of z and z^2 and, where there are any, of courses, of s of scores with spikes, of
+        logarithms of size factors, and of covariates that are drawn.
     reference : array or None
         Values of the fit, which go with `ChainGlobals.reference`; None: where a sample begins.
     log_sizes : array or None
         Logarithms of the size factors of all views, where some are learned.
+    covariates : array or None
+        Covariates of the features, where some rows lack some: those are drawn.
     """
 
     values: Float64[np.ndarray, "B L"]
@@ -334,6 +336,7 @@ class DrawnScores:
     squares: Float64[np.ndarray, "B kept"] | None = None
     reference: Float64[np.ndarray, "B L"] | None = None
     log_sizes: Float64[np.ndarray, "B M"] | None = None
+    covariates: Float64[np.ndarray, "B J"] | None = None
 
     def scores(self, settings: Settings) -> Float64[np.ndarray, "B K"]:
         """Return z."""

@@ -134,6 +134,7 @@ def slice_scores(
     rows: Integer[Array, " B"],
     step: Step,
     log_extra: Callable[[Float64[Array, "P K"], Integer[Array, " P"]], Float64[Array, " P"]] | None = None,
+    site: int = SLICE_SITE,
 ) -> tuple[Float64[Array, "B K"], float]:
     """Return scores after a step of elliptical slice sampling, and how many places were tried in all.
 
@@ -142,7 +143,7 @@ def slice_scores(
     pseudo-posterior nor R.
     """
     n, k = before.shape
-    uniform = draws.uniform(step, SLICE_SITE, rows, 2 + MOST_SHRINKS)
+    uniform = draws.uniform(step, site, rows, 2 + MOST_SHRINKS)
     ways = []
     for of_view in entries:
         slopes = of_view.weights[:, :k].T

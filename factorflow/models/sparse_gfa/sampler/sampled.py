@@ -140,7 +140,7 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
     ) -> Averages:
         """Return means and variances over the draws of a chain."""
         fixed = globals_.globals_.fixed if isinstance(globals_, PreparedGlobals) else globals_.fixed
-        covariates = self.settings.design(block)[:, 1:]
+        covariates = self.settings.design(block, local)[:, 1:]
         if isinstance(local, DrawnScores):
             scores = local.scores(self.settings)
         else:
@@ -153,6 +153,9 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
         variance = np.maximum(local.squares / local.n_kept - mean**2, 0.0)
         has_more = self.settings.smooth is not None or self.settings.scores_spike
         cuts = [k, (2 if has_more else 1) * k]
+        if self.settings.incomplete:
+            own = mean.shape[1] - covariates.shape[1]
+            covariates, mean, variance = mean[:, own:], mean[:, :own], variance[:, :own]
         means, variances = (tuple(np.split(values, cuts, axis=1)) for values in (mean, variance))
         if not self.settings.learns_sizes:
             means = *means[:2], sizes
