@@ -39,7 +39,8 @@ def test_averages_of_a_chain_are_over_its_kept_draws() -> None:
     model: Any = SimpleNamespace(
         settings=SimpleNamespace(
             views=(),
-            design=lambda block: np.ones((5, 3)),
+            design=lambda block, local: np.ones((5, 3)),
+            incomplete=False,
             learned_sizes=(),
             learns_sizes=False,
             smooth=None,

@@ -302,7 +302,7 @@ def test_intervals_of_draws_hold(study: Study) -> None:
     )
     data = study.write("new of draws", new, study.partial, study.hidden)
     for covariates in (None, False):
-        projected = posterior.project(data, covariates=covariates, progress=False)
+        projected = posterior.project(data, covariates=covariates, iterations=5, progress=False)
         found = study.coverage(projected.predict("a", interval=0.9), new, study.hidden[new])
         assert 0.87 < found < 0.95
     known = posterior.predict("a", new_obs=study.partial.iloc[new], interval=0.9)

@@ -101,8 +101,8 @@ def drawn_variables(settings: Settings) -> tuple[Variable, ...]:
         table.append(results.covariates_variable(lambda rows: rows.covariates))
         if settings.incomplete:
             doc = "Covariates, drawn where they are not known, every draw."
-            dims = ("obs", "covariate")
-            table.append(single("covariates_draws", dims, doc, lambda local: local.covariates, draws=True))
+            name, given = "covariates_draws", ("obs", "covariate")
+            table.append(single(name, given, doc, lambda local: local.covariates, draws=True))
         doc = "Precision of the coefficients of a term, on the model's scale."
         precision = each(lambda v: v.term_precision)
         table.append(Variable("coefficient_precision", ("view", "term"), doc, precision))

@@ -114,9 +114,9 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
         pseudo, entries = self._gaussian_forms(block, rows, tables, globals_, step)
         evidence = _evidence(rows[0].shape[1], pseudo, tables)
         if settings.incomplete:
-            integrate = not entries and sample.shared.psi is None
-            own = block.columns[COVARIATES], prior, evidence, (before, design), entries, block.rows, step
-            design = draw_covariates(settings, *own, integrate=integrate)
+            given = np.asarray(block.columns[COVARIATES]), prior, evidence, (before, design), entries
+            together = not entries and sample.shared.psi is None
+            design = draw_covariates(settings, *given, block.rows, step, integrate=together)
         equations = _row_equations(design, before.shape[1], *evidence)
         if sample.shared.psi is not None:
             share = sample.shared.psi if len(sample.shared.psi) == 1 else sample.shared.psi[prior.codes]
@@ -138,9 +138,8 @@ class GibbsSweep(Sweep[ChainGlobals, DrawnScores, DrawnStats]):
         drawn_stats = DrawnStats.of(stats, values - prior.mean, design, *sums)
         if settings.scores_spike:
             drawn_stats = slab_sums(settings, drawn_stats, scores, prior.codes)
-        new = DrawnScores(values, reference=reference if entries else None)
-        if settings.incomplete:
-            new = replace(new, covariates=design[:, 1:])
+        covariates = design[:, 1:] if settings.incomplete else None
+        new = DrawnScores(values, reference=reference if entries else None, covariates=covariates)
         if settings.learns_sizes:
             new = replace(new, log_sizes=log_sizes_of(settings, block, sample, values[:, k:]))
         return self._add_draw(local, new, prior.mean[:, :k]), drawn_stats

@@ -52,29 +52,32 @@ def draw_covariates(
     integrate : bool
         Whether scores are integrated out: they are normal, and ``entries`` empty.
     """
-    (pairs, linear), (scores, design), k = evidence, before, 0
-    precision = prior.precision
+    scores, design = before
+    own = np.flatnonzero(np.isnan(covariates).any(axis=1))
+    if not len(own):
+        return design
+    centre, fresh = np.nan_to_num(covariates), np.nan_to_num(covariates)
+    pairs, precision = (part if len(part) == 1 else part[own] for part in (evidence[0], prior.precision))
+    linear = evidence[1][own]
+    k = scores.shape[1] if integrate else 0
     if integrate:
-        k = scores.shape[1]
-        linear = linear.copy()
-        linear[:, :k] += precision * prior.mean
+        linear[:, :k] += precision * prior.mean[own]
     else:
-        pairs, linear = _given_scores(pairs, linear, scores)
-    joint = solve_jointly(settings, covariates, pairs, linear, precision[:, :k])
-    centre, size = joint.mean[:, k:], covariates.shape[1]
+        pairs, linear = _given_scores(pairs, linear, scores[own])
+    joint = solve_jointly(settings, covariates[own], pairs, linear, precision[:, :k])
+    size, known = covariates.shape[1], ~np.isnan(covariates[own])
     covariance = unpack(joint.covariance[:, block_places(k, size)], size)
-    known = ~np.isnan(covariates)
     root = np.linalg.cholesky(covariance + known[:, :, None] * np.eye(size))
-    noise = special.ndtri(draws.uniform(step, COVARIATE_SITE, rows, size))
-    fresh = centre + np.einsum("nij,nj->ni", root, np.where(known, 0.0, noise))
+    noise = special.ndtri(draws.uniform(step, COVARIATE_SITE, rows[own], size))
+    centre[own] = joint.mean[:, k:]
+    fresh[own] = centre[own] + np.einsum("nij,nj->ni", root, np.where(known, 0.0, noise))
     if not entries:
         return np.concatenate([design[:, :1], fresh], axis=1)
     n_scores = scores.shape[1]
     order = np.r_[n_scores + 1 : n_scores + 1 + size, : n_scores + 1]  # covariates first: they move
     moved = [replace(one, weights=one.weights[:, order]) for one in entries]
     beside = np.concatenate([scores, design[:, :1]], axis=1)
-    own = centre, design[:, 1:], fresh, rows, step
-    drawn, _ = slice_scores(moved, beside, *own, site=SLICE_SITE)
+    drawn, _ = slice_scores(moved, beside, centre, design[:, 1:], fresh, rows, step, site=SLICE_SITE)
     return np.concatenate([design[:, :1], drawn], axis=1)
 
 
