@@ -124,8 +124,8 @@ def _rows_table(settings: Settings) -> list[Variable]:
         table.append(covariates_variable(lambda rows: rows.covariates))
         if settings.incomplete:
             doc = "Covariance of scores and covariates, packed, where these are not known; 0 where they are."
-            pairs = ("obs", "score_pair")
-            table.append(single("scores_covariance", pairs, doc, lambda rows: rows.q.scores_covariance))
+            own = "scores_covariance", ("obs", "score_pair"), doc, lambda rows: rows.q.scores_covariance
+            table.append(single(*own, dtype="float32"))  # of every sample: the most of all variables
     if settings.smooth is not None:
         doc = "Course of a factor at the place of a sample, E f; NaN where the place is not known."
         table.append(single("smooth_scores", SCORE, doc, lambda rows: rows.courses[0]))
