@@ -284,7 +284,7 @@ def _coded_column(dataset: Dataset, name: str, option: str, most_levels: int, *,
             f"{name}, of {len(levels)} levels",
             f"categories of at most {most_levels} levels",
             "Join levels, or leave it out: it would have a coefficient for every level and feature. "
-            "Intercepts of the scores (random_intercepts) may have any number of levels.",
+            "Intercepts of the scores (random_intercepts) may have 600 levels.",
         )
     return Column(name, levels=levels, digest=digest_column(labels))
 
