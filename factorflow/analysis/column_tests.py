@@ -54,7 +54,7 @@ def test_of(values: NDArray[Any]) -> Any:
             }
 
         return by_rank
-    text = np.array(["" if value is None else str(value) for value in values.tolist()])
+    text = np.where(_present_mask(values), np.array([str(value) for value in values.tolist()]), "")
     levels, counts = np.unique(text, return_counts=True)
     usable = [level for level, count in zip(levels, counts, strict=True) if level and count >= MIN_GROUP]
     if len(usable) < 2 or len(levels) > MAX_LEVELS * len(text):

@@ -293,6 +293,14 @@ def test_whole_numbers_with_few_values_are_categories(given: Any) -> None:
     expected = kruskal(*[given.rows["scores"][digits == d, 1] for d in range(5)])
     assert row["p_value"] == pytest.approx(expected.pvalue)
     assert row["effect"] == pytest.approx(expected.statistic / 69)
+    holes = codes.mask(pd.Series(np.arange(70) % 4 == 0, codes.index))  # which are no category
+    for column in (holes["digit"], holes["digit"].astype("Int64"), holes["digit"].astype(object)):
+        table = associate(given.posterior, metadata=column)
+        row = table[table["factor"] == "Factor2"].iloc[0]
+        seen = holes["digit"].notna().to_numpy()
+        groups = [given.rows["scores"][seen & (digits == d), 1] for d in range(5)]
+        assert row["n"] == seen.sum() == 52
+        assert row["p_value"] == pytest.approx(kruskal(*groups).pvalue)
 
 
 def test_numbers_of_associations(given: Any) -> None:
