@@ -168,7 +168,7 @@ class Adjustment:
         codes = None
         if blocks is not None:
             codes = np.asarray(pd.factorize(table[blocks])[0], np.int64)
-            complete &= codes >= 0
+            complete &= _present_mask(as_numbers(table[blocks]))
         if complete.sum() <= MIN_GROUP:
             expected = f"more than {MIN_GROUP} samples with a value in all of them"
             raise InputError("adjust, blocks", f"{complete.sum()} samples", expected, "Leave one out.")

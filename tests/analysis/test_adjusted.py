@@ -108,6 +108,13 @@ def test_without_columns_it_is_the_plain_correlation(given: Any, table: pd.DataF
         assert found.loc[factor, "p_value"] == pytest.approx(expected.pvalue)
 
 
+@pytest.mark.parametrize("absent", ["", None, np.nan])
+def test_samples_of_no_block_are_left_out(given: Any, table: pd.DataFrame, absent: Any) -> None:
+    table.loc[table.index[:8], "patient"] = absent
+    whole = np.isfinite(table["dose"].to_numpy()[8:])
+    assert set(associate(given.posterior, "dose", table, blocks="patient")["n"]) == {whole.sum()}
+
+
 def test_what_is_left_out(given: Any, table: pd.DataFrame) -> None:
     """A column that is the same in every block, or that the others determine; those adjusted for."""
     same = table.assign(site=table["patient"].map(lambda name: "xyz"[int(name[1:]) % 3]))
