@@ -18,9 +18,9 @@ from factorflow.models.sparse_gfa.n_factors import least_worth, worth
 from factorflow.models.sparse_gfa.naming import assign_names, is_early, naming_is_due
 from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.smooth.courses import (
+    change_signs,
     noise_moves,
     select_courses,
-    turn_courses,
     update_noise,
 )
 from factorflow.models.sparse_gfa.squarem import (
@@ -296,12 +296,12 @@ def change_basis(
     inverse: Float64[Array, "K before"],
 ) -> Globals:
     """Apply z -> T z, w -> T'^-1 w, given T and T'^-1."""
-    turned, extended = _transform_loadings(globals_, inverse), extend_transform(inverse, globals_.n_given)
-    turned = replace(turned, courses=turn_courses(globals_.courses, transform))
+    rotated, extended = _transform_loadings(globals_, inverse), extend_transform(inverse, globals_.n_given)
+    rotated = replace(rotated, courses=change_signs(globals_.courses, transform))
     views = {name: replace(v, pairs=congruence(v.pairs, extended)) for name, v in globals_.views.items()}
     before, mean = globals_.change.transform, globals_.scores.mean
     return replace(
-        turned,
+        rotated,
         views=views,
         scores=replace(globals_.scores, mean=None if mean is None else transform @ mean),
         change=replace(globals_.change, transform=transform if before is None else transform @ before),

@@ -35,7 +35,7 @@ from factorflow.models.sparse_gfa.settings import Priors, Settings, ViewSettings
 from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.composite import Linear, Sum
 from factorflow.models.sparse_gfa.smooth.courses import Courses, open_courses
-from factorflow.models.sparse_gfa.smooth.evidence import root_of, turned_root
+from factorflow.models.sparse_gfa.smooth.evidence import multiply_transposed_root, root_of
 from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.processes import LEVELS
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
@@ -134,7 +134,7 @@ def courses_of(rng: Any, settings: Settings) -> tuple[Any, Courses]:
     v, mean = rng.normal(size=(K, size)), np.zeros((K, size))
     for k in range(K):
         scaled, _ = basis.scaled_covariance(courses.lengths[k], courses.sharing[k], second)
-        mean[k] = turned_root(root_of(SHARE * scaled).T, v[k][:, None])[:, 0]
+        mean[k] = multiply_transposed_root(root_of(SHARE * scaled).T, v[k][:, None])[:, 0]
     energy, none = (v**2).sum(axis=1), np.zeros((K, 0, 0))
     return functions @ mean.T, replace(courses, mean=mean, energy=energy, covariance=none)
 

@@ -133,6 +133,6 @@ def list_gaps(values: Shaped[np.ndarray, "B D"], by_column: bool) -> ListedGaps:
         from scipy import sparse
 
         marks = np.ones(len(column), np.int8)
-        turned = sparse.csr_array((marks, column, start), (n_rows, n_features)).tocsc()
-        starts, row = turned.indptr.astype(np.int64), turned.indices.astype(np.int32, copy=False)
+        columnwise = sparse.csr_array((marks, column, start), (n_rows, n_features)).tocsc()
+        starts, row = columnwise.indptr.astype(np.int64), columnwise.indices.astype(np.int32, copy=False)
     return ListedGaps(complement, missing, n_features, start, column, starts, row)

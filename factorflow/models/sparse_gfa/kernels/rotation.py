@@ -23,10 +23,10 @@ def _rotation_objective(
     if sign <= 0:
         return -np.inf, np.zeros_like(rotation)
     inverse = np.linalg.inv(rotation)
-    turned = rotation @ moments
+    rotated = rotation @ moments
     excess = n_rows - float(sum(sizes))
-    value = excess * logdet - 0.5 * float((turned * rotation).sum())
-    gradient = excess * inverse.T - turned
+    value = excess * logdet - 0.5 * float((rotated * rotation).sum())
+    gradient = excess * inverse.T - rotated
     for gram, size, (shape, rate) in zip(grams, sizes, priors, strict=True):
         after = inverse.T @ gram @ inverse
         rates = rate + 0.5 * np.diag(after)

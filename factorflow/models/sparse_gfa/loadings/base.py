@@ -22,8 +22,8 @@ from factorflow.models.sparse_gfa.loadings.drawn import (
     LoadingParameters,
     Noise,
     draw_gamma,
-    draw_in_turn,
     draw_normal_slabs,
+    draw_sequentially,
     draw_share,
 )
 from factorflow.models.sparse_gfa.state import View
@@ -243,7 +243,7 @@ class LoadingsPrior(ABC):
         def draw(k: int, linear: Array, p: Array, uniform: Array) -> Float64[Array, " D"]:
             return self.draw(k, linear, p, parameters, uniform)
 
-        return draw_in_turn(draw, equations, noise, start, backwards=backwards)
+        return draw_sequentially(draw, equations, noise, start, backwards=backwards)
 
     def sums_of_draw(
         self,

@@ -66,7 +66,7 @@ def draw_gamma(
     return np.maximum(special.gammaincinv(shape, uniform) / rate, SMALLEST)
 
 
-def draw_in_turn(
+def draw_sequentially(
     draw: Callable[[int, Array, Array, Array], Float64[Array, " D"]],
     equations: Equations,
     noise: Noise,

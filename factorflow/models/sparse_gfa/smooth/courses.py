@@ -263,6 +263,6 @@ def select_courses(courses: Courses | None, factors: Integer[Array, " kept"]) ->
     return replace(courses, **{name: getattr(courses, name)[factors] for name in BY_FACTOR})
 
 
-def turn_courses(courses: Courses | None, signs: Float64[Array, "K K"]) -> Courses | None:
+def change_signs(courses: Courses | None, signs: Float64[Array, "K K"]) -> Courses | None:
     """Return the courses after a change of signs of the factors, a diagonal matrix."""
     return None if courses is None else replace(courses, mean=signs @ courses.mean)

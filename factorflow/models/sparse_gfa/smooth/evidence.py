@@ -89,13 +89,13 @@ class _Site:
         inner = root[:, None] * form * root if root.ndim == 1 else root.T @ form @ root
         wide = _cholesky_beside_one(inner)
         steep = wide if ratio == 1.0 else _cholesky_beside_one(ratio * inner)
-        along = solve_triangular(steep, turned_root(root, linear[:, None])[:, 0], lower=True)
+        along = solve_triangular(steep, multiply_transposed_root(root, linear[:, None])[:, 0], lower=True)
         return cls(root, along, wide, steep)
 
     def at(self, linear: Float64[Array, " M"]) -> _Site:
         """Return the same with another linear term."""
-        turned = turned_root(self.root, linear[:, None])[:, 0]
-        return replace(self, along=np.asarray(solve_triangular(self.steep, turned, lower=True)))
+        projected = multiply_transposed_root(self.root, linear[:, None])[:, 0]
+        return replace(self, along=np.asarray(solve_triangular(self.steep, projected, lower=True)))
 
     @property
     def value(self) -> float:
@@ -165,7 +165,9 @@ def root_of(covariance: Float64[Array, "M ..."]) -> Float64[Array, "M ..."]:
     return np.sqrt(covariance) if covariance.ndim == 1 else np.asarray(np.linalg.cholesky(covariance))
 
 
-def turned_root(root: Float64[Array, "M ..."], values: Float64[Array, "M n"]) -> Float64[Array, "M n"]:
+def multiply_transposed_root(
+    root: Float64[Array, "M ..."], values: Float64[Array, "M n"]
+) -> Float64[Array, "M n"]:
     """Return L' times a matrix."""
     return root[:, None] * values if root.ndim == 1 else np.asarray(root.T @ values)
 

@@ -36,7 +36,7 @@ from factorflow.models.sparse_gfa.loadings.spike_slab import SpikeSlab
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.courses import LEAST_NOISE, Courses
-from factorflow.models.sparse_gfa.smooth.evidence import root_of, turned_root
+from factorflow.models.sparse_gfa.smooth.evidence import multiply_transposed_root, root_of
 from factorflow.models.sparse_gfa.smooth.warping import moved_basis
 from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.weights import sum_pairs
@@ -138,8 +138,8 @@ def _form(
     noise = float(courses.noise[k])
     scaled = basis.scaled_covariance(courses.lengths[k], courses.sharing[k], courses.second)[0]
     root = root_of((1.0 - noise) * scaled)
-    inner = courses.n_known * turned_root(root, turned_root(root, courses.second).T)
-    turned = turned_root(root, products.T)
+    inner = courses.n_known * multiply_transposed_root(root, multiply_transposed_root(root, courses.second).T)
+    turned = multiply_transposed_root(root, products.T)
     white = solve(inner + noise * np.eye(len(inner)), turned, assume_a="pos")
     return np.asarray((second - turned.T @ white) / noise)
 
@@ -158,9 +158,11 @@ def _scaled_course(
     """
     n, before = courses.n_known, float(courses.noise[k])
     root = root_of(basis.scaled_covariance(courses.lengths[k], courses.sharing[k], courses.second)[0])
-    values, vectors = np.linalg.eigh(n * turned_root(root, turned_root(root, courses.second).T))
+    values, vectors = np.linalg.eigh(
+        n * multiply_transposed_root(root, multiply_transposed_root(root, courses.second).T)
+    )
     values = np.maximum(values, 0.0)
-    along = vectors.T @ turned_root(root, products[:, None])[:, 0]
+    along = vectors.T @ multiply_transposed_root(root, products[:, None])[:, 0]
 
     def form(noise: float) -> float:
         return float((second - along**2 @ (1.0 / (values + noise / (1.0 - noise)))) / noise)

@@ -29,7 +29,13 @@ from factorflow.models.sparse_gfa.smooth.courses import (
     open_courses,
     without_courses,
 )
-from factorflow.models.sparse_gfa.smooth.evidence import STARTS, Forms, root_of, turned_root, update_courses
+from factorflow.models.sparse_gfa.smooth.evidence import (
+    STARTS,
+    Forms,
+    multiply_transposed_root,
+    root_of,
+    update_courses,
+)
 from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.rows import place_functions
 from factorflow.models.sparse_gfa.smooth.shears import SHEAR_ROUNDS, can_shear, shear_factors
@@ -191,8 +197,10 @@ def shows_courses(
         for shared in (0.999, 0.0) if basis.n_groups > 1 else (0.0,):
             sharing = np.full(basis.n_groups, shared)
             root = root_of(basis.scaled_covariance(lengths, sharing, second)[0])
-            values, vectors = np.linalg.eigh(n_known * turned_root(root, turned_root(root, second).T))
-            values, axes = np.maximum(values, 0.0), turned_root(root, np.eye(basis.size))
+            values, vectors = np.linalg.eigh(
+                n_known * multiply_transposed_root(root, multiply_transposed_root(root, second).T)
+            )
+            values, axes = np.maximum(values, 0.0), multiply_transposed_root(root, np.eye(basis.size))
             axes = vectors.T @ axes
             along = [np.tensordot(axes, each, 1).swapaxes(0, 1) for each in (turned, scaled)]
             for share in SHARES:

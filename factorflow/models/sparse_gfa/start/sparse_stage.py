@@ -35,13 +35,13 @@ def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
     reduced = without_weak_factors(settings, globals_)
     transform = _to_simple_structure(settings, reduced) if reduced.n_factors else np.zeros((0, 0))
     inverse = np.linalg.inv(transform).T
-    turned = with_guided_classes(settings, change_basis(settings, reduced, transform, inverse))
-    turned = _best(settings, turned)
+    rotated = with_guided_classes(settings, change_basis(settings, reduced, transform, inverse))
+    rotated = _best(settings, rotated)
     views = {}
     for view in settings.views:
-        weights = turned.weights[view.name]
-        fresh = initial_view(settings, view.name, weights, turned.fixed[view.name])
-        old = turned.views[view.name]
+        weights = rotated.weights[view.name]
+        fresh = initial_view(settings, view.name, weights, rotated.fixed[view.name])
+        old = rotated.views[view.name]
         shape, rate = view.alpha_prior
         power = view.prior(sparse=True).power
         squares = _moment(weights.mean, weights.variance, power)
@@ -62,18 +62,18 @@ def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
             size_shape=old.size_shape,
             size_rate=old.size_rate,
         )
-    ones = np.ones((settings.n_groups, turned.n_factors))
+    ones = np.ones((settings.n_groups, rotated.n_factors))
     on, off = settings.priors.psi
     return replace(
-        turned,
+        rotated,
         views=views,
         scores=replace(
-            turned.scores,
+            rotated.scores,
             beta_shape=ones,
             beta_rate=ones,
             psi_on=on * ones,
             psi_off=off * ones,
-            second=np.eye(turned.n_factors),
+            second=np.eye(rotated.n_factors),
         ),
         progress=Progress(),
     )
