@@ -39,9 +39,6 @@ others that are not, stands apart from them whatever it is."""
 FEW = 0.01
 """Share of negative entries that can hardly be all the negative numbers of measurements."""
 
-Read = Callable[[int, int], NDArray[Any]]
-"""(start, stop) -> rows of a view."""
-
 
 class MissingCodes:
     """Codes of missing entries, as given by the user.
