@@ -513,3 +513,16 @@ def test_features_with_fewer_entries_than_covariates(tmp_path: Path) -> None:
     model = ff.models.SparseGFA(n_factors=1, covariates=list(obs), max_iter=2, warmup_iter=2)
     posterior = ff.fit(dataset, model, progress=False)
     assert np.isfinite(posterior.coefficients("rna")["mean"]).all()
+
+
+@pytest.mark.filterwarnings("ignore:The chains have not mixed")
+def test_draws_of_a_factor_without_loadings_beside_a_category(tmp_path: Path) -> None:
+    """Its levels add up to a constant: what the scores shift by has no precision along that."""
+    rng = np.random.default_rng(0)
+    values, sex = {"a": rng.normal(size=(40, 4))}, {"sex": rng.choice(["m", "f"], 40)}
+    options = {"n_factors": 3, "covariates": ["sex"], "drop": 0.0, "n_draws": 20, "n_burn_in": 10}
+    model = ff.models.SparseGFA(**options, chains=1)
+    posterior = ff.fit(ff.write_dataset(tmp_path / "d", values, obs=sex), model, progress=False)
+    draws = posterior.array("loadings_a").values
+    assert (draws == 0.0).all(axis=-2).any()  # of some factor in some draw, if not there is nothing to see
+    assert np.isfinite(posterior.array("coefficients_a").values).all()
