@@ -20,10 +20,12 @@ from factorflow.kernels.linalg import pack, unpack, whitening
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.e_step import update_rows
+from factorflow.models.sparse_gfa.global_step import change_basis
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores, strip_for_workers
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.basis import Basis
 from factorflow.models.sparse_gfa.smooth.courses import (
+    LEAST_NOISE,
     Courses,
     close_rough,
     open_courses,
@@ -265,7 +267,9 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
             courses = learn_warp(smooth.basis, courses, forms, smooth.warping)
         basis = moved_basis(smooth.basis, courses.warp)
         updated = replace(new, courses=update_courses(basis, courses, forms, starts))
-        if self.opening or step.count not in SHEAR_ROUNDS or not can_shear(self.settings):
+        if not self.opening and new.progress.snapshot is None:
+            updated = close_courses(self.settings, updated)
+        if updated.courses is None or self.opening or step.count not in SHEAR_ROUNDS or not can_shear(self.settings):
             return updated, {}
         return self._shear_factors(updated, new.courses, forms), {}
 
@@ -284,12 +288,29 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
 
 
 def close_courses(settings: Settings, globals_: Globals) -> Globals:
-    """Return the globals without courses that are worth less than they cost; see `close_rough`."""
-    if globals_.courses is None:
+    """Return the globals without courses that are worth less than they cost; see `close_rough`.
+
+    Factors that become rough are scaled to variance 1, which passes do slowly: while they had a course the
+    share of noise was their scale.
+    """
+    before = globals_.courses
+    if before is None:
         return globals_
     assert settings.smooth is not None
-    courses: Courses | None = close_rough(settings.smooth.basis, globals_.courses)
-    assert courses is not None
-    courses = courses if courses.is_smooth.any() else None
-    closed = replace(globals_, courses=courses)
-    return replace_part(closed, "progress", objective=float("nan"))  # it falls here
+    courses = close_rough(settings.smooth.basis, before)
+    closed = before.is_smooth & ~courses.is_smooth
+    if not closed.any():
+        return globals_
+    second = globals_.scores.second
+    scale = np.where(closed, 1.0 / np.sqrt(np.maximum(np.diag(second), LEAST_NOISE)), 1.0)
+    new = replace(globals_, courses=courses if courses.is_smooth.any() else None)
+    new = change_basis(settings, new, np.diag(scale), np.diag(1.0 / scale))
+    new = replace_part(new, "scores", second=second * np.outer(scale, scale))
+    views = {
+        view.name: replace(
+            new.views[view.name],
+            alpha_rate=new.views[view.name].alpha_rate / scale ** view.prior(sparse=True).power,
+        )
+        for view in settings.views
+    }
+    return replace_part(replace(new, views=views), "progress", objective=float("nan"), iterates=())
