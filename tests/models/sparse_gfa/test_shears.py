@@ -89,7 +89,7 @@ def test_a_scaled_course_is_consistent(functions: int | None) -> None:
     courses = open_courses(basis, centre, second, 30.0, 1)
     z = np.sin(6 * x) + 0.3 * np.random.default_rng(0).standard_normal(30)
     z -= z.mean()
-    new, scale = _scaled_course(basis, courses, 0, phi.T @ z, float(z @ z))
+    new, scale = _scaled_course(basis, courses, 0, (phi.T @ z, float(z @ z)), 5.0)
     covariance = basis.scaled_covariance(new.lengths[0], new.sharing[0], second)[0]
     covariance = (1.0 - new.noise[0]) * (np.diag(covariance) if covariance.ndim == 1 else covariance)
     energy = new.mean[0] @ np.linalg.solve(covariance, new.mean[0])

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float64
-from scipy.linalg import solve, solve_triangular
+from scipy.linalg import solve
 from scipy.optimize import minimize_scalar
 from scipy.special import expit, logit
 
@@ -89,7 +89,11 @@ def can_shear(settings: Settings) -> bool:
 
 
 def shear_factors(
-    settings: Settings, globals_: Globals, products: Float64[Array, "K M"], second: Float64[Array, "K K"]
+    settings: Settings,
+    globals_: Globals,
+    products: Float64[Array, "K M"],
+    second: Float64[Array, "K K"],
+    curvature: Float64[Array, " K"],
 ) -> Globals | None:
     """Return the globals with smooth factors sheared and scaled; None: there is nothing to gain.
 
@@ -99,6 +103,8 @@ def shear_factors(
         Of the run; with the courses updated.
     products, second : array
         sum z phi', phi centred; sum E z z'.
+    curvature : array
+        J_kk of a row (`rows`): what it says of each course.
     """
     courses, names = globals_.courses, [view.name for view in settings.views]
     assert courses is not None
@@ -114,7 +120,8 @@ def shear_factors(
     weights, views, scale = dict(globals_.weights), {}, np.ones(len(transform))
     for k in smooth:
         a = transform[k]
-        courses, scale[k] = _scaled_course(basis, courses, k, a @ products, float(a @ second @ a))
+        sums = a @ products, float(a @ second @ a)
+        courses, scale[k] = _scaled_course(basis, courses, k, sums, float(curvature[k]))
     inclusion, mean = (np.split(part, cuts) for part in (expit(loadings.logit()), loadings.slab_mean()))
     changes = (transform != np.eye(len(transform))).any(axis=0)
     for name, p, w in zip(names, inclusion, mean, strict=True):
@@ -145,18 +152,20 @@ def _form(
 
 
 def _scaled_course(
-    basis: Basis, courses: Courses, k: int, products: Float64[Array, " M"], second: float
+    basis: Basis, courses: Courses, k: int, sums: tuple[Float64[Array, " M"], float], curvature: float
 ) -> tuple[Courses, float]:
-    """Return the courses with one as it follows from a factor, share and mean, and the scale of the factor.
+    """Return the courses with one as it follows from a factor, and the scale of the factor.
 
     Parameters
     ----------
     basis, courses, k : Basis, Courses, int
         The functions; the courses, and the number of the one.
-    products, second : array, float
+    sums : array, float
         sum z phi and sum E z^2 of the factor.
+    curvature : float
+        J of a row; of the scaled factor J / scale^2.
     """
-    n, before = courses.n_known, float(courses.noise[k])
+    n, (products, second) = courses.n_known, sums
     root = root_of(basis.scaled_covariance(courses.lengths[k], courses.sharing[k], courses.second)[0])
     values, vectors = np.linalg.eigh(
         n * multiply_transposed_root(root, multiply_transposed_root(root, courses.second).T)
@@ -176,15 +185,22 @@ def _scaled_course(
     noise = float(expit(minimize_scalar(negative, bounds=ends, method="bounded").x))
     scale = float(np.sqrt(n / form(noise)))
     white = vectors @ (along / (values + noise / (1.0 - noise))) * scale / np.sqrt(1.0 - noise)
-    was = courses.mean[k] / root if root.ndim == 1 else solve_triangular(root, courses.mean[k], lower=True)
-    growth = (1.0 - noise) / (1.0 - before)
-    mean, energy, logdet = courses.mean.copy(), courses.energy.copy(), courses.logdet.copy()
-    mean[k] = np.sqrt(1.0 - noise) * (root * white if root.ndim == 1 else root @ white)
-    energy[k] = (energy[k] - float(was @ was) / (1.0 - before)) / growth + float(white @ white)
-    logdet[k] -= len(white) * np.log(growth)
-    shares = courses.noise.copy()
-    shares[k] = noise
-    return replace(courses, mean=mean, energy=energy, logdet=logdet, noise=shares), scale
+    variances = 1.0 / (1.0 + (1.0 - noise) * curvature / scale**2 * values)
+    axes = np.sqrt(1.0 - noise) * (root[:, None] * vectors if root.ndim == 1 else root @ vectors)
+    half = axes * np.sqrt(variances)
+    covariance = half @ half.T
+    of_course = {
+        "mean": axes @ (vectors.T @ white),
+        "covariance": covariance,
+        "energy": variances.sum() + float(white @ white),
+        "logdet": np.log(variances).sum(),
+        "noise": noise,
+        "average": float((covariance * courses.second).sum()),
+    }
+    columns = {name: getattr(courses, name).copy() for name in of_course}
+    for name, value in of_course.items():
+        columns[name][k] = value
+    return replace(courses, **columns), scale
 
 
 def _loadings(settings: Settings, globals_: Globals, second: Float64[Array, "K K"]) -> _Loadings:

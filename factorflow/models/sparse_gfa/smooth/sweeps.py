@@ -280,7 +280,9 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
             return globals_
         products = forms.slope * before.noise[:, None] + before.n_known * before.mean @ before.second
         sums = before.n_known * globals_.scores.second
-        sheared = shear_factors(self.settings, globals_, products, sums)
+        size = before.n_known * np.trace(before.second)
+        curvature = np.array([np.trace(forms.form(k, k)) / size for k in range(len(products))])
+        sheared = shear_factors(self.settings, globals_, products, sums, curvature)
         if sheared is None:
             return globals_
         back = replace_part(globals_, "progress", iterates=())
