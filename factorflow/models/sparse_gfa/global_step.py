@@ -16,7 +16,7 @@ from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_sc
 from factorflow.models.sparse_gfa.m_step import loading_sums
 from factorflow.models.sparse_gfa.n_factors import least_worth, worth
 from factorflow.models.sparse_gfa.naming import assign_names, is_early, naming_is_due
-from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
+from factorflow.models.sparse_gfa.settings import EARLY_TOLERANCE, PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.smooth.courses import (
     change_signs,
     noise_moves,
@@ -51,7 +51,7 @@ def finish_iteration(
 ) -> tuple[Globals, dict[str, float]]:
     """Update what all features share, given updated features; return the new globals and the bound.
 
-    ``settles``: whether the stage ends only when shares of noise no longer move.
+    ``settles``: whether the stage is the last of its kind: it ends only when shares of noise no longer move.
     """
     new, moves = _join_features(settings, globals_, stats, parts, sums, step, sparse=sparse)
     new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
@@ -93,7 +93,8 @@ def finish_iteration(
             or (settles and noise_moves(globals_.courses, new.courses))
         ),
     }
-    new = _extrapolate(settings, globals_, new, objective, info, step.count, sparse=sparse)
+    least = _least_gain(settings, info) * (1.0 if settles else EARLY_TOLERANCE)
+    new = _extrapolate(settings, globals_, new, objective, least, step.count, sparse=sparse)
     info["n_factors"] = float(new.n_factors)
     return replace_part(new, "progress", objective=objective), info
 
@@ -143,16 +144,19 @@ def _extrapolate(
     globals_: Globals,
     new: Globals,
     objective: float,
-    info: Mapping[str, float],
+    least: float,
     count: int,
     *,
     sparse: bool,
 ) -> Globals:
-    """Delete a factor, begin a trial without one, or take a SQUAREM step, where this is due."""
+    """Delete a factor, begin a trial without one, or take a SQUAREM step, where this is due.
+
+    ``least``: nats below which a pass gains little.
+    """
     if new.progress.snapshot is None and not new.change.restored and sparse and not is_early(settings, count):
         new = _delete_factor(settings, globals_, new, count)
         gain = objective - globals_.progress.objective
-        little = count > 0 and abs(gain) < _least_gain(settings, info)  # of the first it is not known
+        little = count > 0 and abs(gain) < least  # of the first it is not known
         new = _start_trial(settings, globals_, new, objective, little=little)
     if not new.change.restored and (new.progress.snapshot is None or not new.progress.snapshot.trial):
         new = squarem_step(settings, new, objective, count)

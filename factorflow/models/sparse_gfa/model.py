@@ -33,7 +33,7 @@ from factorflow.models.sparse_gfa.naming import EARLY, WARM_UP, factor_labels
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, strip_for_workers
 from factorflow.models.sparse_gfa.refusals import refuse_options
-from factorflow.models.sparse_gfa.settings import PARAMETER_TOL, Settings
+from factorflow.models.sparse_gfa.settings import EARLY_TOLERANCE, PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.smooth.composite import smooth_part
 from factorflow.models.sparse_gfa.smooth.cosines import Cosines
 from factorflow.models.sparse_gfa.smooth.points import Points
@@ -59,8 +59,6 @@ Enter = Callable[[Globals], Globals]
 
 PATIENCE = 2
 """Passes running that gain little, after which the sparse stage ends."""
-EARLY_TOLERANCE = 100.0
-"""Tolerance of the warm-up, and of the stage after which courses are judged, relative to the last stage's."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +171,7 @@ class SparseGFAModel(Model[Globals, Local]):
     def _fit_stages(self) -> list[Stage[Globals]]:
         """Return the warm-up and the sparse stage, or the dense one."""
         s = self.settings
-        warm, sparse = UpdateSweep(s.warm_up, sparse=False), UpdateSweep(s, sparse=True)
+        warm = UpdateSweep(s.warm_up, sparse=False)
         if s.dense:
             return [Stage("dense", (warm,), self.max_iter, tol=self.tol, parameter_tol=PARAMETER_TOL)]
         return [
@@ -183,22 +181,26 @@ class SparseGFAModel(Model[Globals, Local]):
                 self.warmup_iter if s.sets is None else min(self.warmup_iter, WARM_UP),
                 **self._loose,
             ),
-            *self._sparse_stages(sparse),
+            *self._sparse_stages(),
             *self._smooth_stages(),
         ]
 
-    def _sparse_stages(self, sweep: UpdateSweep) -> list[Stage[Globals]]:
+    def _sparse_stages(self) -> list[Stage[Globals]]:
         """Return the sparse stage; with feature sets one before in which factors start from sets."""
-        s = self.settings
-        first = self._sparse_stage(sweep, partial(initialize_sparse, s))
+        s, last = self.settings, self.settings.smooth is None
+        sweep = UpdateSweep(s, sparse=True, settles=last)
+        first, again = (self._sparse_stage(each) for each in (sweep, replace(sweep, warm=True)))
+        first = replace(first, enter=partial(initialize_sparse, s))
+        if not last:
+            first, again = (replace(stage, **self._loose) for stage in (first, again))
         if s.nonnegative:
             shifts = Stage[Globals]("shift", (ShiftSweep(s),), 1, counts=False, enter=first.enter)
-            return [shifts, self._sparse_stage(UpdateSweep(s, sparse=True, warm=True))]
+            return [shifts, again]
         if not looks_at_sets(s):
             return [first]
         early = replace(first, name="naming", max_iter=min(self.max_iter, EARLY))
         of_sets = Stage[Globals]("sets", (SetComponentsSweep(s),), 1, counts=False, enter=whole_steps)
-        return [early, of_sets, self._sparse_stage(UpdateSweep(s, sparse=True, warm=True))]
+        return [early, of_sets, again]
 
     def _smooth_stages(self) -> list[Stage[Globals]]:
         """Return the stages in which factors become functions of the places, if they are."""
@@ -233,7 +235,7 @@ class SparseGFAModel(Model[Globals, Local]):
             "patience": 1,
         }
 
-    def _sparse_stage(self, sweep: UpdateSweep, enter: Enter | None = None) -> Stage[Globals]:
+    def _sparse_stage(self, sweep: UpdateSweep) -> Stage[Globals]:
         return Stage(
             "sparse",
             (sweep,),
@@ -241,7 +243,6 @@ class SparseGFAModel(Model[Globals, Local]):
             tol=self.tol,
             parameter_tol=PARAMETER_TOL,
             patience=PATIENCE,
-            enter=enter,
         )
 
     def warm_stages(self) -> tuple[Stage[Globals], ...]:

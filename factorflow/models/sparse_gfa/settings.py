@@ -21,6 +21,8 @@ from factorflow.models.sparse_gfa.weights import Weights
 PARAMETER_TOL = 1e-3
 """Nats a loading or intercept below which a pass gains little: where samples are many and features few, what
 is left to gain is little beside the number of entries."""
+EARLY_TOLERANCE = 100.0
+"""Tolerance of stages that are followed by another of their kind, relative to the last stage's."""
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from factorflow.models.contract import Array, Block, Step
 from factorflow.models.sparse_gfa.kernels import draws
 from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals
 from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.smooth.cosines import ProductRows
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.evidence import draw_course
 from factorflow.models.sparse_gfa.smooth.points import Points
-from factorflow.models.sparse_gfa.smooth.rows import course_prior, with_tables
+from factorflow.models.sparse_gfa.smooth.rows import course_prior, sum_functions, with_tables
 from factorflow.models.sparse_gfa.smooth.site_sums import member_rows
 from factorflow.models.sparse_gfa.smooth.warping import moved_basis
 
@@ -49,7 +50,7 @@ class ScorePrior:
     mean: Float64[np.ndarray, "B L"]
     precision: Float64[np.ndarray, "#B L"]
     codes: Integer[np.ndarray, " B"]
-    functions: Array | None = None
+    functions: Array | ProductRows | None = None
     n_functions: int = 0
 
     def sums_by_function(self, rows: Float64[Array, "B L"]) -> Float64[Array, "M L"]:
@@ -58,7 +59,7 @@ class ScorePrior:
             return np.zeros((0, rows.shape[1]))
         if self.functions.ndim == 1:
             return np.asarray(member_rows(self.functions, self.codes > 0, self.n_functions) @ rows)
-        return np.asarray(self.functions.T @ rows)
+        return np.asarray(sum_functions(self.functions, rows))
 
 
 def score_prior(settings: Settings, block: Block, sample: ChainGlobals, *, new: bool) -> ScorePrior:

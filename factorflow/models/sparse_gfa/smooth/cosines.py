@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -47,6 +47,62 @@ BOX = {1: 1.5}
 RESOLVED = {"matern32": 3.4}
 """Half the width of the box over m times this is the shortest length scale that m cosines resolve; 2.65 for
 smoother kernels."""
+
+
+RUN = 256
+"""Rows whose products of functions are made at a time: they stay in the processor's cache."""
+
+
+@dataclass(frozen=True)
+class ProductRows:
+    """Centred products of cosines of some rows, which are never all in memory.
+
+    Parameters
+    ----------
+    first, others : array
+        Cosines of the first column; products of those of the others.
+    centre : array
+        Subtracted from the products.
+    known : array
+        1 for rows whose place is known, else 0, and so are the products then.
+    """
+
+    first: Float64[np.ndarray, "B m"]
+    others: Float64[np.ndarray, "B o"]
+    centre: Float64[np.ndarray, " M"]
+    known: Float64[np.ndarray, " B"]
+    ndim: ClassVar[int] = 2
+
+    def times(self, values: Float64[Array, "M K"]) -> Float64[Array, "B K"]:
+        """Return the products times a matrix."""
+        m, o, k = self.first.shape[1], self.others.shape[1], values.shape[1]
+        table = np.ascontiguousarray(values.reshape(m, o, k).swapaxes(0, 1).reshape(o, m * k))
+        out = np.empty((len(self.first), k))
+        for rows in _runs(len(out)):
+            by_first = (self.others[rows] @ table).reshape(-1, m, k)
+            out[rows] = np.matmul(self.first[rows, None, :], by_first)[:, 0]
+        out -= self.centre @ values
+        out *= self.known[:, None]
+        return out
+
+    def whole(self) -> Float64[Array, "B M"]:
+        """Return the products."""
+        products = self.first[:, :, None] * self.others[:, None, :]
+        return (products.reshape(len(self.first), -1) - self.centre) * self.known[:, None]
+
+    def sums(self, values: Float64[Array, "B K"]) -> Float64[Array, "M K"]:
+        """Return the transposed products times a matrix."""
+        m, o, k = self.first.shape[1], self.others.shape[1], values.shape[1]
+        values, total = values * self.known[:, None], np.zeros((o, m * k))
+        for rows in _runs(len(values)):
+            by_first = self.first[rows, :, None] * values[rows, None, :]
+            total += self.others[rows].T @ by_first.reshape(-1, m * k)
+        by_function = total.reshape(o, m, k).swapaxes(0, 1).reshape(m * o, k)
+        return np.asarray(by_function - np.outer(self.centre, values.sum(axis=0)))
+
+
+def _runs(n_rows: int) -> list[slice]:
+    return [slice(start, start + RUN) for start in range(0, n_rows, RUN)]
 
 
 @dataclass(frozen=True)
@@ -114,17 +170,26 @@ class Cosines(PlacesBasis):
 
     def functions(self, places: Rows, codes: Codes) -> Float64[Array, "B M"]:
         """Return functions of rows, not centred."""
-        scaled = np.pi * (places - self._centre + self._half) / (2.0 * self._half)
-        products = np.ones((len(places), 1))
-        for column in range(scaled.shape[1]):
-            orders = np.arange(self.per_column[column])
-            values = np.cos(scaled[:, column, None] * orders) / np.sqrt(self._half[column])
-            values[:, 0] /= np.sqrt(2.0)
-            products = (products[:, :, None] * values[:, None, :]).reshape(len(places), -1)
+        products = self._products(places, range(len(self.per_column)))
         if self.n_groups == 1:
             return products
         member = codes[:, None] == np.arange(self.n_groups)
         return np.asarray((member[:, :, None] * products[:, None, :]).reshape(len(places), -1))
+
+    def by_column(self, places: Rows) -> tuple[Float64[Array, "B m"], Float64[Array, "B o"]]:
+        """Return the functions of rows in the first column, and products of those in the others."""
+        return self._products(places, range(1)), self._products(places, range(1, len(self.per_column)))
+
+    def _products(self, places: Rows, columns: range) -> Float64[Array, "B m"]:
+        """Return products of the functions of some columns."""
+        products = np.ones((len(places), 1))
+        for column in columns:
+            half, centre = self._half[column], self._centre[column]
+            scaled = np.pi * (places[:, column] - centre + half) / (2.0 * half)
+            values = np.cos(scaled[:, None] * np.arange(self.per_column[column])) / np.sqrt(half)
+            values[:, 0] /= np.sqrt(2.0)
+            products = (products[:, :, None] * values[:, None, :]).reshape(len(places), -1)
+        return products
 
     @cached_property
     def products(self) -> Cosines:

@@ -16,6 +16,7 @@ Where views are complete A_n is one matrix, and sums over rows need the average 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from jaxtyping import Bool, Float64, Int64
@@ -25,7 +26,7 @@ from factorflow.core.trees import replace
 from factorflow.kernels.linalg import diagonal, pack, unpack
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.smooth.basis import Basis
-from factorflow.models.sparse_gfa.smooth.cosines import Cosines
+from factorflow.models.sparse_gfa.smooth.cosines import Cosines, ProductRows
 from factorflow.models.sparse_gfa.smooth.courses import Courses, NoiseSums
 from factorflow.models.sparse_gfa.smooth.points import Points
 from factorflow.models.sparse_gfa.smooth.warping import common_clock, moved_basis
@@ -78,7 +79,7 @@ class CoursePrior:
     variance: Float64[np.ndarray, "#B K"] | None
     precision: Float64[np.ndarray, "#B K"]
     known: Bool[np.ndarray, " B"]
-    functions: Array
+    functions: Array | ProductRows
 
 
 @dataclass(frozen=True)
@@ -159,19 +160,21 @@ def course_prior(
     assert values is not None
     functions = _functions(basis, block, places, codes, courses.centre)
     if isinstance(basis, Points):
-        mean = np.where(has_place[:, None], values[functions], 0.0)
+        mean = np.where(has_place[:, None], values[cast("Array", functions)], 0.0)
     else:
-        mean = block.once(("courses",), (values, courses.centre), lambda: functions @ values)
+        given = values, courses.centre
+        mean = block.once(("courses",), given, lambda: times_functions(functions, values))
     if smooth.complete and not each:
         return CoursePrior(mean, courses.average[None], precision, has_place, functions)
     assert spread is not None
     if isinstance(basis, Points):
-        variance = np.where(has_place[:, None], spread[functions], 0.0)
+        variance = np.where(has_place[:, None], spread[cast("Array", functions)], 0.0)
     elif isinstance(basis, Cosines):
         products = basis.products.functions(np.where(has_place[:, None], places, 0.0), codes)
         variance = np.where(has_place[:, None], np.maximum(products @ spread, 0.0), 0.0)
     else:
         variance, own = np.zeros(mean.shape), np.flatnonzero(courses.is_smooth)
+        assert isinstance(functions, np.ndarray)
         products = (functions @ spread).reshape(len(mean), len(own), basis.size)
         variance[:, own] = np.maximum(np.einsum("bkm,bm->bk", products, functions), 0.0)
     return CoursePrior(mean, variance, precision, has_place, functions)
@@ -203,17 +206,31 @@ def _functions(
     places: Float64[Array, "B p"],
     codes: Int64[Array, " B"],
     centre: Float64[Array, " M"],
-) -> Array:
+) -> Array | ProductRows:
     """Return the functions of rows, centred, 0 where the place is not known; of points the number of each."""
     if isinstance(basis, Points):
         return block.once(("cells",), (), lambda: basis.cell(places, codes))
+    has_place = np.asarray(np.isfinite(places).all(axis=1))
+    if isinstance(basis, Cosines) and basis.n_groups == 1:
+        at = np.where(has_place[:, None], places, 0.0)
+        first, others = block.once(("cosines",), (), lambda: basis.by_column(at))
+        return ProductRows(first, others, centre, has_place.astype(np.float64))
 
     def make() -> Float64[Array, "B M"]:
-        has_place = np.asarray(np.isfinite(places).all(axis=1))
         functions = basis.functions(np.where(has_place[:, None], places, 0.0), codes) - centre
         return functions if has_place.all() else np.asarray(functions * has_place[:, None])
 
     return block.once(("functions",), (centre,), make)
+
+
+def times_functions(functions: Array | ProductRows, values: Float64[Array, "M K"]) -> Float64[Array, "B K"]:
+    """Return functions of rows times a matrix."""
+    return functions.times(values) if isinstance(functions, ProductRows) else functions @ values
+
+
+def sum_functions(functions: Array | ProductRows, values: Float64[Array, "B K"]) -> Float64[Array, "M K"]:
+    """Return sum_n phi_n value_n'."""
+    return functions.sums(values) if isinstance(functions, ProductRows) else functions.T @ values
 
 
 def _of_new(

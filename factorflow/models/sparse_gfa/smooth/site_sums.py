@@ -10,10 +10,11 @@ from scipy.sparse import csr_array
 
 from factorflow.kernels.linalg import n_pairs, pack, unpack
 from factorflow.models.contract import Array, Block, Gather
+from factorflow.models.sparse_gfa.smooth.cosines import ProductRows
 from factorflow.models.sparse_gfa.smooth.courses import Courses
 from factorflow.models.sparse_gfa.smooth.evidence import Forms
 from factorflow.models.sparse_gfa.smooth.points import Points
-from factorflow.models.sparse_gfa.smooth.rows import Conditional, SmoothSettings
+from factorflow.models.sparse_gfa.smooth.rows import Conditional, SmoothSettings, sum_functions
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,15 @@ def site_sums(
         by_place = member_rows(prior.functions, prior.known, smooth.basis.size)
         packed = np.broadcast_to(pack(says), (len(mean), n_pairs(k)))
         return SiteSums(by_place @ left, by_place @ packed)
-    linear = prior.functions.T @ left
+    linear = sum_functions(prior.functions, left)
     if smooth.complete:
         return SiteSums(linear, float(len(mean)) * pack(says))
     says = np.broadcast_to(says, (len(mean), k, k))
     own = np.maximum(says[:, index, index], 0.0)
-    forms = [pack((prior.functions * own[:, j, None]).T @ prior.functions) for j in range(k)]
+    functions = prior.functions
+    if isinstance(functions, ProductRows):
+        functions = functions.whole()
+    forms = [pack((functions * own[:, j, None]).T @ functions) for j in range(k)]
     smooth_ones = prior.precision.max(axis=0) > 1.0
     size = np.sqrt(np.where(smooth_ones & (own > 0.0), own, np.inf))
     relative = np.abs(says) / size[:, :, None] / size[:, None, :]

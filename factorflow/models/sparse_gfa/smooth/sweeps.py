@@ -269,7 +269,12 @@ class CourseSweep(Sweep[Globals, Local, SiteSums]):
         updated = replace(new, courses=update_courses(basis, courses, forms, starts))
         if not self.opening and new.progress.snapshot is None:
             updated = close_courses(self.settings, updated)
-        if updated.courses is None or self.opening or step.count not in SHEAR_ROUNDS or not can_shear(self.settings):
+        if (
+            updated.courses is None
+            or self.opening
+            or step.count not in SHEAR_ROUNDS
+            or not can_shear(self.settings)
+        ):
             return updated, {}
         return self._shear_factors(updated, new.courses, forms), {}
 
