@@ -106,3 +106,7 @@ def test_a_scaled_course_is_consistent(functions: int | None) -> None:
     for share, size in ((0.01, 1.0), (-0.01, 1.0), (0.0, 1.01), (0.0, 0.99), (0.01, 1.01), (-0.01, 0.99)):
         assert density(1.0 - new.noise[0] + share, scale * size) < best
     assert abs(new.mean[0] @ phi.T - scale * np.sin(6 * x)).mean() < 0.3
+    rough = np.tile([1.0, -1.0], 15)
+    white = _scaled_course(basis, courses, 0, (phi.T @ rough, float(rough @ rough)), 0.5)[0]
+    assert white.noise[0] > 0.99  # and q of its coefficients is near their prior
+    assert white.energy[0] + len(centre) * 0.01 > len(centre) > white.energy[0] - 1.0

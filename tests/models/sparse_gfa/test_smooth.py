@@ -19,10 +19,11 @@ from factorflow.core.places import PLACES, Places
 from factorflow.core.trees import replace
 from factorflow.data.places import code_places
 from factorflow.errors import InputError
+from factorflow.models.sparse_gfa import model as model_module
 from factorflow.models.sparse_gfa.smooth import evidence as evidence_module
 from factorflow.models.sparse_gfa.smooth import sweeps as sweeps_module
 from factorflow.models.sparse_gfa.smooth import weak as weak_module
-from factorflow.models.sparse_gfa.smooth.cosines import Cosines, choose_basis
+from factorflow.models.sparse_gfa.smooth.cosines import Cosines, ProductRows, choose_basis
 from factorflow.models.sparse_gfa.smooth.courses import (
     Courses,
     NoiseSums,
@@ -52,6 +53,7 @@ from factorflow.models.sparse_gfa.smooth.rows import (
 from factorflow.models.sparse_gfa.smooth.site_sums import site_sums
 from factorflow.models.sparse_gfa.smooth.sweeps import shows_courses
 from factorflow.models.sparse_gfa.smooth.warping import KNOTS, WARP_ROUNDS, common_clock
+from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.weights import Weights
 
 NUMBERS = json.loads(Path(__file__).with_name("smooth_factors.json").read_text(encoding="utf-8"))
@@ -308,6 +310,21 @@ def test_new_rows_know_no_more_than_their_course() -> None:
     assert_close(prior.precision[2], 1.0)
 
 
+@pytest.mark.parametrize("per_column", [(5,), (3, 4), (3, 2, 4)])
+def test_products_of_cosines_are_never_made(per_column: tuple[int, ...]) -> None:
+    """Of more rows than are multiplied at a time, with one whose place is not known."""
+    rng, n, columns = np.random.default_rng(6), 300, len(per_column)
+    ends = {"low": (0.0,) * columns, "high": (1.0, 3.0, 2.0)[:columns], "nearest": (0.1,)}
+    basis = Cosines(Places(("x", "y", "z")[:columns], (0,) * columns, **ends), "rbf", per_column)
+    places, known = rng.random((n, columns)), np.arange(n) != 7
+    centre, values, rows = (rng.standard_normal(shape) for shape in (basis.size, (basis.size, 3), (n, 3)))
+    products = ProductRows(*basis.by_column(places), centre, known.astype(float))
+    wanted = (basis.functions(places, np.zeros(n, int)) - centre) * known[:, None]
+    assert_close(products.whole(), wanted, 1e-12)
+    np.testing.assert_allclose(products.times(values), wanted @ values, atol=1e-12)
+    np.testing.assert_allclose(products.sums(rows), wanted.T @ rows, atol=1e-11)
+
+
 @pytest.mark.parametrize("groups", [(), ("a", "b")])
 @pytest.mark.parametrize("per_column", [(5,), (3, 4)])
 def test_variances_of_cosines(groups: tuple[str, ...], per_column: tuple[int, ...]) -> None:
@@ -433,8 +450,35 @@ def test_courses_are_judged_before_passes_settle(fitted: SimpleNamespace) -> Non
     """What is rough is closed as soon as the bound rises little: its passes would settle last."""
     stages = {stage.name: stage for stage in fitted.posterior.model.stages()}
     assert stages["smooth"].tol == stages["warm-up"].tol == 100 * stages["smooth or not"].tol
+    assert stages["sparse"].tol == stages["smooth"].tol
+    assert not stages["sparse"].sweeps[0].settles
     assert not stages["smooth"].sweeps[1].settles
     assert stages["smooth or not"].sweeps[1].settles
+
+
+def test_courses_are_judged_in_every_round(fitted: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is worth little only later goes then, and its factor has variance 1."""
+    close, closed = sweeps_module.close_courses, []
+
+    def late(settings: Any, globals_: Globals) -> Globals:
+        new = close(settings, globals_)
+        which = globals_.courses.is_smooth & (new.courses is None or ~new.courses.is_smooth)
+        closed.append((globals_, new, np.flatnonzero(which)))
+        return new
+
+    monkeypatch.setattr(sweeps_module, "close_courses", late)
+    monkeypatch.setattr(model_module, "close_courses", lambda settings, globals_: globals_)
+    model = ff.models.SparseGFA(n_factors=6, smooth_covariates="time")
+    posterior = ff.fit(fitted.dataset, model, progress=False)
+    np.testing.assert_array_equal(
+        posterior.smoothness()["smooth"] > 0, fitted.posterior.smoothness()["smooth"] > 0
+    )
+    before, after, which = next(each for each in closed if len(each[2]))
+    np.testing.assert_allclose(np.diag(after.scores.second)[which], 1.0)
+    scale = np.sqrt(np.diag(after.scores.second) / np.diag(before.scores.second))
+    for name, weights in after.weights.items():
+        np.testing.assert_allclose(weights.mean * scale, before.weights[name].mean)
+    np.testing.assert_allclose(after.change.transform, np.diag(scale))
 
 
 def test_curves_at_the_samples_are_their_courses(fitted: SimpleNamespace) -> None:
