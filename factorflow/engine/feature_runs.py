@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from factorflow.core.threads import allow_threads, map_in_threads
 from factorflow.core.trees import freeze, join, narrow, restrict
 from factorflow.engine.plan import FEATURE_RUN
 from factorflow.engine.tree import Tree
@@ -56,18 +56,11 @@ def update_globals(
         part: tuple[Any, Any] = freeze(sweep.features(run.axis, run.index, before, cut, step))
         return part
 
-    if not done:
-        done = dict(zip(runs, _map_in_threads(update, runs, n_threads), strict=True))
-    parts, sums = _join_parts(runs, done)
-    return sweep.assemble(carried, narrow(stats), parts, sums, step)
-
-
-def _map_in_threads(function: Any, items: Sequence[Any], n_threads: int) -> Iterable[Any]:
-    """Return the results of a function in order, computed in some threads."""
-    if n_threads == 1 or len(items) == 1:
-        return [function(item) for item in items]
-    with ThreadPoolExecutor(min(n_threads, len(items)), "factorflow-features") as pool:
-        return list(pool.map(function, items))
+    with allow_threads(n_threads):
+        if not done:
+            done = dict(zip(runs, map_in_threads(update, runs), strict=True))
+        parts, sums = _join_parts(runs, done)
+        return sweep.assemble(carried, narrow(stats), parts, sums, step)
 
 
 def _join_parts(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Bool, Float64
 
+from factorflow.core.threads import allowed_threads, map_in_threads
 from factorflow.kernels.special import beta_term, digamma, gamma_term, logistic
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.weights import Weights
@@ -14,6 +16,8 @@ from factorflow.models.sparse_gfa.weights import Weights
 INNER = 3
 """Steps of alpha and theta at fixed messages, of two iterations each. Always as many: an end that rounding
 decides would show in the fourth digit of a fit."""
+SMALL = 1 << 18
+"""Loadings that are not worth a second thread."""
 FURTHEST = 30.0
 """Longest extrapolation, in first steps."""
 
@@ -30,6 +34,11 @@ class Shares:
     prior_on: Float64[np.ndarray, "H K"] | float
     prior_off: Float64[np.ndarray, "H K"] | float
     inside: Bool[np.ndarray, "D K"] | None = None
+
+    def of(self, columns: slice) -> Shares:
+        """Return those of some factors."""
+        parts = (part[:, columns] if isinstance(part, np.ndarray) else part for part in vars(self).values())
+        return Shares(*parts)
 
     def of_loadings(self, values: Float64[Array, "H K"]) -> Float64[Array, "#D K"]:
         """Return the value of the class of each loading."""
@@ -63,8 +72,33 @@ def optimal_slab(
     shares : Shares
         Where the search begins.
     """
-    precision, (shape, rate) = 1.0 / weights.variance, alpha_prior
-    p, squared = np.maximum(precision - used, 0.0), (weights.mean * precision) ** 2  # l^2
+    n_factors = len(alpha)
+    n_parts = max(1, min(allowed_threads(), n_factors // 2)) if weights.mean.size > SMALL else 1
+
+    def optimum(columns: slice) -> tuple[Float64[Array, ...], ...]:
+        mean, variance = weights.mean[:, columns], weights.variance[:, columns]
+        return _optimum(alpha_prior, mean, variance, alpha[columns], used[columns], shares.of(columns))
+
+    ends = [i * n_factors // n_parts for i in range(n_parts + 1)]
+    parts = map_in_threads(optimum, [slice(*pair) for pair in pairwise(ends)])
+    a, b, t, u = (np.concatenate(part, axis=-1) for part in zip(*parts, strict=True))
+    return a, b, t, u
+
+
+def _optimum(
+    alpha_prior: tuple[float, float],
+    mean: Float64[Array, "D K"],
+    variance: Float64[Array, "D K"],
+    alpha: Float64[Array, " K"],
+    used: Float64[Array, " K"],
+    shares: Shares,
+) -> tuple[Float64[Array, " K"], Float64[Array, " K"], Float64[Array, "H K"], Float64[Array, "H K"]]:
+    """Do what `optimal_slab` does for some factors, at least two of more: sums are of one factor each.
+
+    NumPy adds the rows of (D, 1) in another order than those of (D, K).
+    """
+    precision, (shape, rate) = 1.0 / variance, alpha_prior
+    p, squared = np.maximum(precision - used, 0.0), (mean * precision) ** 2  # l^2
     on, off = shares.prior_on, shares.prior_off
     total = on + off + shares.sums(np.ones(p.shape))
 
