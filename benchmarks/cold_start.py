@@ -4,10 +4,10 @@
     python benchmarks/cold_start.py probit "mixed, 10 % missing"               # what begins with these words
 
 Each fit is a process of its own with an empty folder for compiled code, then one that finds all in it:
-seconds of all of it, from imports to its end, and CPU seconds (one thread), since the former say as much of
-what else the machine does. Modules of factorflow are compiled to bytecode before, as pip does where it
-installs them (not to find that takes half a second of every process). A case that is left out stays in the
-file as it was.
+seconds of all of it, from imports to its end, and CPU seconds (of one thread, and of the process that
+compiles beside it, whose loops are not listed), since the former say as much of what else the machine does.
+Modules of factorflow are compiled to bytecode before, as pip does where it installs them (not to find that
+takes half a second of every process). A case that is left out stays in the file as it was.
 """
 
 from __future__ import annotations
