@@ -14,7 +14,7 @@ from factorflow.models.sparse_gfa.elbo import Moves, bound_of, check_finite, sha
 from factorflow.models.sparse_gfa.hyperparameters import optimize_hyperparameters
 from factorflow.models.sparse_gfa.kernels.rotation import best_rotation, best_scale
 from factorflow.models.sparse_gfa.m_step import loading_sums
-from factorflow.models.sparse_gfa.n_factors import least_worth, worth
+from factorflow.models.sparse_gfa.n_factors import least_worth, variance_shares, worth
 from factorflow.models.sparse_gfa.naming import assign_names, is_early, naming_is_due
 from factorflow.models.sparse_gfa.settings import EARLY_TOLERANCE, PARAMETER_TOL, Settings
 from factorflow.models.sparse_gfa.smooth.courses import (
@@ -32,7 +32,7 @@ from factorflow.models.sparse_gfa.squarem import (
 from factorflow.models.sparse_gfa.start.guided import is_guided
 from factorflow.models.sparse_gfa.state import Change, Globals, Scores, Snapshot, replace_part
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
-from factorflow.models.sparse_gfa.weights import Weights, expected_weights, transformed_weights
+from factorflow.models.sparse_gfa.weights import Weights, transformed_weights
 
 SETTLED = 10
 """Sparse passes before a factor goes for what it explains: at first one can be weak and come back."""
@@ -56,20 +56,14 @@ def finish_iteration(
     new, moves = _join_features(settings, globals_, stats, parts, sums, step, sparse=sparse)
     new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
     objective = bound_of(settings, new, moves, sums, stats, sparse=sparse)
-    check_finite(new, objective)
-    strength = variance_shares(settings, new)
-    if sparse and settings.deletes:
-        worths, gap = worth(settings, new, moves, sums, stats)
-        worths = np.asarray(np.where(is_guided(settings, new), np.maximum(worths, 0.0), worths))
-        new = replace_part(replace_part(new, "factors", worth=worths), "progress", score=objective + gap)
-    if new.courses is not None:
-        assert stats.courses is not None
-        new = replace(new, courses=update_noise(new.courses, stats.courses))
-    if globals_.progress.step_length == 1.0:  # loadings that went a part of the way have no messages
-        new = optimize_hyperparameters(settings, globals_, new, sparse=sparse)
+    if globals_.progress.snapshot is not None and not np.isfinite(objective):  # the step went too far
+        new, objective = replace_part(new, "progress", score=-np.inf), -np.inf
+    else:
+        check_finite(new, objective)
+        new = _learn_shared(settings, globals_, new, moves, sums, stats, objective, sparse=sparse)
     rounding = 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0
     step_length = next_step_length(globals_, new, objective, rounding) if settings.tangent else 1.0
-    new = replace_part(replace_part(new, "factors", strength=strength), "progress", step_length=step_length)
+    new = replace_part(new, "progress", step_length=step_length)
     new, objective = judge_snapshot(settings, globals_, new, objective)
     renamed = sparse and settings.sets is not None and new.factors.sets is None  # they are still to be named
     if (
@@ -137,6 +131,31 @@ def _join_features(
         else:
             new, moves = _rescale(settings, new, moves, stats.number, sparse=sparse)
     return new, moves
+
+
+def _learn_shared(
+    settings: Settings,
+    globals_: Globals,
+    new: Globals,
+    moves: Moves,
+    sums: Mapping[str, FeatureSums],
+    stats: Stats,
+    objective: float,
+    *,
+    sparse: bool,
+) -> Globals:
+    """Return the globals with what is known of each factor, and the hyperparameters of the next pass."""
+    new = replace_part(new, "factors", strength=variance_shares(settings, new))
+    if sparse and settings.deletes:
+        worths, gap = worth(settings, new, moves, sums, stats)
+        worths = np.asarray(np.where(is_guided(settings, new), np.maximum(worths, 0.0), worths))
+        new = replace_part(replace_part(new, "factors", worth=worths), "progress", score=objective + gap)
+    if new.courses is not None:
+        assert stats.courses is not None
+        new = replace(new, courses=update_noise(new.courses, stats.courses))
+    if globals_.progress.step_length == 1.0:  # loadings that went a part of the way have no messages
+        new = optimize_hyperparameters(settings, globals_, new, sparse=sparse)
+    return new
 
 
 def _extrapolate(
@@ -371,24 +390,3 @@ def select_factors(globals_: Globals, factors: Integer[Array, " kept"]) -> Globa
             iterates=(),
         ),
     )
-
-
-def variance_shares(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
-    """Return the share of each view's sum of squares, or information, that each factor carries alone.
-
-    Of other views than Gaussian ones the information: a few counts far above all others would be the whole
-    sum of squares.
-    """
-    scale = np.diag(globals_.scores.second)
-    rows = []
-    for view in settings.views:
-        weights, fixed = globals_.weights[view.name], globals_.fixed[view.name]
-        count, squares = fixed.count.sum(axis=1), expected_weights(weights)[0] ** 2
-        if view.is_gaussian:
-            signal, total = (count @ squares) * scale, float(fixed.squares.sum())
-        else:
-            information = settings.information(view.name, weights)[:, None]
-            signal = count @ np.log1p(information * squares * scale)
-            total = float(signal.sum()) + float(count.sum())
-        rows.append(signal / max(total, 1e-300))
-    return np.stack(rows)

@@ -42,7 +42,7 @@ from factorflow.models.sparse_gfa.weights import Weights, sum_pairs
 SHAPES = np.geomspace(0.5, 1e5, 12)[:, None]
 """Shapes a of the prior of noise precisions that are compared: from one entry's worth to all alike."""
 LOGS = -60.0, 60.0
-"""Between which log lambda lies."""
+"""Between which log lambda lies; at an end, if the optimum is beyond it."""
 NEWTON = 20
 """Steps of Newton's method for the level of noise precisions, of length 2, from their median: at most."""
 ALONE = 0.1
@@ -154,7 +154,11 @@ def _optimal_precision(
             spread += len(p) / (of_mean + len(p) * precision)  # the variance of m
         return log_precision - float(np.log(shape / (rate + 0.5 * spread))), mean
 
-    log_precision = float(brentq(lambda x: excess(x)[0], *LOGS, xtol=1e-6))
+    low, high = (excess(end)[0] for end in LOGS)  # it grows with log lambda
+    if low > 0.0 or high < 0.0:
+        log_precision = LOGS[0] if low > 0.0 else LOGS[1]
+    else:
+        log_precision = float(brentq(lambda x: excess(x)[0], *LOGS, xtol=1e-6))
     return excess(log_precision)[1], float(np.exp(log_precision))
 
 

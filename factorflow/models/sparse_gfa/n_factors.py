@@ -36,7 +36,7 @@ from factorflow.models.sparse_gfa.elbo import Moves, scores_terms, weights_terms
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
-from factorflow.models.sparse_gfa.weights import Weights
+from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 
 EVIDENCE = 3.0
 """Nats by which the bound has to be higher without a factor: 20 to 1 against it, since the bound is no more
@@ -145,3 +145,24 @@ def least_worth(worths: Float64[Array, " K"], before: Float64[Array, " K"] | Non
     ahead = worths + HORIZON * np.maximum(worths - before, 0.0)
     least = int(ahead.argmin())
     return least if ahead[least] < 0.0 else None
+
+
+def variance_shares(settings: Settings, globals_: Globals) -> Float64[Array, "M K"]:
+    """Return the share of each view's sum of squares, or information, that each factor carries alone.
+
+    Of other views than Gaussian ones the information: a few counts far above all others would be the whole
+    sum of squares.
+    """
+    scale = np.diag(globals_.scores.second)
+    rows = []
+    for view in settings.views:
+        weights, fixed = globals_.weights[view.name], globals_.fixed[view.name]
+        count, squares = fixed.count.sum(axis=1), expected_weights(weights)[0] ** 2
+        if view.is_gaussian:
+            signal, total = (count @ squares) * scale, float(fixed.squares.sum())
+        else:
+            information = settings.information(view.name, weights)[:, None]
+            signal = count @ np.log1p(information * squares * scale)
+            total = float(signal.sum()) + float(count.sum())
+        rows.append(signal / max(total, 1e-300))
+    return np.stack(rows)

@@ -153,7 +153,7 @@ class Settings:
     n_starts : int
         Starts of which the best is kept.
     drop : float
-        Share (`global_step.variance_shares`), in its best view, below which a factor is dropped.
+        Share (`n_factors.variance_shares`), in its best view, below which a factor is dropped.
     tol : float
         Nats an observed entry below which a pass gains little.
     learns_n_factors : bool

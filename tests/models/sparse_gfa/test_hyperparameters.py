@@ -90,6 +90,14 @@ def test_level_and_spread_of_intercepts_are_where_iterations_end(tools: Any) -> 
     assert found.intercept_shape / found.intercept_rate == pytest.approx(precision, rel=1e-5)
 
 
+def test_precisions_of_coefficients_end_at_what_they_may_be(tools: Any) -> None:
+    """Of loadings that overflowed the optimum is beyond any number: the step that led there is taken back."""
+    rng = np.random.default_rng(1)
+    far = replace(weights(rng), coefficients=np.full((D, 1), 1e80) * rng.normal(size=(D, 1)))
+    found = at_optimum(tools, far, fixed(rng), view())
+    assert found.intercept_shape / found.intercept_rate == pytest.approx(np.exp(hyperparameters.LOGS[0]))
+
+
 @pytest.mark.parametrize("by_variance", [False, True])
 def test_prior_of_the_noise_is_the_one_of_most_evidence(tools: Any, by_variance: bool) -> None:
     """Evidence: the density of each residual sum of squares, the precision integrated out numerically."""

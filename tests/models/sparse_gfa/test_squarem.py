@@ -136,3 +136,20 @@ def test_a_step_that_no_pass_has_shown_is_given_up_with_its_scores(tools):
         ended = discard_unverified_step(replace_part(old, "progress", snapshot=Snapshot(old, -1.0, trial)))
         assert (ended.progress.snapshot, ended.change.restored) == (None, True)
     assert not discard_unverified_step(old).change.restored
+
+
+def test_a_step_behind_which_the_bound_is_no_number_is_taken_back(tools):
+    """Rates can overflow where a step went. Without a state to go back to it is an error, as ever."""
+    problem = sparse_problem(tools, hasty=True)
+    while problem.globals_.progress.snapshot is None:
+        problem.iterate()
+    before = problem.globals_
+    stats = problem.map()[2]
+    lost = replace(stats, entropy=np.nan)
+    after, info = problem.update(lost)
+    assert info["objective"] == before.progress.snapshot.objective
+    assert after.change.restored
+    assert after.progress.step_limit < before.progress.step_limit
+    problem.globals_ = discard_unverified_step(before)
+    with pytest.raises(FloatingPointError, match="the bound is nan"):
+        problem.update(lost)
