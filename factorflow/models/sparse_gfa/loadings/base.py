@@ -395,10 +395,6 @@ def get_prior(text: str) -> LoadingsPrior:
         return kind()  # type: ignore[no-any-return]
     field_names = [field.name for field in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []
     if match[2] not in field_names:
-        expected = (
-            f"{kind.name} with {' or '.join(field_names)}"
-            if field_names
-            else f"{kind.name}, without parameters"
-        )
-        raise InputError("loadings", text, expected, "Correct what is in brackets.")
+        options = f" with {' or '.join(field_names)}" if field_names else ", without parameters"
+        raise InputError("loadings", text, f"{kind.name}{options}", "Correct what is in brackets.")
     return kind(**{match[2]: match[3]})  # type: ignore[no-any-return]
