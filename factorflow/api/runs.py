@@ -113,7 +113,7 @@ def fit(
     settings = parse_config(RunOptions, options_of_run | where)
     model, of_data = split_options(data, model, options, _OWN)
     if device == "cpu":
-        compile_ahead(executor, model if isinstance(model, Mapping) else model.model_dump())
+        compile_ahead(executor, model)
     show_progress = on_event is None if progress is None else progress
     with watching(progress, on_event, preparation_text(executor)) as watch:
         tree = run.fit(

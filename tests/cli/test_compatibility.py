@@ -122,7 +122,7 @@ def test_what_else_ends_a_run(copy: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "expected the path of a factorflow dataset" in found(copy)[name][1]
     whole["run"]["identity"]["config"]["spike"] = True  # an option that is no more
     manifest.write_text(json.dumps(whole))
-    assert found(copy)[name][1].startswith("spike = True: expected nothing")
+    assert found(copy)[name][1].startswith("spike = True: expected an option of factorflow.models.SparseGFA")
 
 
 def test_a_run_without_manifest_is_named(copy: Path) -> None:

@@ -127,7 +127,7 @@ def test_what_a_posterior_shows_is_of_all_counts_or_of_those_seen(
     dataset: Dataset, counts: np.ndarray, programs: factorflow.Posterior
 ) -> None:
     """Predictions and intervals are of whole counts, shares of variance of what was seen."""
-    from factorflow.posterior.variance import _squares
+    from factorflow.posterior.variance import _squares_of_views
 
     seen, rest = parts(dataset, "c")
     whole = programs.predict("c", interval=0.9)
@@ -140,8 +140,8 @@ def test_what_a_posterior_shows_is_of_all_counts_or_of_those_seen(
     np.testing.assert_allclose(sd**2, mean + extra / (1 - SHARE) ** 2, rtol=1e-9)
     inside = (counts >= whole["lower"].values) & (counts <= whole["upper"].values)
     assert inside[there].mean() > 0.88
-    total, residual = _squares(programs, dataset, "c", None)
-    np.testing.assert_allclose(residual[0, 0], np.nansum((seen - raw[0]) ** 2), rtol=1e-9)
+    residual = _squares_of_views(programs, None, "c", lambda whole: [whole]).residual
+    np.testing.assert_allclose(residual[0, 0, 0], np.nansum((seen - raw[0]) ** 2), rtol=1e-9)
     entries = programs.holdout_entries("c")
     np.testing.assert_array_equal(entries["value"], rest[there])
     card = programs.card()

@@ -74,10 +74,13 @@ def open_executor(
     return clusters.open_running(executor, workers, memory)
 
 
-def compile_ahead(executor: Any, model: Mapping[str, Any]) -> None:
+def compile_ahead(executor: Any, model: object) -> None:
     """Start a process that compiles loops of a model, where this machine computes and has two cores."""
-    if n_cores() > 1 and executor in ("local", "threads", "dask"):
-        ahead.start(model)
+    from factorflow.models.configuration import ModelConfig
+
+    options = model.model_dump() if isinstance(model, ModelConfig) else model
+    if isinstance(options, Mapping) and n_cores() > 1 and executor in ("local", "threads", "dask"):
+        ahead.start(options)
 
 
 def executor_options(executor: Any) -> tuple[Any, dict[str, Any]]:

@@ -250,8 +250,3 @@ def test_one_likelihood_is_for_all_views_that_it_suits(dataset: Any) -> None:
     assert [view.likelihood for view in model.settings.views] == ["student_t", "poisson", "bernoulli"]
     with pytest.raises(InputError, match=r"expected one that explains entries of a view: y \(gaussian\)"):
         SparseGFA(n_factors=2, likelihoods="poisson", views=("y",)).build(dataset.meta(("y",)))
-
-
-def test_the_option_that_likelihoods_replaced() -> None:
-    with pytest.raises(InputError, match="counts = negative_binomial.*Use likelihoods='negative_binomial'"):
-        SparseGFA(counts="negative_binomial")
