@@ -67,16 +67,18 @@ def test_whole_units_are_scored(dataset: Dataset, tmp_path: Path, unit: HoldoutU
 @pytest.mark.thorough
 def test_variance_is_that_of_the_shown_entries(dataset: Dataset) -> None:
     """The shares that the posterior computes leave out what was hidden, whatever the unit."""
-    from factorflow.posterior.variance import _squares
+    from factorflow.posterior.variance import _squares_of_views
 
     for unit in ("entry", "row"):
         posterior = factorflow.fit(dataset, CONFIG, seed=5, holdout=0.2, holdout_unit=unit)
         where = hidden(dataset, Holdout(0.2, 5, unit), "y")
         y = np.where(where, np.nan, dataset.values("y").astype(float))
-        total, residual = _squares(posterior, dataset, "y", 1)
-        np.testing.assert_allclose(total[0], np.nansum((y - np.nanmean(y, axis=0)) ** 2), rtol=1e-9)
+        squares = _squares_of_views(posterior, None, "y", lambda whole: [whole])
+        np.testing.assert_allclose(
+            squares.total[0, 0], np.nansum((y - np.nanmean(y, axis=0)) ** 2), rtol=1e-9
+        )
         error = y - posterior.predict("y")["mean"].values
-        np.testing.assert_allclose(residual[0, 0], np.nansum(error**2), rtol=1e-9)
+        np.testing.assert_allclose(squares.residual[0, 0, 0], np.nansum(error**2), rtol=1e-9)
 
 
 @pytest.mark.thorough

@@ -95,7 +95,7 @@ def test_a_share_of_the_memory_and_other_workers_first() -> None:
                 assert one.memory_bytes == alone.memory_bytes // 2
                 assert one.cache_bytes == alone.cache_bytes // 2
                 assert len(one.cut(1)) == 1
-            assert both[0]._places != both[1]._places
+            assert both[0]._addresses != both[1]._addresses
             for one in (*both, alone):
                 one.close()
 
