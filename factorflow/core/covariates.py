@@ -159,13 +159,14 @@ class Covariates:
             The covariance is 0 of what is known.
         """
         mean, covariance = np.nan_to_num(values), np.zeros((*values.shape, len(self)))
+        prior = self.covariance
         patterns, pattern_of = np.unique(np.isnan(values), axis=0, return_inverse=True)
         for number, unknown in enumerate(patterns):
             rows = np.flatnonzero(pattern_of.ravel() == number)
-            between = self.covariance[np.ix_(unknown, ~unknown)]
-            gain = between @ np.linalg.inv(self.covariance[np.ix_(~unknown, ~unknown)])
+            between = prior[np.ix_(unknown, ~unknown)]
+            gain = between @ np.linalg.inv(prior[np.ix_(~unknown, ~unknown)])
             mean[np.ix_(rows, unknown)] = values[np.ix_(rows, ~unknown)] @ gain.T
-            left = self.covariance[np.ix_(unknown, unknown)] - gain @ between.T
+            left = prior[np.ix_(unknown, unknown)] - gain @ between.T
             covariance[np.ix_(rows, unknown, unknown)] = left
         return mean, covariance
 

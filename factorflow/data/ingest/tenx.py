@@ -97,7 +97,7 @@ def _split_by_type(
     view: str,
     reading: Reading,
 ) -> dict[str, Source]:
-    """Return one view for every type of features; what is said of each of them is their metadata."""
+    """Return one view for every type of features, with the metadata of its features."""
     import pandas as pd
 
     samples, features = labels(barcodes), labels(ids)

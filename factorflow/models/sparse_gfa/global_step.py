@@ -144,7 +144,7 @@ def _learn_shared(
     *,
     sparse: bool,
 ) -> Globals:
-    """Return the globals with what is known of each factor, and the hyperparameters of the next pass."""
+    """Return the globals with strength and worth of the factors, and hyperparameters for the next pass."""
     new = replace_part(new, "factors", strength=variance_shares(settings, new))
     if sparse and settings.deletes:
         worths, gap = worth(settings, new, moves, sums, stats)

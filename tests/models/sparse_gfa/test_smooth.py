@@ -478,6 +478,7 @@ def test_courses_are_judged_in_every_round(fitted: SimpleNamespace, monkeypatch:
     scale = np.sqrt(np.diag(after.scores.second) / np.diag(before.scores.second))
     for name, weights in after.weights.items():
         np.testing.assert_allclose(weights.mean * scale, before.weights[name].mean)
+        np.testing.assert_allclose(after.views[name].alpha / scale**2, before.views[name].alpha)
     np.testing.assert_allclose(after.change.transform, np.diag(scale))
 
 

@@ -58,8 +58,8 @@ OF_RECORD, ONWARDS = (
 )
 """Shared parameters are drawn twice: as it goes with the scores of this sweep, and as the chain goes on."""
 
-LEAST = 1e-10
-"""Share of its largest precision that a shift has in any direction: what rounding leaves is 1e-15."""
+RIDGE = 1e-10
+"""Added to the precision of a shift in all directions, as a share of its largest: rounding leaves 1e-15."""
 SCALE_TRIES = 4
 """Metropolis steps of the scale of each factor in a sweep: each costs next to nothing."""
 
@@ -256,7 +256,7 @@ def _draw_shift(
     size = (n_given - columns.start) * (k - free.start)
     precision = precision[columns, free, columns, free].reshape(size, size)
     # What all levels of a category add up to moves nothing of a factor without loadings: any place will do.
-    precision[np.diag_indices(size)] += LEAST * np.diagonal(precision).max(initial=0.0)
+    precision[np.diag_indices(size)] += RIDGE * np.diagonal(precision).max(initial=0.0)
     root = np.linalg.cholesky(precision)
     noise = special.ndtri(draws.uniform(step, SHIFT_SITE, np.arange(size)))[:, 0]
     shift = np.zeros((n_given, k))
