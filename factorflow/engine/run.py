@@ -48,7 +48,7 @@ from factorflow.posterior.store import create_draws
 from factorflow.posterior.stored_posterior import StoredPosterior
 from factorflow.settings import ResumeOptions, RunOptions
 from factorflow.storage.local import delete
-from factorflow.storage.location import Location, as_location, output_location, real_path
+from factorflow.storage.location import Location, as_location, output_location, resolve_links
 from factorflow.storage.publish import current_version
 from factorflow.storage.remote import RemotePath
 
@@ -196,7 +196,7 @@ def project(
     if (
         out is not None
         and posterior.path is not None
-        and _real_location(out) == _real_location(posterior.path)
+        and resolve_links(as_location(out)) == resolve_links(as_location(posterior.path))
     ):
         remedy = "Choose another path: the fit would be replaced by the projection, and be lost."
         raise InputError("out", str(out), "another path than that of the fitted posterior", remedy)
@@ -280,11 +280,6 @@ def _features(posterior: StoredPosterior, view: ViewMeta, data: Dataset) -> Any:
     if features is None and view.n_features == 1 and view.name in data.views:
         features = data.features(view.name)
     return posterior.features(view.name) if features is None or len(features) != view.n_features else features
-
-
-def _real_location(path: str | os.PathLike[str] | RemotePath) -> Location:
-    place = as_location(path)
-    return place if isinstance(place, RemotePath) else real_path(place)
 
 
 def _start_of(

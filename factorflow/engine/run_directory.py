@@ -23,7 +23,7 @@ from factorflow.posterior.schema import is_posterior
 from factorflow.posterior.store import read_run
 from factorflow.storage import publish
 from factorflow.storage.local import LOCK, Lock, delete, disk_errors, make_directory, sync, sync_directory
-from factorflow.storage.location import Location, as_location, local_path, output_location, real_path
+from factorflow.storage.location import Location, as_location, local_path, output_location, resolve_links
 from factorflow.storage.remote import RemotePath
 
 PARTIAL = "partial.zarr"
@@ -48,7 +48,7 @@ class RunDirectory:
             self.path = local_path(os.environ.get(RUNS) or ".", RUNS) / f"{out.name}-{digest}.run"
             self.remote = RemoteCheckpoints(self.path, out)
         else:
-            self.path = Path(f"{real_path(out)}.run")
+            self.path = Path(f"{resolve_links(out)}.run")
 
     def is_resumable(self) -> bool:
         """Return whether there is a checkpoint on the disk, or a result that is not uploaded yet."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from factorflow.errors import InputError, OptionText
 from factorflow.storage.local import atomic_write
-from factorflow.storage.location import Location, list_names
+from factorflow.storage.location import Location, list_names, read_if_present
 from factorflow.storage.remote import RemotePath, map_concurrently
 
 CONTENTS, SIGNATURE = CHECKSUM_ATTRIBUTES = "contents", "signature"
@@ -159,7 +159,8 @@ class ChecksumManifest:
         own_attributes = {name: value for name, value in document.items() if name != CONSOLIDATED}
         if stored is None or signature({**own_attributes, "attributes": signed}) != stored:
             value = "no checksum of its own" if stored is None else "another checksum"
-            raise _damage_error(location / METADATA, value, "the metadata as they were written", remedy)
+            expected = "the metadata as they were written"
+            raise InputError(f"file {location / METADATA}", value, expected, remedy)
         consolidated = document.get(CONSOLIDATED)
         metadata = consolidated.get("metadata") if isinstance(consolidated, dict) else None
         manifest = cls(location, contents, remedy, metadata if isinstance(metadata, dict) else None)
@@ -182,14 +183,14 @@ class ChecksumManifest:
         if not isinstance(stored, dict) or _without_consolidated(stored) != _without_consolidated(metadata):
             value, expected = f"another checksum of {node} in {CONSOLIDATED}", "those of the group or array"
             remedy = f"{self.remedy} Or write them anew: zarr.consolidate_metadata({str(self.location)!r})."
-            raise _damage_error(self.location / METADATA, value, expected, remedy)
+            raise InputError(f"file {self.location / METADATA}", value, expected, remedy)
 
     def check_metadata(self, node: str, data: bytes | None) -> None:
         """Refuse the ``zarr.json`` of a group or array that is not as it was written; None: it is missing."""
         if data is None or _sha256(data) != self.contents[node][0]:
             value = "is missing" if data is None else "another checksum"
-            file = self.location / node / METADATA
-            raise _damage_error(file, value, "the metadata as they were written", self.remedy)
+            file, expected = self.location / node / METADATA, "the metadata as they were written"
+            raise InputError(f"file {file}", value, expected, self.remedy)
         if len(_verified) >= MAX_VERIFIED:
             _verified.clear()
         _verified[self.contents[node][0]] = data
@@ -208,7 +209,8 @@ class ChecksumManifest:
 
         def metadata(node: str) -> bytes | None:
             verified = self.verified_metadata(node) if remote and not reread else None
-            return verified if verified and f"{node}/{METADATA}" in present else self._metadata(node)
+            is_verified = verified and f"{node}/{METADATA}" in present
+            return verified if is_verified else read_if_present(self.location / node / METADATA)
 
         for node, data in zip(self.contents, map_concurrently(remote, metadata, self.contents), strict=True):
             self.check_metadata(node, data)
@@ -224,15 +226,8 @@ class ChecksumManifest:
         for node, chunks in self.check_complete(reread=True).items():
             ends = _sha256(b"".join(_ends(self.location, chunks, self.remedy)))
             if self.contents[node][1:] not in ([], [ends]):
-                folder = self.location / node / "c"
-                expected = "the chunks that were written with it"
-                raise _damage_error(folder, "a chunk of another array", expected, self.remedy)
-
-    def _metadata(self, node: str) -> bytes | None:
-        try:
-            return (self.location / node / METADATA).read_bytes()
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
+                folder, expected = self.location / node / "c", "the chunks that were written with it"
+                raise InputError(f"file {folder}", "a chunk of another array", expected, self.remedy)
 
 
 def verify_new_store(folder: Path) -> None:
@@ -248,15 +243,11 @@ def _without_consolidated(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in metadata.items() if name != CONSOLIDATED}
 
 
-def _damage_error(file: Location, value: str, expected: str, remedy: str) -> InputError:
-    return InputError(f"file {file}", value, expected, remedy)
-
-
 def _check_present(root: Location, chunks: list[str], present: set[str], remedy: str) -> None:
     missing = [chunk for chunk in chunks if chunk not in present]
     if missing:
         value = f"is missing, one of {len(missing)} chunks of {len(chunks)}"
-        raise _damage_error(root / missing[0], value, "every chunk to be there", remedy)
+        raise InputError(f"file {root / missing[0]}", value, "every chunk to be there", remedy)
 
 
 def _ends(root: Location, chunks: Chunks, remedy: str) -> Iterator[bytes]:
@@ -265,7 +256,7 @@ def _ends(root: Location, chunks: Chunks, remedy: str) -> Iterator[bytes]:
     def read(name: str) -> bytes:
         content = (root / name).read_bytes()
         if damage := chunk_damage(content, chunks[1]):
-            raise _damage_error(root / name, damage, "an intact chunk", remedy)
+            raise InputError(f"file {root / name}", damage, "an intact chunk", remedy)
         return content[-CRC_BYTES:]
 
     return map_concurrently(isinstance(root, RemotePath), read, chunks[0])

@@ -7,6 +7,7 @@ import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from factorflow.core.extras import install
 from factorflow.errors import InputError
@@ -17,6 +18,7 @@ URL = re.compile(r"[A-Za-z][\w+.-]*://|(?:s3|gs|az|https?|ftp):/")
 EXAMPLE = "s3://bucket/name.zarr"
 
 Location = Path | RemotePath
+L = TypeVar("L", bound=Location)
 
 
 def as_location(path: str | os.PathLike[str] | RemotePath, parameter: str = "path") -> Location:
@@ -81,10 +83,12 @@ def absolute(path: str, parameter: str = "path") -> str:
         raise InputError(parameter, path, expected, "Change to a directory that exists.") from None
 
 
-def real_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path with its symbolic links resolved: what is written replaces their target."""
-    _refuse_url(os.fsdecode(path), "path")
-    return Path(os.path.realpath(path))
+def resolve_links(location: L) -> L:
+    """Return a path with its symbolic links resolved (what is written replaces their target), or the URL."""
+    if isinstance(location, RemotePath):
+        return location
+    _refuse_url(str(location), "path")
+    return Path(os.path.realpath(location))  # type: ignore[return-value]
 
 
 def source_not_found(path: str | os.PathLike[str], parameter: str) -> InputError:
@@ -93,6 +97,14 @@ def source_not_found(path: str | os.PathLike[str], parameter: str) -> InputError
     if URL.match(text):
         remedy = "Copy it to a disk; what is ingested may be at an s3://, gs:// or az:// URL, as text."
     return InputError(parameter, _redact(text), "a file or folder that exists", remedy)
+
+
+def read_if_present(location: Location) -> bytes | None:
+    """Return the content of a file or object; None if there is none."""
+    try:
+        return location.read_bytes()
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        return None
 
 
 def is_remote(path: str) -> bool:

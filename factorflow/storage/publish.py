@@ -27,7 +27,7 @@ from typing import Any
 from factorflow.errors import FactorflowError, InputError, RunError
 from factorflow.storage.checksums import METADATA, verify_new_store
 from factorflow.storage.local import LOCK, Lock, delete, disk_errors, make_directory, sync, sync_directory
-from factorflow.storage.location import Location, as_location, list_names, real_path
+from factorflow.storage.location import Location, as_location, list_names, read_if_present, resolve_links
 from factorflow.storage.remote import RemotePath, map_concurrently
 
 REPLACES = "replaces"
@@ -51,7 +51,7 @@ def new_directory(
     reads : str
         What the body reads elsewhere, for errors of those files: "of the views".
     """
-    target = path if isinstance(path, RemotePath) else real_path(path)
+    target = resolve_links(path)
     current_version(target)
     _check_target(target, overwrite, recognise)
     if isinstance(target, RemotePath):
@@ -75,8 +75,7 @@ def new_directory(
 @contextmanager
 def new_file(path: str | os.PathLike[str] | RemotePath, parameter: str = "path") -> Iterator[Path]:
     """Yield where to write a file that becomes ``path``, in place of any there, when the body ends."""
-    location = as_location(path, parameter)
-    target = location if isinstance(location, RemotePath) else real_path(location)
+    target = resolve_links(as_location(path, parameter))
     with _build_beside(target, parameter) as built:
         with disk_errors(built if isinstance(target, RemotePath) else target, parameter):
             yield built
@@ -106,7 +105,7 @@ def write_zip(folder: Path, file: Path) -> None:
 
 def publish(built: Path, path: Path) -> None:
     """Move a complete directory to its path on the same disk, replacing the previous one."""
-    target = real_path(path)
+    target = resolve_links(path)
     with disk_errors(target), _build_beside(target):
         _put_in_place(built, target)
 
@@ -116,7 +115,7 @@ def current_version(location: Location) -> Location:
 
     It is renamed back if that can be done. Costs one look at the disk where there is something at the path.
     """
-    if isinstance(location, RemotePath) or os.path.lexists(path := real_path(location)):
+    if isinstance(location, RemotePath) or os.path.lexists(path := resolve_links(location)):
         return location
     if _has_previous(path):
         recover(path)
@@ -125,14 +124,14 @@ def current_version(location: Location) -> Location:
 
 def recover(path: Path) -> None:
     """Undo or finish an interrupted publication, unless another writer is active or the disk is read-only."""
-    with suppress(FactorflowError, OSError), _build_beside(real_path(path)):
+    with suppress(FactorflowError, OSError), _build_beside(resolve_links(path)):
         pass
 
 
 @contextmanager
 def temporary_directory(path: Location, suffix: str) -> Iterator[Path]:
     """Yield an empty directory on the disk of an output, in ``<path>.<suffix>``; it is deleted at the end."""
-    target = path if isinstance(path, RemotePath) else real_path(path)
+    target = resolve_links(path)
     with _build_beside(target, suffix=suffix) as folder:
         with disk_errors(target):
             folder.mkdir()
@@ -277,10 +276,7 @@ def upload(folder: Path, location: RemotePath, *, replace: bool) -> None:
 
 def is_uploaded(folder: Path, location: RemotePath) -> bool:
     """Return whether a store of a disk has arrived at a location: its root came last."""
-    try:
-        return bool((location / METADATA).read_bytes() == (folder / METADATA).read_bytes())
-    except FileNotFoundError:
-        return False
+    return read_if_present(location / METADATA) == (folder / METADATA).read_bytes()
 
 
 @contextmanager

@@ -20,39 +20,25 @@ from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from factorflow.errors import InputError, RunError, pluralize
 
-SCHEMES: Mapping[str, str] = MappingProxyType(
-    {
-        "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL",
-        "gs": "GOOGLE_APPLICATION_CREDENTIALS",
-        "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
-    }
-)
+SCHEMES: Mapping[str, str] = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME, AZURE_STORAGE_ACCOUNT_KEY",
+}
 """Schemes of URLs, and the environment variables with their credentials."""
 PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE_STORAGE"}
 """Prefixes of those variables; ``<prefix>_ALLOW_HTTP`` allows a store without TLS."""
-RIGHTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
-    {
-        "s3": {
-            "read": "s3:GetObject, and s3:ListBucket where there may be none",
-            "write": "s3:PutObject",
-            "delete": "s3:DeleteObject",
-            "list": "s3:ListBucket",
-        },
-        "gs": {
-            "read": "storage.objects.get",
-            "write": "storage.objects.create",
-            "delete": "storage.objects.delete",
-            "list": "storage.objects.list",
-        },
-        "az": {"read": "blobs/read", "write": "blobs/write", "delete": "blobs/delete", "list": "blobs/read"},
-    }
-)
-"""What the stores call the rights to do something with an object, by scheme."""
+RIGHTS: Mapping[str, tuple[str, ...]] = {
+    "read": ("s3:GetObject, and s3:ListBucket where there may be none", "storage.objects.get", "blobs/read"),
+    "write": ("s3:PutObject", "storage.objects.create", "blobs/write"),
+    "delete": ("s3:DeleteObject", "storage.objects.delete", "blobs/delete"),
+    "list": ("s3:ListBucket", "storage.objects.list", "blobs/read"),
+}
+"""What the stores, in the order of the schemes, call the right to do something with an object."""
 
 CONCURRENCY = 8
 """Concurrent requests of one reader: each takes tens of milliseconds."""
@@ -218,9 +204,8 @@ class RemotePath:
 
     def glob(self, pattern: str) -> Iterator[RemotePath]:
         """Yield the objects directly below it whose names match a pattern."""
-        listed = self._request(
-            "list", lambda obs, store: obs.list_with_delimiter(store, prefix=self.key + "/")
-        )
+        prefix = self.key + "/"
+        listed = self._request("list", lambda obs, store: obs.list_with_delimiter(store, prefix=prefix))
         names = (meta["path"].rpartition("/")[2] for meta in listed["objects"])
         yield from (self / name for name in names if fnmatchcase(name, pattern))
 
@@ -232,10 +217,8 @@ class RemotePath:
     def _client(self) -> Any:
         """Client of the bucket with the credentials that are in the environment now."""
         prefix = PREFIXES[self.url.partition(":")[0]].partition("_")[0] + "_"
-        settings = {name: value for name, value in os.environ.items() if name.startswith(prefix)}
-        return _connect(
-            self.bucket, tuple((n, v, _modification_time(v)) for n, v in sorted(settings.items()))
-        )
+        settings = sorted((name, value) for name, value in os.environ.items() if name.startswith(prefix))
+        return _connect(self.bucket, tuple((n, v, _modification_time(v)) for n, v in settings))
 
     def _request(self, right: str, function: Callable[[Any, Any], Any]) -> Any:
         """Return ``function(obstore, client)``; errors name the location, the right and the remedy."""
@@ -291,10 +274,8 @@ def _connect(bucket: str, settings: tuple[tuple[str, str, float], ...]) -> Any:
     scheme, store_options = bucket.partition(":")[0], {name: value for name, value, _ in settings}
     endpoint = store_options.get("AWS_ENDPOINT_URL", store_options.get("AWS_ENDPOINT", ""))
     options: dict[str, Any] = {"connect_timeout": CONNECT_TIMEOUT, "timeout": RETRY_TIMEOUT}
-    if endpoint.startswith("http://") or store_options.get(f"{PREFIXES[scheme]}_ALLOW_HTTP", "").lower() in {
-        "1",
-        "true",
-    }:
+    allows_http = store_options.get(f"{PREFIXES[scheme]}_ALLOW_HTTP", "").lower() in {"1", "true"}
+    if allows_http or endpoint.startswith("http://"):
         options["allow_http"] = True  # client_options replace the variable
     retry: Any = {"max_retries": RETRIES, "retry_timeout": RETRY_TIMEOUT}
     try:
@@ -326,17 +307,13 @@ def _translate(path: RemotePath, error: Exception, right: str) -> Exception:
     unexplained = code == " (400)" and "performing HEAD" in message  # to which an answer has no text
     if REFUSED.search(message) or unexplained or kind in {"PermissionDeniedError", "UnauthenticatedError"}:
         remedy = f"Check {variables} in the environment, on workers as well, and the rights to the bucket."
-        expected = f"some that may {right} {path} ({RIGHTS[scheme][right]})"
+        expected = f"some that may {right} {path} ({dict(zip(SCHEMES, RIGHTS[right], strict=True))[scheme]})"
         return InputError(f"credentials for {path.bucket}", f"refused{code}", expected, remedy)
     if BUSY.search(message) or BROKEN.search(message):
         state = "is busy" if BUSY.search(message) else "has an error of its own"
-        text = f"{path.bucket} {state}{code}: it did not {right} {path}"
-        again = f"also when asked {pluralize(RETRIES, 'time')} more"
-        return RunError(
-            f"{text}, {again}. Wait, and run it again, with fewer workers if it is busy with those."
-        )
-    remedy = (
-        f"Check the network and the address of the store: {variables} in the environment. Then try again."
-    )
-    value = f"an error{code}" if code else "no answer"
-    return InputError(f"store {path.bucket}", value, f"an answer about {path}", remedy)
+        text = f"it did not {right} {path}, also when asked {pluralize(RETRIES, 'time')} more"
+        remedy = "Wait, and run it again, with fewer workers if it is busy with those."
+        return RunError(f"{path.bucket} {state}{code}: {text}. {remedy}")
+    remedy = f"Check the network and the address of the store: {variables} in the environment."
+    value, expected = f"an error{code}" if code else "no answer", f"an answer about {path}"
+    return InputError(f"store {path.bucket}", value, expected, f"{remedy} Then try again.")

@@ -21,7 +21,7 @@ from zarr.storage import LocalStore, WrapperStore
 from factorflow.errors import RUN_ANEW, InputError
 from factorflow.storage.checksums import METADATA, ChecksumManifest, chunk_damage
 from factorflow.storage.local import atomic_write
-from factorflow.storage.location import as_location
+from factorflow.storage.location import as_location, read_if_present
 from factorflow.storage.remote import RemotePath
 
 if TYPE_CHECKING:
@@ -89,10 +89,7 @@ class VerifiedStore(Store):
             return None
         if manifest and isinstance(self.root, RemotePath) and (verified := manifest.verified_metadata(node)):
             return verified
-        try:
-            content = (self.root / key).read_bytes()
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            content = None
+        content = read_if_present(self.root / key)
         if manifest:
             manifest.check_metadata(node, content)
         elif CHUNK.fullmatch(key) and (damage := "is missing" if content is None else chunk_damage(content)):
@@ -110,13 +107,11 @@ class VerifiedStore(Store):
         """Return whether there is a file."""
         return await asyncio.to_thread((self.root / key).exists)
 
-    async def set(self, key: str, value: Any) -> None:
-        """Refuse to write."""
+    async def set(self, key: str, value: Any = None) -> None:
+        """Refuse to write or delete."""
         raise ValueError("store was opened in read-only mode")
 
-    async def delete(self, key: str) -> None:
-        """Refuse to delete."""
-        raise ValueError("store was opened in read-only mode")
+    delete = set
 
     async def list(self) -> AsyncIterator[str]:
         """Yield the metadata of groups and arrays in the manifest."""

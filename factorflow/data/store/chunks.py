@@ -135,11 +135,7 @@ class ChunkedArray:
         file = self.file(number, tile)
         buffer = self._read(file)
         expected = math.prod(self.chunk) * np.dtype(self.dtype).itemsize
-        if not self.codec and buffer.size != expected + CRC_BYTES:
-            raise damage_error(
-                file, f"{buffer.size} bytes instead of {expected + CRC_BYTES} (view {self.view!r})"
-            )
-        if damage := chunk_damage(buffer):
+        if damage := chunk_damage(buffer, None if self.codec else expected + CRC_BYTES):
             raise damage_error(file, f"{damage} (view {self.view!r})")
         try:
             payload = _decode(self.codec, buffer[:-CRC_BYTES], expected)
@@ -148,26 +144,14 @@ class ChunkedArray:
         return payload.view(self.dtype).reshape(self.chunk)
 
     def _read(self, file: str) -> NDArray[np.uint8]:
-        if is_remote(file):
-            try:
-                return np.array(np.frombuffer(RemotePath(file).read(), np.uint8))
-            except FileNotFoundError as error:
-                raise damage_error(file, f"{error.strerror} (view {self.view!r})") from error
         try:
-            descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+            if is_remote(file):
+                return np.array(np.frombuffer(RemotePath(file).read(), np.uint8))
+            with open(file, "rb") as opened:
+                buffer = np.empty(os.fstat(opened.fileno()).st_size, np.uint8)
+                return buffer[: opened.readinto(buffer.data)]
         except OSError as error:
             raise damage_error(file, f"{error.strerror} (view {self.view!r})") from error
-        try:
-            buffer = np.empty(os.fstat(descriptor).st_size, np.uint8)
-            filled = 0
-            while filled < buffer.size:
-                got = os.readv(descriptor, [buffer.data[filled:]])
-                if got == 0:
-                    raise damage_error(file, f"{filled} bytes instead of {buffer.size} (view {self.view!r})")
-                filled += got
-            return buffer
-        finally:
-            os.close(descriptor)
 
 
 def tile_checksums(block: NDArray[Any], width: int) -> list[int]:
