@@ -38,11 +38,33 @@ def pinned_to_nobody(executor: Any, cluster: LocalCluster) -> Any:
     cluster.scale(0)
     while cluster.scheduler.workers:
         time.sleep(0.01)
-    pinned = executor.submit("pinned", int, 1, group=0)
+    where = {"workers": executor._addresses[:1], "allow_other_workers": True}
+    pinned = executor._client.submit(int, 1, key=f"pinned-{executor._run}", **where)
+    executor._futures.add(pinned)
     while not cluster.scheduler.unrunnable:
         time.sleep(0.01)
     cluster.scale(1)
     return pinned
+
+
+def test_a_task_that_waits_for_no_other_is_pinned_to_no_worker(cluster: LocalCluster) -> None:
+    """Nor is one of which nothing but None and lists of them is an argument."""
+    executor: Any = open_executor(cluster)
+    try:
+        cluster.scale(0)
+        while cluster.scheduler.workers:
+            time.sleep(0.01)
+        plan = executor.submit("plan", int, 1)
+        free = [executor.submit("save", str, None, group=0), executor.submit("save", len, [None], group=0)]
+        behind = executor.submit("behind", str, plan, group=0)
+        with executor.together():
+            at_once = executor.submit("save", str, None, group=0)
+        while len(cluster.scheduler.tasks) < 5:
+            time.sleep(0.01)
+        cluster.scale(1)
+        assert executor.result([*free, behind, at_once]) == ["None", 1, "1", "None"]
+    finally:
+        executor.close()
 
 
 def test_a_task_that_waits_for_a_worker_that_is_gone(cluster: LocalCluster) -> None:
@@ -53,7 +75,8 @@ def test_a_task_that_waits_for_a_worker_that_is_gone(cluster: LocalCluster) -> N
         with pytest.raises(StalledError, match=r"none of the 1 workers takes a task of it"):
             executor.result(pinned)
         executor.restart()
-        assert executor.result(executor.submit("pinned", int, 1, group=0)) == 1
+        one = executor.submit("one", int, 1)
+        assert executor.result(executor.submit("pinned", int, one, group=0)) == 1
         assert pinned.key not in cluster.scheduler.tasks
     finally:
         executor.close()

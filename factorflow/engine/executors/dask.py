@@ -180,6 +180,8 @@ class DaskExecutor:
     ) -> Handle:
         """Submit a task; with a group, to the worker that holds it (any other if that one is gone).
 
+        One that waits for no other has no worker of its own.
+
         Raises
         ------
         InputError
@@ -188,16 +190,17 @@ class DaskExecutor:
             If the scheduler is gone.
         """
         where: dict[str, Any] = {"priority": 1} if urgent else {}
-        if group is not None:
-            self._follow()
-            where |= {"workers": [self._addresses[group % len(self._addresses)]], "allow_other_workers": True}
         key = f"{name}-{self._run}-{next(self._count)}"
         task = partial(call, self._environment, function)
+        node = Task(key, task, *map(reference, args))
+        if group is not None:
+            self._follow()
+        if group is not None and node.dependencies:  # others could wait for ever (`liveness`)
+            where |= {"workers": [self._addresses[group % len(self._addresses)]], "allow_other_workers": True}
         future: Future[Any]
         if self._graph is not None:
             future = Future(key, self._client)  # before the graph is sent, as the client does
-            layer = {key: Task(key, task, *map(reference, args))}
-            self._graph[future] = MaterializedLayer(layer, annotations=where)
+            self._graph[future] = MaterializedLayer({key: node}, annotations=where)
         else:
             with self._translate_error():
                 future = self._client.submit(task, *args, key=key, pure=False, **where)

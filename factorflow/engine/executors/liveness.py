@@ -2,8 +2,9 @@
 
 Dask pins a task to a worker; ``allow_other_workers`` lets it go elsewhere when that one is gone. But a task
 that became runnable while no worker was there, or all were paused, waits for the one it was pinned to for
-ever. Tasks of a run come behind one that is pinned to none, so that this is rare; where nothing is computed
-all the same, the futures are cancelled, and the run goes on from what is on disk.
+ever. Tasks that wait for no other are pinned to none, and all others come behind one of them, so that this is
+rare; where nothing is computed all the same, the futures are cancelled, and the run goes on from what is on
+disk.
 
 To be filed with dask/distributed: "Tasks with allow_other_workers=True stay in no-worker state after all
 workers were replaced. When a worker joins, SchedulerState.bulk_schedule_unrunnable_after_adding_worker looks
