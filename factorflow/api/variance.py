@@ -43,7 +43,7 @@ class VarianceMethods(FamilyMethods):
             One view alone; needed by feature, where there are several.
         terms : {"factor", "covariate", "all"}
             What each factor explains beside the covariates of the model; what the covariates explain, each
-            term alone and all together; or both.
+            term alone and all together, beside the intercepts; or both.
 
         Returns
         -------

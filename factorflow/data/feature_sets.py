@@ -93,15 +93,15 @@ def _by_view(source: Any, views: Sequence[str], option: str) -> dict[str, dict[s
     """Return the members by set and view."""
     if isinstance(source, str | os.PathLike):
         sets = _file(source, option)
-        return {view: sets for view in views}
-    if source and all(isinstance(value, str | os.PathLike | Mapping) for value in source.values()):
+    elif source and all(isinstance(value, str | os.PathLike | Mapping) for value in source.values()):
         unknown = [view for view in source if view not in views]
         if unknown:
             expected, remedy = f"views among {', '.join(views)}", "Correct the name, or give it {loadings}."
             raise InputError(option, unknown[0], expected, remedy, loadings="informed")
         return {view: next(iter(_by_view(value, (view,), option).values())) for view, value in source.items()}
-    sets = {str(name): [str(member) for member in each] for name, each in source.items()}
+    else:
+        sets = {str(name): [str(member) for member in each] for name, each in source.items()}
     if not sets or not all(sets.values()):
-        empty = next((name for name, each in sets.items() if not each), "{}")
+        empty = next((name for name, each in sets.items() if not each), source)
         raise InputError(option, empty, "members by set, of one or more", "Leave empty sets out.")
     return {view: sets for view in views}

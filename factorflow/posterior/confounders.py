@@ -65,7 +65,9 @@ def depth(posterior: StoredPosterior) -> Iterator[Finding]:
     candidates: list[tuple[str, Any, str]] = [
         (f"the total count of {view.name}", _totals(posterior, view.name, rows), view.name)
         for view in posterior.meta.value_views
-        if view.likelihood == "poisson" and view.n_features >= LEAST_MANY and view.name not in sized
+        if view.likelihood == "poisson"
+        and posterior.model.likelihood(view.name).log_link  # not of trials, levels
+        if view.n_features >= LEAST_MANY and view.name not in sized
     ]
     for name, column in ({} if sized else _columns(posterior, rows, DEPTH)).items():
         if getattr(column.dtype, "kind", "O") in "iuf":

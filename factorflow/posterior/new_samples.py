@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from factorflow.core.block import Block
 from factorflow.core.covariates import Covariates
 from factorflow.data.covariates import labels_of, prepare_columns, warn_of_levels
+from factorflow.data.ingest.checks import join_names, warn
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import block_places, n_pairs, pack
 from factorflow.kernels.random import Step
@@ -42,6 +43,12 @@ def predict_new(
         raise InputError("interval", share, "a share between 0 and 1", "For example 0.9.")
     frame = _frame_of(new_obs)
     _check_columns(posterior, frame)
+    if size_factor != 1.0 and not (
+        posterior.has("size_factors") and posterior.model.likelihood(view).log_link
+    ):
+        expected = "1 where the model has no size factors of the view"
+        remedy = "Leave it out, or fit with {model.size_factors}."
+        raise InputError("size_factor", size_factor, expected, remedy, **{"model.size_factors": "total"})
     numbers, codes = _places_of(posterior, frame), _group_codes(posterior, frame)
     covariates, record = posterior.meta.covariates, posterior.global_variables()
     design = None if covariates is None else _encode_covariates(covariates, frame)
@@ -79,6 +86,10 @@ def _frame_of(new_obs: Any) -> pd.DataFrame:
         frame = new_obs
     elif isinstance(new_obs, Mapping) and new_obs:
         scalars = all(np.ndim(value) == 0 for value in new_obs.values())
+        lengths = {np.shape(value)[0] for value in new_obs.values() if np.ndim(value)}
+        if len(lengths) > 1:
+            actual = f"columns of {' and '.join(map(str, sorted(lengths)))} rows"
+            raise InputError("new_obs", actual, "columns of one length", "A value for each sample.")
         frame = pd.DataFrame(dict(new_obs), index=[0] if scalars else None)
     else:
         remedy = "A row for each sample, a column for each covariate."
@@ -164,6 +175,11 @@ def _group_codes(posterior: StoredPosterior, frame: pd.DataFrame) -> NDArray[np.
     if places is None or not places.groups:
         return np.zeros(len(frame), np.int64)
     if "group" not in frame:
+        if all(name in frame for name in places.columns):
+            warn(
+                f"no column group in new_obs: {', '.join(places.columns)} says nothing of samples whose "
+                f"group ({join_names(places.groups)}) is not known, since groups have courses of their own"
+            )
         return np.full(len(frame), -1)
     number = {name: i for i, name in enumerate(places.groups)}
     return np.array([number.get(label, -1) for label in labels_of(frame["group"]).tolist()], np.int64)

@@ -224,11 +224,13 @@ def _points(
         numbers = np.column_stack([numbers_of(name, at[name]) for name in names])
         own = None if "group" not in at else np.asarray(at["group"]).astype(str)
     else:
-        numbers = np.asarray(at, np.float64)
-        numbers = numbers.reshape(-1, 1) if numbers.ndim < 2 else numbers
-    if numbers.shape[1] != len(names):
-        expected = f"places of {len(names)} numbers each: {', '.join(names)}"
-        raise InputError("at", f"an array of shape {numbers.shape}", expected, "A frame has them as columns.")
+        array = np.asarray(at)
+        columns = list(array.T) if array.ndim > 1 else [at if array.ndim else [at]]
+        if len(columns) != len(names):
+            expected = f"places of {len(names)} numbers each: {', '.join(names)}"
+            remedy = "A frame has them as columns."
+            raise InputError("at", f"an array of shape {array.shape}", expected, remedy)
+        numbers = np.column_stack([numbers_of(*pair) for pair in zip(names, columns, strict=True)])
     if not len(numbers) or not np.isfinite(numbers).all():
         raise InputError("at", "no places, or some that are not finite", "finite numbers", "Leave them out.")
     if not places.groups:

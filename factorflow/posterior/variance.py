@@ -94,19 +94,20 @@ def _from_data(posterior: StoredPosterior, by: By | None, view: str | None) -> x
 def terms_from_data(posterior: StoredPosterior, by: By | None, view: str | None) -> xr.DataArray:
     """Return the shares that each term of covariates explains alone, then all, as `_from_data` does.
 
-    In total 1 - sum (y - yhat)^2 / sum (y - mean of the feature)^2, yhat that by intercepts and term.
+    That is what a term takes from the residual of the intercepts: nothing, if it has no coefficients.
     """
     covariates = posterior.meta.covariates
     assert covariates is not None
     masks = [covariates.groups == number for number in range(len(covariates.terms))]
-    masks.append(np.ones(len(covariates), bool))
+    masks += [np.ones(len(covariates), bool), np.zeros(len(covariates), bool)]
 
     def predictors(whole: Predictor) -> list[Predictor]:
         none = whole.with_factors([], others_at_mean=True)
         return [none.with_covariates(columns) for columns in masks]
 
     squares = _squares_of_views(posterior, by, view, predictors)
-    shares = explained_share(squares.total[:, :, None], squares.residual)
+    total, residual = squares.total[:, :, None], squares.residual
+    shares = explained_share(total, residual[:, :, :-1] + (total - residual[:, :, -1:]))
     labels = [*covariates.names, "covariates"]
     return squares.labelled({"variance_explained": ("term", shares)}, {"term": labels})["variance_explained"]
 

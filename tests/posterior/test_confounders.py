@@ -49,6 +49,21 @@ def test_total_counts(tmp_path: Path) -> None:
     assert not list(depth(even))
 
 
+def test_successes_and_levels_are_no_depths(tmp_path: Path) -> None:
+    """Nothing has size factors of them; as Poisson counts the same entries are a depth."""
+    common = np.random.default_rng(2).normal(size=N)
+    trials = np.full((N, D), 6)
+    chance = 1.0 / (1.0 + np.exp(-2.0 * common[:, None] - 0.5 * RNG.normal(size=D)))
+    values = np.random.default_rng(3).binomial(trials, chance).astype(float)
+    data = ff.write_dataset(tmp_path / "d.zarr", {"x": values}, {"x": "poisson"})
+    assert list(depth(ff.fit(data, MODEL, progress=False)))
+    for likelihood in ("binomial(trials=6)", "ordinal"):
+        model = ff.models.SparseGFA(n_factors=3, max_iter=40, likelihoods={"x": likelihood})
+        posterior = ff.fit(data, model, progress=False)
+        assert posterior.factors
+        assert not list(depth(posterior))
+
+
 def test_size_factors_of_another_view(tmp_path: Path) -> None:
     signs = np.where(np.arange(D) % 2, 1.0, -1.0)
     depths = np.exp(0.8 * np.random.default_rng(2).normal(size=N))

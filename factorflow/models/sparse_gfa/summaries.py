@@ -22,9 +22,11 @@ class Explained:
     residual : array
         About the prediction by all factors.
     single : array
-        About the prediction by one factor alone.
+        About the prediction by one factor alone; less by how much that by what is beside factors is beyond
+        ``total``.
     terms : array or None
-        About the prediction by the covariates of one term, and, last, by all of them.
+        About the prediction by the covariates of one term, and, last, by all of them; less by how much that
+        by the intercepts is beyond ``total``.
     """
 
     total: Float64[np.ndarray, "G M"]

@@ -29,9 +29,9 @@ from factorflow.models.sparse_gfa.weights import expected_weights
 class Squares:
     """Sums of squares on the data scale: of the data by feature and group, and of residuals.
 
-    The features are those of all views, Gaussian ones less their reference; ``residual``, (G, M, H + 2 + K),
-    is about the prediction by each term of covariates alone, by all covariates, by all factors beside these,
-    and by each factor.
+    The features are those of all views, Gaussian ones less their reference; ``residual``, (G, M, R), is about
+    the prediction by the intercepts and, where there are covariates, by each term of these alone; by all
+    covariates, by all factors beside these, and by each factor.
     """
 
     count: Float64[np.ndarray, "G D"]
@@ -50,7 +50,7 @@ def squares_of_block(
 ) -> Squares:
     """Return the sums of squares of a block whose scores, given columns and size factors are known."""
     codes = settings.group_codes(block)
-    size = settings.n_terms + 2 + globals_.n_factors
+    size = _n_alone(settings) + 2 + globals_.n_factors
     residual = np.zeros((settings.n_groups, len(settings.views), size))
     moments: list[list[Array]] = []
     for g in range(settings.n_groups):
@@ -74,14 +74,19 @@ def squares_of_block(
 def explained_squares(settings: Settings, sums: Squares) -> Explained:
     """Return total and residual sums of squares by group and view.
 
-    A factor explains what it takes from the residual of intercepts and covariates: nothing, if it has no
-    loadings.
+    A factor explains what it takes from the residual of intercepts and covariates, and a term of covariates
+    what it takes from that of the intercepts: nothing, if it has no loadings or coefficients.
     """
-    total, n = _total_squares(settings, sums), settings.n_terms
+    total, n = _total_squares(settings, sums), _n_alone(settings)
     none = sums.residual[:, :, n : n + 1]
     single = sums.residual[:, :, n + 2 :] + (total[:, :, None] - none)
-    terms = sums.residual[:, :, : n + 1] if n else None
+    terms = sums.residual[:, :, 1 : n + 1] + (total[:, :, None] - sums.residual[:, :, :1]) if n else None
     return Explained(total, sums.residual[:, :, n + 1], single, terms)
+
+
+def _n_alone(settings: Settings) -> int:
+    """Return the number of predictions by less than all covariates: by none of them, and by each term."""
+    return settings.n_terms + 1 if settings.n_terms else 0
 
 
 def _moments(
@@ -134,7 +139,8 @@ def _residuals(
     phi, rows_at_once = weights.phi.T, max(1, TILE // view.n_features)
     if isinstance(values, SparseRows):
         rows_at_once = max(1, len(values))
-    terms = [np.concatenate([[True], settings.term_of_column == t]) for t in range(settings.n_terms)]
+    numbers = range(-1, _n_alone(settings) - 1)  # -1: of no column
+    terms = [np.concatenate([[True], settings.term_of_column == t]) for t in numbers]
     out = np.zeros(len(terms) + 2 + globals_.n_factors)
     for begin in range(0, len(values), rows_at_once):
         rows = slice(begin, begin + rows_at_once)

@@ -174,8 +174,8 @@ def test_factors_and_effects_are_found_beside_each_other(
     effect = posterior.variable("covariates").values @ posterior.variable("coefficients_rna").values.T
     y = truth["y"] - np.nanmean(truth["y"], axis=0)
     seen = ~np.isnan(y)
-    base = truth["y"] - posterior.intercept("rna").values - effect
-    share = 1 - (base[seen] ** 2).sum() / (y[seen] ** 2).sum()
+    none = truth["y"] - posterior.intercept("rna").values
+    share = ((none[seen] ** 2).sum() - ((none - effect)[seen] ** 2).sum()) / (y[seen] ** 2).sum()
     assert float(explained.sel(view="rna", term="covariates")) == pytest.approx(share, abs=1e-6)
     total_share = 1 - ((truth["y"] - mean)[seen] ** 2).sum() / (y[seen] ** 2).sum()
     assert float(posterior.variance_explained_total()[0]) == pytest.approx(total_share, abs=1e-6)
@@ -526,3 +526,18 @@ def test_draws_of_a_factor_without_loadings_beside_a_category(tmp_path: Path) ->
     draws = posterior.array("loadings_a").values
     assert (draws == 0.0).all(axis=-2).any()  # of some factor in some draw, if not there is nothing to see
     assert np.isfinite(posterior.array("coefficients_a").values).all()
+
+
+@pytest.mark.parametrize("factors", [True, False])
+def test_a_covariate_without_an_effect_explains_nothing(tmp_path: Path, factors: bool) -> None:
+    """Also where rates at the intercepts are far below the means: E e^x is not e^(E x)."""
+    rng = np.random.default_rng(0)
+    x = 1.0 + (rng.normal(size=(200, 1)) @ rng.normal(size=(1, 15)) if factors else np.zeros((200, 15)))
+    data = ff.write_dataset(
+        tmp_path / "d.zarr", {"n": rng.poisson(np.exp(x))}, obs={"age": rng.normal(size=200)}
+    )
+    posterior = ff.fit(data, ff.models.SparseGFA(n_factors=2, covariates="age"), progress=False)
+    for by in (None, "feature", "sample"):
+        view = "n" if by == "feature" else None
+        shares = posterior.variance_explained(by, view=view, terms="covariate")
+        assert abs(float(shares.sel(term="age").median())) < 0.01

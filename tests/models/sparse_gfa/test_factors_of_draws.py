@@ -90,9 +90,10 @@ def with_covariates(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def share_of_terms(y: Any, intercepts: Any, effects: Any) -> Any:
-    """Return the share that intercepts and effects, (n, d), explain of y."""
+    """Return the share of y that effects, (n, d), explain beside the intercepts."""
     about = np.nansum((y - np.nanmean(y, axis=0)) ** 2)
-    return 1.0 - np.nansum((y - intercepts - effects) ** 2) / about
+    left, none = (np.nansum((y - intercepts - part) ** 2) for part in (effects, 0.0))
+    return (none - left) / about
 
 
 def test_terms_of_covariates_of_draws_are_the_formula(with_covariates: Any) -> None:

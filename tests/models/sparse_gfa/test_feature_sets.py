@@ -281,7 +281,7 @@ def test_files_and_views(dataset: Any, world: dict[str, Any], posterior: Any, tm
         factorflow.fit(dataset, model(path, max_iter=2), progress=False, out=out, resume="auto")
 
 
-def test_members_are_matched_with_features(dataset: Any, world: dict[str, Any]) -> None:
+def test_members_are_matched_with_features(dataset: Any, world: dict[str, Any], tmp_path: Path) -> None:
     unknown = {name: [m.upper() for m in members] for name, members in world["sets"].items()}
     with pytest.raises(
         InputError,
@@ -293,6 +293,9 @@ def test_members_are_matched_with_features(dataset: Any, world: dict[str, Any]) 
     with pytest.warns(DataWarning, match="2 of the 32 members of the feature sets are features of view rna"):
         found = factorflow.fit(dataset, model(few, max_iter=3), progress=False)
     assert found.meta.feature_sets.names == ("a",)
+    (tmp_path / "empty.gmt").touch()
+    with pytest.raises(InputError, match=r"empty\.gmt: expected members by set, of one or more"):
+        factorflow.fit(dataset, model(str(tmp_path / "empty.gmt")), progress=False)
     with pytest.raises(InputError, match="expected views among rna"):
         factorflow.fit(dataset, model({"proteins": {"a": ["g1"]}}), progress=False)
     with pytest.raises(InputError, match="members by set, of one or more"):

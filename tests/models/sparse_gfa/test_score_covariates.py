@@ -301,7 +301,8 @@ def test_what_is_refused(cohort: SimpleNamespace, fitted: Any) -> None:
         ({"height": [1.0]}, "no column time"),
         (pd.DataFrame({"age": []}), "at least one sample"),
         (5, "a frame, a mapping or the path"),
-        ({"age": ["old"]}, "numbers, as when the model was fitted"),
+        ({"age": ["old"]}, "numbers or dates, as when the model was fitted"),
+        ({"age": [50.0, 60.0], "arm": ["a"]}, "columns of 1 and 2 rows"),
     ):
         with pytest.raises(InputError, match=match):
             fitted.predict("a", new_obs=given)
@@ -309,6 +310,8 @@ def test_what_is_refused(cohort: SimpleNamespace, fitted: Any) -> None:
         fitted.predict("a", stop=5, new_obs={"age": [50.0]})
     with pytest.raises(InputError, match="size_factor = 0"):
         fitted.predict("a", new_obs={"age": [50.0]}, size_factor=0)
+    with pytest.raises(InputError, match="1 where the model has no size factors"):
+        fitted.predict("a", new_obs={"age": [50.0]}, size_factor=2.0)
     with pytest.raises(InputError, match="a share between 0 and 1"):
         fitted.predict("a", new_obs={"age": [50.0]}, interval=2.0)
 

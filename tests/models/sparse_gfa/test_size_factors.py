@@ -66,8 +66,10 @@ def test_terms_of_covariates_explain_beside_the_depths(truth: dict[str, Any], tm
     x = posterior.intercept("rna").values + (
         posterior.variable("covariates").values @ posterior.variable("coefficients_rna").values.T
     )
-    rate, y = posterior.size_factors("rna").values[:, None] * np.exp(x), frame.to_numpy()
-    share = 1 - ((y - rate) ** 2).sum() / ((y - y.mean(axis=0)) ** 2).sum()
+    sizes, y = posterior.size_factors("rna").values[:, None], frame.to_numpy()
+    levels = posterior.intercept("rna").values + 0.0 * x
+    left, none = (((y - sizes * np.exp(predictor)) ** 2).sum() for predictor in (x, levels))
+    share = (none - left) / ((y - y.mean(axis=0)) ** 2).sum()
     found = posterior.variance_explained(terms="covariate").sel(view="rna", term=["dose", "covariates"])
     np.testing.assert_allclose(found, share, atol=1e-6)
 

@@ -17,6 +17,7 @@ import factorflow as ff
 from factorflow.core.block import Block
 from factorflow.core.places import PLACES, Places
 from factorflow.core.trees import replace
+from factorflow.data.ingest.checks import DataWarning
 from factorflow.data.places import code_places
 from factorflow.errors import InputError
 from factorflow.models.sparse_gfa import model as model_module
@@ -827,6 +828,27 @@ def test_places_that_cannot_be_asked_for(fitted: SimpleNamespace) -> None:
         posterior.interpolate([0.5], interval=90)
     with pytest.raises(InputError, match="places of 1 numbers"):
         posterior.interpolate(np.zeros((3, 2)))
+
+
+def test_dates_are_places_however_they_are_given(tmp_path: Path) -> None:
+    """Not nanoseconds; and text is refused, as numbers of a place of two columns are."""
+    rng, days = np.random.default_rng(0), np.linspace(0.0, 60.0, 60)
+    values = np.outer(np.sin(days / 8.0), rng.standard_normal(12)) + 0.3 * rng.standard_normal((60, 12))
+    dates = pd.Timestamp("2024-01-01") + pd.to_timedelta(days, unit="D")
+    data = ff.write_dataset(tmp_path / "dates.zarr", {"a": values}, obs={"day": dates})
+    posterior = ff.fit(data, ff.models.SparseGFA(n_factors=2, smooth_covariates="day"), progress=False)
+    wanted = posterior.interpolate({"day": dates[10:13]})["f_mean"].values
+    assert np.abs(wanted).max() > 0.1
+    for given in (dates[10:13], list(dates[10:13]), dates[10:13].to_numpy()[:, None]):
+        np.testing.assert_array_equal(posterior.interpolate(given)["f_mean"].values, wanted)
+    np.testing.assert_allclose(posterior.interpolate(dates[10])["f_mean"].values, wanted[:1])
+    with pytest.raises(InputError, match=r"numbers or dates.*pandas\.to_datetime"):
+        posterior.interpolate(["2024-01-11"])
+
+
+def test_new_samples_without_a_group_are_warned_of(fitted: SimpleNamespace) -> None:
+    with pytest.warns(DataWarning, match="no column group in new_obs: time says nothing"):
+        fitted.posterior.predict("a", new_obs={"time": [0.5]})
 
 
 def test_a_warm_start_is_refused(fitted: SimpleNamespace) -> None:
