@@ -42,7 +42,7 @@ def test_a_task_that_is_given_up_is_told_with_the_numbers(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dask does so after some workers that were lost: where one was restarted for memory, that is why."""
-    event = {"worker": next(iter(executor._workers())), "pid": 1, "rss": 390 << 20}
+    event = {"worker": next(iter(executor.worker_info())), "pid": 1, "rss": 390 << 20}
     monkeypatch.setattr(executor._watch, "_restarts", lambda: [event])
 
     def kill(*_: Any) -> None:
@@ -57,7 +57,6 @@ def test_a_task_that_is_given_up_is_told_with_the_numbers(
 def test_a_worker_that_was_lost_before_it_was_looked_at_has_the_limit_of_the_others(
     executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executor._workers()
     events = [{"worker": f"tcp://127.0.0.1:{port}", "pid": port, "rss": 390 << 20} for port in (1, 2)]
     monkeypatch.setattr(executor._watch, "_restarts", lambda: events)
     with pytest.raises(RunError, match=r"\(2 times\): it took 390 MiB, of 400 MiB that it may take"):

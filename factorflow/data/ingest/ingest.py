@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from factorflow.data.ingest import checks
 from factorflow.data.ingest.align import Names, align, check_by_view
@@ -42,8 +41,6 @@ from factorflow.storage.publish import new_directory
 
 if TYPE_CHECKING:
     import pandas as pd
-
-StrArray = NDArray[np.str_]
 
 
 @document_options(MatrixOptions)
@@ -150,15 +147,9 @@ def write_dataset(
         requested_kinds = named_kinds(likelihoods, inputs)
         table, codes = TableFormat(index_col, sep, decimal, encoding), MissingCodes(na_values)
         annotated, turned = _anndata_options(layer, obsm, spatial, highly_variable), _transposes(transpose)
+        spool, kinds = partial / "spool", lookup(requested_kinds)
         reading = Reading(
-            partial / "spool",
-            table,
-            lookup(requested_kinds),
-            opened,
-            annotated,
-            matrix_options.join,
-            transpose=turned,
-            codes=codes,
+            spool, table, kinds, opened, annotated, matrix_options.join, transpose=turned, codes=codes
         )
         views = _on_disk(views, partial, opened)
         obs = opened.enter_context(as_local_source(obs, partial, "obs"))
@@ -167,24 +158,15 @@ def write_dataset(
         of_samples = obs if obs is not None else obs_frames
         reading.check_used(has_metadata_table=isinstance(of_samples, str | os.PathLike))
         _check_named_views(transpose, codes, sources)
-        sources, chosen, parts = split_by_likelihood(sources, likelihoods or {}, features or {})
+        features = features or {}
+        sources, chosen, parts = split_by_likelihood(sources, likelihoods or {}, features)
         if parts:
             requested_kinds, codes = named_kinds(chosen, inputs), MissingCodes(of_parts(na_values, parts))
-            features = {
-                name: names_of_view
-                for name, names_of_view in (features or {}).items()
-                if name not in parts.values()
-            }
+            features = {view: of for view, of in features.items() if view not in parts.values()}
         names, positions = align(sources, of_parts(samples, parts))
         layouts = of_parts(matrix_options.layout or {}, parts)
         described = view_sources(
-            sources,
-            positions,
-            requested_kinds,
-            features or {},
-            codes,
-            layouts,
-            drop_empty=drop_empty_features,
+            sources, positions, requested_kinds, features, codes, layouts, drop_empty=drop_empty_features
         )
         described = [as_sticks(v) if chosen.get(v.name) == "categorical" else v for v in described]
         described = [as_times(v) if chosen.get(v.name) == "survival" else v for v in described]
@@ -203,7 +185,7 @@ def write_dataset(
         _warn_of_codes(columns.obs)
         rows = choose_block_rows(names.n_rows, row_bytes, block_rows, table=is_long_table(described))
         write_store(partial, described, columns, rows, drop_empty_features, attributes=attributes)
-        shutil.rmtree(partial / "spool", ignore_errors=True)
+        shutil.rmtree(spool, ignore_errors=True)
     return open_dataset(target)
 
 

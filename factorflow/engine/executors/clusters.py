@@ -118,25 +118,15 @@ def connect(address: str) -> Client:
     try:
         return within(CONNECT_SECONDS + 5, lambda: Client(address, **options))
     except (OSError, TimeoutError, ValueError, TypeError) as error:
-        secure = address.startswith("tls://")
-        raise InputError(
-            "executor",
-            address,
-            f"the address of a running Dask scheduler ({type(error).__name__}: {error})",
-            "Start one with `dask scheduler`, check host and port, or use {executor}."
-            + " Certificates are those of distributed.comm.tls in Dask's configuration." * secure,
-            executor="dask",
-        ) from error
+        expected = f"the address of a running Dask scheduler ({type(error).__name__}: {error})"
+        remedy = "Start one with `dask scheduler`, check host and port, or use {executor}."
+        if address.startswith("tls://"):
+            remedy += " Certificates are those of distributed.comm.tls in Dask's configuration."
+        raise InputError("executor", address, expected, remedy, executor="dask") from error
 
 
 def _start(setting: ClusterSetting, path: str) -> Any:
-    """Return a cluster of a class.
-
-    Raises
-    ------
-    InputError
-        Naming what is missing, or with what the class says.
-    """
+    """Return a cluster of a class; the error has what is missing, or what the class says."""
     try:
         cluster = _class_at(path)(**setting.kwargs)
     except InputError:
@@ -182,10 +172,7 @@ def _class_at(path: str) -> Any:
 def _bounds(setting: ClusterSetting, cluster: Any) -> dict[str, Any] | None:
     """Return how far a cluster adapts; where its kwargs ask for no workers those of the setting are kept.
 
-    Raises
-    ------
-    InputError
-        If nothing asks for workers: none would come.
+    A setting that asks for none is refused: none would come.
     """
     if setting.adapt or not isinstance(cluster, SpecCluster) or cluster.worker_spec:
         return setting.adapt
@@ -198,10 +185,7 @@ def _bounds(setting: ClusterSetting, cluster: Any) -> dict[str, Any] | None:
 def _adapt(cluster: Any, bounds: dict[str, Any]) -> None:
     """Ask for the first worker, then let the cluster follow the work within bounds.
 
-    Raises
-    ------
-    InputError
-        If a queue refuses the jobs, with what it says.
+    The error of a queue that refuses the jobs has what it says.
     """
     if isinstance(cluster, SpecCluster):
 

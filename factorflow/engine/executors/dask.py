@@ -21,7 +21,7 @@ from distributed import CancelledError, Client, Future, KilledWorker, Security, 
 from factorflow.engine.executors.assignment import assign_groups, cut_aligned
 from factorflow.engine.executors.environment import Environment, compare_environments
 from factorflow.engine.executors.liveness import LOOK_SECONDS, Watch
-from factorflow.engine.executors.local import Handle, StalledError, available_memory
+from factorflow.engine.executors.local import Function, Handle, StalledError, available_memory
 from factorflow.engine.executors.timeouts import (
     ANSWER_SECONDS,
     address_of,
@@ -111,7 +111,7 @@ class DaskExecutor:
             leave_pool(stack)
             self._wait_for_workers(wait_seconds)
             self._environment: Environment = self._ask(lambda: compare_environments(client))
-            info = self._ask(self._workers)
+            info = self._ask(lambda: workers_of(client))
             shares = self._ask(lambda: client.run(usable_share, on_error="ignore"))
             self._watch.know(info)
             self._leaving = stack.pop_all()
@@ -139,8 +139,7 @@ class DaskExecutor:
         self, files: tuple[str, ...] = (), datasets: tuple[str, ...] = ()
     ) -> dict[str, WorkerInfo]:
         """Return `WorkerInfo` of each worker by address; paths as for `worker_info`."""
-        infos: dict[str, WorkerInfo] = self._client.run(worker_info, files, datasets)
-        return infos
+        return cast(dict[str, WorkerInfo], self._client.run(worker_info, files, datasets))
 
     def check_paths(self, *paths: str) -> None:
         """Refuse workers that do not see a path of this machine, now and when they join later."""
@@ -151,19 +150,16 @@ class DaskExecutor:
         replies = self._client.run(missing_paths, self._paths, on_error="return")
         for worker, reply in sorted(replies.items()):
             if isinstance(reply, tuple) and reply[1]:  # an error: it has left meanwhile
-                raise InputError(
-                    "executor",
-                    self.address,
-                    f"workers that see {reply[1][0]}: worker {worker} on host {reply[0]} does not",
-                    "Mount it there under the same path; `factorflow doctor --executor ADDRESS --folder "
-                    "FOLDER --dataset DATASET` looks.",
-                )
+                expected = f"workers that see {reply[1][0]}: worker {worker} on host {reply[0]} does not"
+                look = "`factorflow doctor --executor ADDRESS --folder FOLDER --dataset DATASET` looks."
+                remedy = f"Mount it there under the same path; {look}"
+                raise InputError("executor", self.address, expected, remedy)
 
     def cut(self, n_blocks: int) -> list[range]:
         """Return one run of blocks for each thread of each present or expected worker."""
         groups = cut_aligned(n_blocks, self._n_groups)
         if len(groups) != len(self._addresses):
-            self._addresses = assign_groups(len(groups), self._slots(self._workers()))
+            self._addresses = assign_groups(len(groups), self._slots(workers_of(self._client)))
         return groups
 
     def constant(self, value: Any) -> Handle:
@@ -171,23 +167,11 @@ class DaskExecutor:
         return self.submit("plan", identity, value)
 
     def submit(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        *args: Any,
-        group: int | None = None,
-        urgent: bool = False,
+        self, name: str, function: Function, *args: Any, group: int | None = None, urgent: bool = False
     ) -> Handle:
         """Submit a task; with a group, to the worker that holds it (any other if that one is gone).
 
-        One that waits for no other has no worker of its own.
-
-        Raises
-        ------
-        InputError
-            If a worker joined whose results would not have equal bits.
-        RunError
-            If the scheduler is gone.
+        One that waits for no other has no worker of its own. Raises as `result`.
         """
         where: dict[str, Any] = {"priority": 1} if urgent else {}
         key = f"{name}-{self._run}-{next(self._count)}"
@@ -286,10 +270,10 @@ class DaskExecutor:
             return True
         return self._client.status != "running"
 
-    def _ask(self, question: Callable[[], Any]) -> Any:
+    def _ask(self, question: Callable[[], Any], seconds: float = ANSWER_SECONDS) -> Any:
         """Return an answer of the scheduler, or of workers."""
         try:
-            return within(ANSWER_SECONDS, question)
+            return within(seconds, question)
         except (OSError, TimeoutError) as error:
             raise scheduler_lost_error(self.address, "does not answer") from error
 
@@ -319,37 +303,21 @@ class DaskExecutor:
         def come() -> bool:
             with suppress(TimeoutError):  # in time, and without a worker
                 self._client.wait_for_workers(1, timeout=seconds)
-            return bool(self._workers())
+            return bool(workers_of(self._client))
 
-        try:
-            if within(seconds + ANSWER_SECONDS, come):
-                return
-        except (OSError, TimeoutError) as error:
-            raise scheduler_lost_error(self.address, "does not answer") from error
-        raise InputError(
-            "executor",
-            self.address,
-            f"a cluster with at least one worker within {seconds:.0f} s",
-            "Start `dask worker`; if workers were requested, check queue, quota and image."
-            f"{job_lines(self._client.cluster)}",
-        )
-
-    def _workers(self) -> dict[str, dict[str, Any]]:
-        return workers_of(self._client)
+        if not self._ask(come, seconds + ANSWER_SECONDS):
+            expected = f"a cluster with at least one worker within {seconds:.0f} s"
+            remedy = "Start `dask worker`; if workers were requested, check queue, quota and image."
+            remedy += job_lines(self._client.cluster)
+            raise InputError("executor", self.address, expected, remedy)
 
     def _follow(self) -> None:
-        """Reassign groups if workers have left or joined.
-
-        Raises
-        ------
-        InputError
-            If one joined whose results would not have equal bits, or that does not see the data.
-        """
+        """Reassign groups if workers have left or joined; refuse those of other bits or without the data."""
         if time.monotonic() - self._looked < FOLLOW_SECONDS:
             return
         self._looked = time.monotonic()
         with suppress(OSError, TimeoutError):  # a scheduler that is lost is met by who waits for a result
-            info = within(LOOK_SECONDS, self._workers)
+            info = within(LOOK_SECONDS, lambda: workers_of(self._client))
             self._watch.know(info)
             self._watch.refuse_restarts()
             if not info or set(info) == self._known:

@@ -86,13 +86,7 @@ def check_environment(expected: Environment) -> None:
 
 
 def compare_environments(client: Client) -> Environment:
-    """Compare scheduler, workers and client; return the common environment with the processor type.
-
-    Raises
-    ------
-    InputError
-        Naming each difference.
-    """
+    """Compare scheduler, workers and client; return the common environment, or raise with each difference."""
     here = environment()
     processors: dict[str, str] = {}
     differing: list[str] = []
@@ -109,12 +103,9 @@ def compare_environments(client: Client) -> Environment:
             if where != "the scheduler":  # it computes nothing
                 processors[where] = reply.get("processor", "")
     except (ImportError, AttributeError) as error:
-        raise InputError(
-            "executor",
-            address_of(client),
-            f"scheduler and workers with factorflow {here['factorflow']} installed ({error})",
-            "Install the same factorflow on the scheduler and on every worker.",
-        ) from error
+        expected = f"scheduler and workers with factorflow {here['factorflow']} installed ({error})"
+        remedy = "Install the same factorflow on the scheduler and on every worker."
+        raise InputError("executor", address_of(client), expected, remedy) from error
     if len(set(processors.values())) > 1:
         differing += sorted(f"processor {kind} on {worker}" for worker, kind in processors.items())
     if differing:

@@ -126,19 +126,17 @@ class Watch:
                 )
 
     def _restarts(self) -> list[dict[str, Any]]:
-        with suppress(OSError, TimeoutError):
-            events = within(LOOK_SECONDS, lambda: self._client.get_events(RESTARTS))
-            return [event for _, event in events]
-        return []
+        try:
+            return [event for _, event in within(LOOK_SECONDS, lambda: self._client.get_events(RESTARTS))]
+        except (OSError, TimeoutError):
+            return []
 
     def _is_done(self, handle: Handle) -> bool:
         try:
-            with self._client.as_current():
+            with self._client.as_current(), suppress(CancelledError):  # whoever reads it is told why
                 wait(handle, timeout=LOOK_SECONDS)
         except TimeoutError:
             return False
-        except CancelledError:  # whoever reads it is told why
-            pass
         return True
 
     def _look(self, run: str) -> tuple[bool, str, bool]:
@@ -152,10 +150,9 @@ class Watch:
         self.know(records)
         workers = records.values()
         running = sum(worker["status"] == "running" for worker in workers)
-        if any(run in str(key) for keys in processing.values() for key in keys):
-            return bool(running), f"all {len(workers)} workers are paused, or about to close", False
         if not workers:
             return False, f"no worker is left{job_lines(self._client.cluster)}", False
-        if not running:
-            return False, f"all {len(workers)} workers are paused, or about to close", False
+        has_task = any(run in str(key) for keys in processing.values() for key in keys)
+        if has_task or not running:
+            return bool(running), f"all {len(workers)} workers are paused, or about to close", False
         return False, f"none of the {running} workers takes a task of it", True

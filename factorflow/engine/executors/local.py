@@ -21,6 +21,7 @@ CGROUP_LIMITS = (
 )
 """Where Linux says how much memory a container may use, by version of control groups: bytes, or "max"."""
 
+Function = Callable[..., Any]
 Handle = Any
 """Result of `Executor.submit`: a handle of a value that may not be there yet."""
 
@@ -61,12 +62,7 @@ class Executor(Protocol):
         ...
 
     def submit(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        *args: Any,
-        group: int | None = None,
-        urgent: bool = False,
+        self, name: str, function: Function, *args: Any, group: int | None = None, urgent: bool = False
     ) -> Handle:
         """Run a function; arguments may be handles, or lists of them.
 
@@ -113,9 +109,8 @@ class LocalExecutor:
 
     def __init__(self, n_threads: int = 0, memory_bytes: int | None = None) -> None:
         if n_threads < 0:
-            raise InputError(
-                "workers", n_threads, "a number of threads >= 1", "Leave it out to use every core."
-            )
+            remedy = "Leave it out to use every core."
+            raise InputError("workers", n_threads, "a number of threads >= 1", remedy)
         self._stack = ExitStack()
         self._stack.enter_context(one_thread())  # 2 BLAS threads give other bits than 1
         self._pool = ThreadPoolExecutor(n_threads, "factorflow") if n_threads else None
@@ -133,12 +128,7 @@ class LocalExecutor:
         return value
 
     def submit(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        *args: Any,
-        group: int | None = None,
-        urgent: bool = False,
+        self, name: str, function: Function, *args: Any, group: int | None = None, urgent: bool = False
     ) -> Handle:
         """Run the function now, or in the pool once its arguments are there.
 
@@ -197,5 +187,5 @@ def _resolve(value: Any) -> Any:
     return value
 
 
-def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    return function(*(_resolve(arg) for arg in args))
+def _call(function: Function, args: tuple[Any, ...]) -> Any:
+    return function(*map(_resolve, args))

@@ -50,17 +50,16 @@ def local_cluster(n_workers: int, memory_limit: str | int | None = None) -> tupl
     RunError
         If a worker does not start, with its last lines.
     """
+    above = dask.config.get("temporary-directory", None)
     try:
-        folder = tempfile.TemporaryDirectory(
-            prefix="factorflow-workers-", dir=dask.config.get("temporary-directory", None)
-        )
+        folder = tempfile.TemporaryDirectory(prefix="factorflow-workers-", dir=above)
     except OSError as error:
-        raise InputError(
-            "temporary-directory",
-            str(dask.config.get("temporary-directory", None) or tempfile.gettempdir()),
+        value, expected = (
+            str(above or tempfile.gettempdir()),
             f"a folder that can be written ({error.strerror})",
-            "Correct it in Dask's configuration (DASK_TEMPORARY_DIRECTORY, ~/.config/dask), or TMPDIR.",
-        ) from error
+        )
+        remedy = "Correct it in Dask's configuration (DASK_TEMPORARY_DIRECTORY, ~/.config/dask), or TMPDIR."
+        raise InputError("temporary-directory", value, expected, remedy) from error
     address = dask.config.get("factorflow.dashboard-address", None) or _free_dashboard()
     cluster = LocalCluster(n_workers=0, dashboard_address=address)
     client = Client(cluster, set_as_default=False)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from factorflow.errors import RunError
 
@@ -44,12 +44,7 @@ def workers_of(client: Client) -> dict[str, dict[str, Any]]:
     """Return the scheduler's record of each worker, by address.
 
     Asked of the scheduler: what `Client.scheduler_info` returns may be the client's regular look at it, which
-    comes in between and has no workers.
-
-    Raises
-    ------
-    OSError
-        When the scheduler does not answer, or the client is closed.
+    comes in between and has no workers. OSError: it does not answer, or the client is closed.
     """
     if client.scheduler is None:
         raise OSError("the client is closed")
@@ -78,8 +73,6 @@ def close_client(client: Client) -> None:
 
 def dashboard_of(client: Client) -> str | None:
     """Return the address of the dashboard; None where there is none, or its template has unknown names."""
-    try:
-        link: str | None = client.dashboard_link
-    except (KeyError, IndexError, ValueError, AttributeError):  # of str.format with Dask's `dashboard.link`
-        return None
-    return link
+    with suppress(KeyError, IndexError, ValueError, AttributeError):  # of str.format with `dashboard.link`
+        return cast("str | None", client.dashboard_link)
+    return None

@@ -23,16 +23,10 @@ def reference(value: Any) -> Any:
 
 
 def call(expected: Environment, function: Callable[..., Any], *args: Any) -> Any:
-    """Run a function on a worker, with one BLAS thread; its arguments may come from other workers.
-
-    Raises
-    ------
-    InputError
-        If the worker's versions are not those of the run.
-    """
+    """Run a function, with one BLAS thread, on a worker whose environment is that of the run."""
     check_environment(expected)
     with one_thread():
-        return function(*(align_arrays(arg) for arg in args))
+        return function(*map(align_arrays, args))
 
 
 def identity(value: Any) -> Any:
