@@ -42,15 +42,11 @@ def metadata(n: int = N) -> pd.DataFrame:
     return pd.DataFrame({"batch": rng.choice(["a", "b"], n), "age": rng.standard_normal(n)})
 
 
-@pytest.fixture(scope="module")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Log-normalised counts beside a dense view that lacks entries, some cells absent from both."""
-    rng = np.random.default_rng(2)
-    other = rng.standard_normal((N, 8))
-    other[rng.random(other.shape) < 0.2] = np.nan
+def write_log_normalised(path: Path, values: Any, other: Any) -> Any:
+    """Write counts beside a dense view, and their logarithms as a view without entries where they are 0."""
     made = ff.write_dataset(
-        tmp_path_factory.mktemp("entries") / "d",
-        {"counts": counts(), "other": other},
+        path,
+        {"counts": values, "other": other},
         likelihoods={"counts": "poisson", "other": "gaussian"},
         layout={"counts": "sparse"},
         obs=metadata(),
@@ -58,6 +54,15 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
         block_rows=64,
     )
     return ff.add_view(made.path, "rna", of="counts", transform="log1p", target_sum=20, max_value=3)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Log-normalised counts beside a dense view that lacks entries, some cells absent from both."""
+    rng = np.random.default_rng(2)
+    other = rng.standard_normal((N, 8))
+    other[rng.random(other.shape) < 0.2] = np.nan
+    return write_log_normalised(tmp_path_factory.mktemp("entries") / "d", counts(), other)
 
 
 @pytest.fixture(scope="module")
@@ -67,16 +72,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Any:
     values[:130, :11] = values[130:220, 5:30] = values[[4, 131, 250]] = np.nan
     other = np.random.default_rng(2).standard_normal((N, 8))
     other[::7] = np.nan
-    made = ff.write_dataset(
-        tmp_path_factory.mktemp("files") / "d",
-        {"counts": values, "other": other},
-        likelihoods={"counts": "poisson", "other": "gaussian"},
-        layout={"counts": "sparse"},
-        obs=metadata(),
-        groups=metadata()["batch"].tolist(),
-        block_rows=64,
-    )
-    return ff.add_view(made.path, "rna", of="counts", transform="log1p", target_sum=20, max_value=3)
+    return write_log_normalised(tmp_path_factory.mktemp("files") / "d", values, other)
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
