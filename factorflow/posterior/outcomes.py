@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
-from factorflow.likelihoods.predictive import Predictive
 from factorflow.likelihoods.survival import Survival
 from factorflow.posterior.labels import names_of_rows
 from factorflow.posterior.prediction import PIECE_ENTRIES, Predictor
@@ -25,7 +24,7 @@ def risk(posterior: StoredPosterior, view: str, rows: NDArray[np.intp]) -> xr.Da
     import xarray as xr
 
     _density(posterior, view)
-    values = _distribution(Predictor(posterior, view), rows).mean[:, 0]
+    values = Predictor(posterior, view).distribution(rows).mean[:, 0]
     doc = {"long_name": "Expected log hazard relative to the baseline."}
     return xr.DataArray(values, {"obs": names_of_rows(posterior, rows)}, ("obs",), "risk", doc)
 
@@ -44,19 +43,13 @@ def survival(
     piece = max(1, PIECE_ENTRIES // max(1, len(at)))
     for begin in range(0, len(rows), piece):
         part = slice(begin, begin + piece)
-        predictive = _distribution(predictor, rows[part])
+        predictive = predictor.distribution(rows[part])
         for j, time in enumerate(at):
             above = predictive.tails(np.full(predictive.mean.shape, time))[1][:, 0]
             out[part, j] = np.minimum(above, 1.0)  # weights of nodes sum to 1 but for rounding
     coords = {"obs": names_of_rows(posterior, rows), "time": at}
     doc = {"long_name": "Probability of no event until the time."}
     return xr.DataArray(out, coords, ("obs", "time"), "survival", doc)
-
-
-def _distribution(predictor: Predictor, rows: NDArray[np.intp]) -> Predictive:
-    predictive = predictor.predictive(rows)
-    assert predictive is not None  # of views that are not Gaussian there is one
-    return predictive
 
 
 def _density(posterior: StoredPosterior, view: str) -> Survival:

@@ -91,6 +91,12 @@ class Predictor:
         predictive = self.posterior.model.predictive(self.block(rows), local, self._record, self.view)
         return predictive if predictive is None else predictive.with_exposure(self._exposure)
 
+    def distribution(self, rows: NDArray[np.intp]) -> Predictive:
+        """Return `predictive` of a view that is not Gaussian, which has one."""
+        predictive = self.predictive(rows)
+        assert predictive is not None
+        return predictive
+
     def _interval(self, rows: NDArray[np.intp], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
         predictive = self.predictive(rows)
         if predictive is not None:

@@ -201,17 +201,25 @@ def _squares(
     n_features = len(posterior.features(view))
     n_groups = len(posterior.meta.groups) if by == "group" else 1
     n_sums = {"sample": dataset.n_rows, "feature": n_features}.get(by or "", n_groups)
-    if density.is_time:  # censored ones have no squares
-        return np.full(n_sums, np.nan), np.full((n_sums, len(predictors)), np.nan)
     residual = np.zeros((n_sums, len(predictors)))
     moments = np.zeros((3, n_groups, n_features))
-    shift = np.nan_to_num(dataset.moments(view, "mean")["mean"])
+    shift = 0.0 if density.is_time else np.nan_to_num(dataset.moments(view, "mean")["mean"])
+    aux_key = dataset.views[view].aux_key
 
     def blocks() -> Iterator[tuple[Any, Any, Any]]:
         for number in range(dataset.n_blocks):
             block = dataset.block(number, [view], holdout)
             y, observed = dataset.views[view].kind.fill_missing(block.data[view])
+            if density.is_time:  # what is explained of a time is its score, as where it is recorded
+                phi = predictors[0].distribution(block.rows).phi
+                y = density.response(y, phi, block.data.get(aux_key))
             yield block, y, observed
+
+    def expected(predictor: Predictor, rows: Any) -> Any:
+        if not density.is_time:
+            return predictor(rows)[0]
+        distribution = predictor.distribution(rows)
+        return density.expected_response(distribution.mean, distribution.phi)
 
     for block, y, observed in blocks():
         about, rows = np.where(observed, y - shift, 0.0), block.rows
@@ -220,7 +228,7 @@ def _squares(
             mine = codes == g
             moments[:, g] += [part[mine].sum(0) for part in (observed, about, about * about)]
         for i, predictor in enumerate(predictors):
-            difference = density.residual(y - predictor(rows)[0], block.data.get(dataset.views[view].aux_key))
+            difference = density.residual(y - expected(predictor, rows), block.data.get(aux_key))
             squares = np.where(observed, difference, 0.0) ** 2
             if by == "sample":
                 residual[rows, i] = squares.sum(1)

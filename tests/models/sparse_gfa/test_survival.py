@@ -52,6 +52,10 @@ def test_risks_of_samples_without_a_time_are_right(fitted: tuple[Any, ...]) -> N
     assert posterior.tree["variational"]["intercept_death"].values == 0.0
     share = posterior.variance_explained().sel(view="death")
     assert 0.0 < float(share.max()) < 1.0
+    one = posterior.variance_explained(by="feature", view="death")[0]
+    np.testing.assert_allclose(one, share, atol=1e-6)
+    by_sample = posterior.variance_explained_total(by="sample").sel(view="death")
+    assert (by_sample.notnull() == (np.arange(N) < SHOWN)).all()
 
 
 def test_survival_curves_are_calibrated(fitted: tuple[Any, ...]) -> None:
