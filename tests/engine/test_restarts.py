@@ -64,18 +64,25 @@ def test_a_worker_that_was_lost_before_it_was_looked_at_has_the_limit_of_the_oth
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("answers", "raised"), [(False, RunError), (True, OSError)])
+@pytest.mark.parametrize("scheduler", ["answers", "closed", "tried again"])
 def test_a_scheduler_whose_loss_the_client_has_not_noticed(
-    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch, answers: bool, raised: type[Exception]
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch, scheduler: str
 ) -> None:
     """A call fails first; an error of a task, with a scheduler that answers, stays what it is."""
+    answers = scheduler == "answers"
+    raised = OSError if answers else RunError
 
     def closed(*_: Any) -> None:
         raise OSError("closed")
 
+    def try_again() -> None:
+        executor._client.status = "connecting"
+        raise TimeoutError
+
     monkeypatch.setattr(executor._client, "gather", closed)
     if not answers:
-        monkeypatch.setattr(executor._client, "nthreads", closed)
+        monkeypatch.setattr(executor._client, "status", executor._client.status)  # as it was, in the end
+        monkeypatch.setattr(executor._client, "nthreads", closed if scheduler == "closed" else try_again)
     handle = executor.submit("sum", np.ones, 2)
     with pytest.raises(raised, match="closed" if answers else f"at {executor.address} was lost"):
         executor.result(handle)

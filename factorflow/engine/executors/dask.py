@@ -264,8 +264,8 @@ class DaskExecutor:
             return True
         try:
             within(LOOK_SECONDS, self._client.nthreads)
-        except TimeoutError:  # it is there, and busy
-            return False
+        except TimeoutError:  # it is there, and busy, or the client tries to reach it again
+            pass
         except OSError:
             return True
         return self._client.status != "running"
