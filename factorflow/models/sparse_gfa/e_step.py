@@ -144,7 +144,7 @@ def update_rows(
                 pseudo,
                 tabulated,
             )
-        if phase in {"update", "known"} and local is not None:
+        if local is not None:
             share = step_fraction(settings, globals_, local, updated)
             if np.min(share) < 1.0:
                 updated, entropy = interpolate_scores(settings, local, updated, entropy, share)

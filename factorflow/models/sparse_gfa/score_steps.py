@@ -25,6 +25,7 @@ def step_fraction(
 
     That is E x + Var x / 2. An entry of next to no rate has next to no curvature: others move it without
     limit, and a row of such entries takes the covariance of the prior, with which their rates are far higher.
+    Where a stage begins with fewer factors, the others would explain at once what those that left did.
     """
     length, k = globals_.progress.step_length, globals_.n_factors
     logs = [view.name for view in settings.views if view.density.log_link]

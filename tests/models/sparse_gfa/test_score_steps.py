@@ -52,3 +52,19 @@ def test_no_rate_rises_by_more_than_is_allowed(tools: Any) -> None:
     binary.iterate()
     moved = replace(binary.local, mean=binary.local.mean + 100.0)
     assert step_fraction(binary.settings, binary.globals_, binary.local, moved) == 1.0
+
+
+def test_scores_that_begin_a_stage_move_no_further(tools: Any) -> None:
+    """What factors that were left out explained, the others would explain at once: rates overflowed."""
+    problem = tools.Problem(("poisson",), bound=False)
+    for _ in range(3):
+        problem.iterate()
+    problem.initialize_sparse()
+    name = problem.settings.views[0].name
+    weights = problem.globals_.weights[name]
+    lower = replace(weights, mean=3.0 * weights.mean, coefficients=weights.coefficients - 6.0)
+    problem.globals_ = replace(problem.globals_, weights={name: lower})
+    before, after, _ = problem.map()
+    assert problem.phase == "restart"
+    share = step_fraction(problem.settings, problem.globals_, before, after)
+    np.testing.assert_allclose(share, 1.0, rtol=1e-9)
