@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import factorflow as ff
 from factorflow.cli import app
+from factorflow.data.ingest.checks import DataWarning
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,8 @@ def test_samples_known_by_metadata_alone(fitted: Path, tmp_path: Path) -> None:
     expected = opened.predict(view, new_obs=new)["mean"].to_pandas()
     np.testing.assert_allclose(written.to_numpy(), expected.to_numpy(), rtol=1e-9)
     assert written.index.tolist() == ["one", "two"]
-    nobody = opened.predict(view, new_obs=new.drop(columns="group"))  # of no group that is known
+    with pytest.warns(DataWarning, match="no column group in new_obs"):
+        nobody = opened.predict(view, new_obs=new.drop(columns="group"))
     np.testing.assert_allclose(nobody["mean"].values[0], nobody["mean"].values[1], rtol=1e-12)
     assert np.mean(nobody["sd"].values) > 1.02 * np.mean(opened.predict(view, new_obs=new)["sd"].values)
     (tmp_path / "wrong.csv").write_text("sample,tme\na,1\n")
