@@ -169,7 +169,9 @@ def test_number_of_rows(n_samples: int, config: Any, family: str, datasets: Any)
 def test_noise_does_not_depend_on_the_block_size(config: Any, family: str, datasets: Any) -> None:
     """Noise keyed by the row within a block would show here, and in no test that only moves the cuts.
 
-    Sums over other blocks round differently, so after a few iterations the results are close, not equal.
+    Sums over other blocks round differently, so after a few iterations the results are close, not equal,
+    and a component that a fit begins with may have either sign: then scores that may not be negative, and
+    what is corrected by them, are others.
     """
     small, large = (plan_of(datasets(family, block_rows=rows), config, Holdout(0.1, 3)) for rows in (16, 64))
     if any(stage.n_parts(plan.model.meta) > 1 for plan in (small, large) for stage in plan.stages):
@@ -180,11 +182,15 @@ def test_noise_does_not_depend_on_the_block_size(config: Any, family: str, datas
     for plan in (small, large):
         loop = run_loop(replace(plan, max_iter=until))
         records.append(plan.model.record(loop.state.globals_[0]))
+    turned = False
     for name, values in records[0].items():
-        if "loadings" in name:
+        if "loadings" in name and not (turned and name.startswith("corrected")):
             assert values.size
-            scale = np.abs(values).max()
-            np.testing.assert_allclose(values, records[1][name], atol=2e-3 * scale, err_msg=name)
+            scale, others = np.abs(values).max(), records[1][name]
+            if values.ndim > 1:
+                signs = np.where((values * others).sum(axis=-2, keepdims=True) < 0.0, -1.0, 1.0)
+                turned, others = turned or bool((signs < 0.0).any()), others * signs
+            np.testing.assert_allclose(values, others, atol=2e-3 * scale, err_msg=name)
 
 
 @pytest.mark.once
