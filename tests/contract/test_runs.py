@@ -182,14 +182,14 @@ def test_noise_does_not_depend_on_the_block_size(config: Any, family: str, datas
     for plan in (small, large):
         loop = run_loop(replace(plan, max_iter=until))
         records.append(plan.model.record(loop.state.globals_[0]))
-    turned = False
+    has_flipped = False
     for name, values in records[0].items():
-        if "loadings" in name and not (turned and name.startswith("corrected")):
+        if "loadings" in name and not (has_flipped and name.startswith("corrected")):
             assert values.size
             scale, others = np.abs(values).max(), records[1][name]
             if values.ndim > 1:
                 signs = np.where((values * others).sum(axis=-2, keepdims=True) < 0.0, -1.0, 1.0)
-                turned, others = turned or bool((signs < 0.0).any()), others * signs
+                has_flipped, others = has_flipped or bool((signs < 0.0).any()), others * signs
             np.testing.assert_allclose(values, others, atol=2e-3 * scale, err_msg=name)
 
 

@@ -50,14 +50,12 @@ def local_cluster(n_workers: int, memory_limit: str | int | None = None) -> tupl
     RunError
         If a worker does not start, with its last lines.
     """
-    above = dask.config.get("temporary-directory", None)
+    parent = dask.config.get("temporary-directory", None)
     try:
-        folder = tempfile.TemporaryDirectory(prefix="factorflow-workers-", dir=above)
+        folder = tempfile.TemporaryDirectory(prefix="factorflow-workers-", dir=parent)
     except OSError as error:
-        value, expected = (
-            str(above or tempfile.gettempdir()),
-            f"a folder that can be written ({error.strerror})",
-        )
+        value = str(parent or tempfile.gettempdir())
+        expected = f"a folder that can be written ({error.strerror})"
         remedy = "Correct it in Dask's configuration (DASK_TEMPORARY_DIRECTORY, ~/.config/dask), or TMPDIR."
         raise InputError("temporary-directory", value, expected, remedy) from error
     address = dask.config.get("factorflow.dashboard-address", None) or _free_dashboard()

@@ -50,7 +50,7 @@ def squares_of_block(
 ) -> Squares:
     """Return the sums of squares of a block whose scores, given columns and size factors are known."""
     codes = settings.group_codes(block)
-    size = _n_alone(settings) + 2 + globals_.n_factors
+    size = _n_term_predictions(settings) + 2 + globals_.n_factors
     residual = np.zeros((settings.n_groups, len(settings.views), size))
     moments: list[list[Array]] = []
     for g in range(settings.n_groups):
@@ -77,15 +77,15 @@ def explained_squares(settings: Settings, sums: Squares) -> Explained:
     A factor explains what it takes from the residual of intercepts and covariates, and a term of covariates
     what it takes from that of the intercepts: nothing, if it has no loadings or coefficients.
     """
-    total, n = _total_squares(settings, sums), _n_alone(settings)
+    total, n = _total_squares(settings, sums), _n_term_predictions(settings)
     none = sums.residual[:, :, n : n + 1]
     single = sums.residual[:, :, n + 2 :] + (total[:, :, None] - none)
     terms = sums.residual[:, :, 1 : n + 1] + (total[:, :, None] - sums.residual[:, :, :1]) if n else None
     return Explained(total, sums.residual[:, :, n + 1], single, terms)
 
 
-def _n_alone(settings: Settings) -> int:
-    """Return the number of predictions by less than all covariates: by none of them, and by each term."""
+def _n_term_predictions(settings: Settings) -> int:
+    """Return the number of predictions without all covariates: by intercepts alone, and by each term."""
     return settings.n_terms + 1 if settings.n_terms else 0
 
 
@@ -139,7 +139,7 @@ def _residuals(
     phi, rows_at_once = weights.phi.T, max(1, TILE // view.n_features)
     if isinstance(values, SparseRows):
         rows_at_once = max(1, len(values))
-    numbers = range(-1, _n_alone(settings) - 1)  # -1: of no column
+    numbers = range(-1, _n_term_predictions(settings) - 1)  # -1: of no column
     terms = [np.concatenate([[True], settings.term_of_column == t]) for t in numbers]
     out = np.zeros(len(terms) + 2 + globals_.n_factors)
     for begin in range(0, len(values), rows_at_once):
