@@ -145,7 +145,7 @@ def _slopes(settings: Settings, moments: Float64[Array, " Q"], k: int) -> Float6
 
 
 def _signs(settings: Settings, globals_: Globals) -> Float64[Array, " K"]:
-    signed = all(view.prior(sparse=True).signed for view in settings.views) and not settings.nonnegative
+    signed = all(view.prior.signed for view in settings.views) and not settings.nonnegative
     if not signed:  # they have their signs
         return np.ones(globals_.n_factors)
     stacked = np.concatenate([expected_weights(globals_.weights[v.name])[0] for v in settings.views])

@@ -44,11 +44,9 @@ def update_shared(
     moves: Moves,
     sums: Mapping[str, FeatureSums],
     stats: Stats,
-    *,
-    sparse: bool,
 ) -> Globals:
     """Update beta and psi, then m, lambda, alpha and theta of each view."""
-    views = shared_by_features(settings, globals_, moves, sums, sparse=sparse)
+    views = shared_by_features(settings, globals_, moves, sums)
     if stats.size_sums is not None:
         for view, row in zip(settings.views, stats.size_sums, strict=True):
             if view.learned_sizes:
@@ -68,19 +66,17 @@ def update_shared(
 
 
 def shared_by_features(
-    settings: Settings, globals_: Globals, moves: Moves, sums: Mapping[str, FeatureSums], *, sparse: bool
+    settings: Settings, globals_: Globals, moves: Moves, sums: Mapping[str, FeatureSums]
 ) -> dict[str, View]:
     """Return m, lambda, alpha and theta of each view, updated."""
     return {
-        view.name: _update_view(
-            settings, globals_.views[view.name], view, moves, sums[view.name], sparse=sparse
-        )
+        view.name: _update_view(settings, globals_.views[view.name], view, moves, sums[view.name])
         for view in settings.views
     }
 
 
 def _update_view(
-    settings: Settings, view: View, fixed: ViewSettings, moves: Moves, sums: FeatureSums, *, sparse: bool
+    settings: Settings, view: View, fixed: ViewSettings, moves: Moves, sums: FeatureSums
 ) -> View:
     n_features = fixed.n_features
     if settings.has_intercepts(fixed):
@@ -92,7 +88,7 @@ def _update_view(
         coefficient_rate=own[1] + 0.5 * sums.coefficient_squares,
     )
     constants = settings.prior_constants(fixed)
-    return fixed.prior(sparse=sparse).learn(constants, view, moves.loadings[fixed.name])
+    return fixed.prior.learn(constants, view, moves.loadings[fixed.name])
 
 
 def _update_intercept_prior(settings: Settings, view: View, n_features: int, sums: FeatureSums) -> View:
@@ -118,26 +114,22 @@ def bound_of(
     moves: Moves,
     sums: Mapping[str, FeatureSums],
     stats: Stats,
-    *,
-    sparse: bool,
 ) -> float:
     """Return the bound on the log density of the data."""
     total = moves.entropy + stats.free + sum(s.likelihood + s.noise for s in sums.values())
     for view in settings.views:
         mine = globals_.views[view.name]
-        total += float(weights_terms(settings, mine, view, moves, sparse=sparse).sum())
+        total += float(weights_terms(settings, mine, view, moves).sum())
         total += _coefficients_term(settings, mine, view, sums[view.name])
         if view.learned_sizes and stats.size_sums is not None:
             total += size_terms(settings.priors.sizes, mine, stats.size_sums[settings.views.index(view)])
     return total + float(scores_terms(settings, globals_, moves, stats).sum())
 
 
-def weights_terms(
-    settings: Settings, view: View, fixed: ViewSettings, moves: Moves, *, sparse: bool
-) -> Float64[Array, " K"]:
+def weights_terms(settings: Settings, view: View, fixed: ViewSettings, moves: Moves) -> Float64[Array, " K"]:
     """Return E log p(w, s) and the terms of the parameters that loadings share, by factor."""
     constants = settings.prior_constants(fixed)
-    return fixed.prior(sparse=sparse).terms(constants, view, moves.loadings[fixed.name])
+    return fixed.prior.terms(constants, view, moves.loadings[fixed.name])
 
 
 def _coefficients_term(settings: Settings, view: View, fixed: ViewSettings, sums: FeatureSums) -> float:

@@ -46,28 +46,29 @@ def finish_iteration(
     sums: Mapping[str, FeatureSums],
     step: Step,
     *,
-    sparse: bool,
     settles: bool = True,
 ) -> tuple[Globals, dict[str, float]]:
     """Update what all features share, given updated features; return the new globals and the bound.
 
     ``settles``: whether the stage is the last of its kind: it ends only when shares of noise no longer move.
     """
-    new, moves = _join_features(settings, globals_, stats, parts, sums, step, sparse=sparse)
-    new = update_shared(settings, new, moves, sums, stats, sparse=sparse)
-    objective = bound_of(settings, new, moves, sums, stats, sparse=sparse)
+    new, moves = _join_features(settings, globals_, stats, parts, sums, step)
+    new = update_shared(settings, new, moves, sums, stats)
+    objective = bound_of(settings, new, moves, sums, stats)
     if globals_.progress.snapshot is not None and not np.isfinite(objective):  # the step went too far
         new, objective = replace_part(new, "progress", score=-np.inf), -np.inf
     else:
         check_finite(new, objective)
-        new = _learn_shared(settings, globals_, new, moves, sums, stats, objective, sparse=sparse)
+        new = _learn_shared(settings, globals_, new, moves, sums, stats, objective)
     rounding = 1e-7 * abs(objective) if settings.precision_bits == 32 else 0.0
     step_length = next_step_length(globals_, new, objective, rounding) if settings.tangent else 1.0
     new = replace_part(new, "progress", step_length=step_length)
     new, objective = judge_snapshot(settings, globals_, new, objective)
-    renamed = sparse and settings.sets is not None and new.factors.sets is None  # they are still to be named
+    renamed = (
+        not settings.dense and settings.sets is not None and new.factors.sets is None
+    )  # still to be named
     if (
-        sparse
+        not settings.dense
         and new.progress.snapshot is None
         and not new.change.restored
         and naming_is_due(settings, step.count)
@@ -81,14 +82,14 @@ def finish_iteration(
         "pending": float(
             new.progress.snapshot is not None
             or step_length < globals_.progress.step_length  # the objective fell
-            or (sparse and settings.deletes and not _number_is_settled(settings, new))
+            or (settings.deletes and not _number_is_settled(settings, new))
             or needs_longer_step(globals_, step.count)
             or renamed
             or (settles and noise_moves(globals_.courses, new.courses))
         ),
     }
     least = _least_gain(settings, info) * (1.0 if settles else EARLY_TOLERANCE)
-    new = _extrapolate(settings, globals_, new, objective, least, step.count, sparse=sparse)
+    new = _extrapolate(settings, globals_, new, objective, least, step.count)
     info["n_factors"] = float(new.n_factors)
     return replace_part(new, "progress", objective=objective), info
 
@@ -100,8 +101,6 @@ def _join_features(
     parts: Mapping[str, Weights],
     sums: Mapping[str, FeatureSums],
     step: Step,
-    *,
-    sparse: bool,
 ) -> tuple[Globals, Moves]:
     """Return the globals with the updated features, in the basis of the next pass."""
     k = globals_.n_factors
@@ -126,10 +125,10 @@ def _join_features(
         entropy=stats.entropy + sum(s.entropy for s in sums.values()),
     )
     if globals_.courses is None and settings.changes_basis(step.count):
-        if not sparse and settings.full_scores and settings.scores_prior == "normal":
+        if settings.dense and settings.full_scores and settings.scores_prior == "normal":
             new, moves = _rotate(settings, new, moves, sums)
         else:
-            new, moves = _rescale(settings, new, moves, stats.number, sparse=sparse)
+            new, moves = _rescale(settings, new, moves, stats.number)
     return new, moves
 
 
@@ -141,12 +140,10 @@ def _learn_shared(
     sums: Mapping[str, FeatureSums],
     stats: Stats,
     objective: float,
-    *,
-    sparse: bool,
 ) -> Globals:
     """Return the globals with strength and worth of the factors, and hyperparameters for the next pass."""
     new = replace_part(new, "factors", strength=variance_shares(settings, new))
-    if sparse and settings.deletes:
+    if settings.deletes:
         worths, gap = worth(settings, new, moves, sums, stats)
         worths = np.asarray(np.where(is_guided(settings, new), np.maximum(worths, 0.0), worths))
         new = replace_part(replace_part(new, "factors", worth=worths), "progress", score=objective + gap)
@@ -154,7 +151,7 @@ def _learn_shared(
         assert stats.courses is not None
         new = replace(new, courses=update_noise(new.courses, stats.courses))
     if globals_.progress.step_length == 1.0:  # loadings that went a part of the way have no messages
-        new = optimize_hyperparameters(settings, globals_, new, sparse=sparse)
+        new = optimize_hyperparameters(settings, globals_, new)
     return new
 
 
@@ -165,14 +162,13 @@ def _extrapolate(
     objective: float,
     least: float,
     count: int,
-    *,
-    sparse: bool,
 ) -> Globals:
     """Delete a factor, begin a trial without one, or take a SQUAREM step, where this is due.
 
     ``least``: nats below which a pass gains little.
     """
-    if new.progress.snapshot is None and not new.change.restored and sparse and not is_early(settings, count):
+    is_accepted = new.progress.snapshot is None and not new.change.restored
+    if is_accepted and not settings.dense and not is_early(settings, count):
         new = _delete_factor(settings, globals_, new, count)
         gain = objective - globals_.progress.objective
         little = count > 0 and abs(gain) < least  # of the first it is not known
@@ -244,9 +240,10 @@ def follow_loadings(settings: Settings, globals_: Globals) -> Globals:
     That is what the bound of the last pass had, and what is recorded: while a fit goes on, it is ahead of
     them (`hyperparameters`).
     """
-    sparse = any(w.inclusion is not None or w.entropies is not None for w in globals_.weights.values())
+    if not any(w.inclusion is not None or w.entropies is not None for w in globals_.weights.values()):
+        settings = settings.warm_up
     sums = {
-        name: loading_sums(settings, name, weights, globals_.fixed[name], sparse=sparse)
+        name: loading_sums(settings, name, weights, globals_.fixed[name])
         for name, weights in globals_.weights.items()
     }
     moves = Moves(
@@ -254,7 +251,7 @@ def follow_loadings(settings: Settings, globals_: Globals) -> Globals:
         second=np.zeros((1, globals_.n_factors)),
         entropy=0.0,
     )
-    return replace(globals_, views=shared_by_features(settings, globals_, moves, sums, sparse=sparse))
+    return replace(globals_, views=shared_by_features(settings, globals_, moves, sums))
 
 
 def _rotate(
@@ -286,11 +283,11 @@ def _rotate(
 
 
 def _rescale(
-    settings: Settings, globals_: Globals, moves: Moves, number: Float64[Array, "G K"], *, sparse: bool
+    settings: Settings, globals_: Globals, moves: Moves, number: Float64[Array, "G K"]
 ) -> tuple[Globals, Moves]:
     """Rescale each factor to where the bound is highest."""
     grouped = settings.scores_prior != "normal"
-    powers = {view.name: view.prior(sparse=sparse).power for view in settings.views}
+    powers = {view.name: view.prior.power for view in settings.views}
     r = best_scale(
         moves.second,
         number if grouped else number.sum(axis=0, keepdims=True),

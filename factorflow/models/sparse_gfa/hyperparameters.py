@@ -49,23 +49,21 @@ ALONE = 0.1
 """Least share of its variance that is noise of a feature alone in its view: a factor could take all of it."""
 
 
-def optimize_hyperparameters(settings: Settings, before: Globals, new: Globals, *, sparse: bool) -> Globals:
+def optimize_hyperparameters(settings: Settings, before: Globals, new: Globals) -> Globals:
     """Return the globals with the shared parameters that the next pass updates loadings and noise by.
 
     Parameters
     ----------
     settings, before, new : Settings, Globals
         Of the run; before and after a pass, the changes of basis at its end among them.
-    sparse : bool
-        Whether loadings have spikes.
     """
     views, parts = {}, {}
     for fixed_view in settings.views:
         name = fixed_view.name
         weights, fixed, view, old = new.weights[name], new.fixed[name], new.views[name], before.views[name]
         view = _coefficients(settings, fixed_view, weights, fixed, view, old)
-        if sparse:
-            prior, constants = fixed_view.prior(sparse=True), settings.prior_constants(fixed_view)
+        if not settings.dense:
+            prior, constants = fixed_view.prior, settings.prior_constants(fixed_view)
             scale = np.ones(new.n_factors) if new.change.transform is None else np.diag(new.change.transform)
             view = prior.optimize(constants, weights, view, old.alpha * scale**prior.power)
         if weights.noise_rate is not None:

@@ -109,7 +109,7 @@ def corrected_moments(settings: Settings, globals_: Globals, spread: Spread) -> 
         name, weights, shared = view.name, globals_.weights[view.name], globals_.views[view.name]
         active, count = _active(settings, view, weights), globals_.fixed[view.name].count.sum(axis=1)
         on[name] = active[:, :k]
-        own_prior = view.prior(sparse=True).precision(shared)
+        own_prior = view.prior.precision(shared)
         prior = np.append(own_prior, column_precision(settings, shared))
         size, average[name] = _second_moments(settings, name, globals_, count)
         mean[name] = np.where(on[name], weights.mean, 0.0)
@@ -140,7 +140,7 @@ def _second_moments(
     coefficients[:, settings.learned_columns(of_view)] = message_precision(settings, of_view, weights, view)
     if not settings.has_intercepts(of_view):
         coefficients[:, 0] = settings.information(name, weights) * count
-    own = of_view.prior(sparse=True).precision(view)
+    own = of_view.prior.precision(view)
     size = np.concatenate([np.maximum(precision - own, 0.0), coefficients], axis=1)
     return np.sqrt(size), coefficients[:, 0] / settings.n_rows
 

@@ -45,15 +45,15 @@ def select_features(tree: T, rows: slice) -> T:
 
 
 def update_features(
-    settings: Settings, name: str, index: range, globals_: Globals, stats: Stats, step: Step, *, sparse: bool
+    settings: Settings, name: str, index: range, globals_: Globals, stats: Stats, step: Step
 ) -> tuple[Weights, FeatureSums]:
     """Maximise the bound over w, then b, then tau, of a run of features; the body of `Sweep.features`."""
     rate = globals_.progress.step_length if settings.view(name).tangent else 1.0
     rows = slice(index.start, index.stop)
     before, fixed = select_features(globals_.weights[name], rows), select_features(globals_.fixed[name], rows)
     view = globals_.views[name]
-    rotates = not sparse and settings.changes_basis(step.count)
-    return _update(settings, name, before, fixed, view, stats, rate, sparse=sparse, rotates=rotates)
+    rotates = settings.dense and settings.changes_basis(step.count)
+    return _update(settings, name, before, fixed, view, stats, rate, rotates=rotates)
 
 
 def _update(
@@ -65,15 +65,14 @@ def _update(
     stats: Stats,
     rate: float,
     *,
-    sparse: bool,
     rotates: bool,
 ) -> tuple[Weights, FeatureSums]:
     """Maximise the bound over w, then b, then tau, and add up what the features have then."""
     mine = stats.features[name]
     pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
     system = normal_equations(settings.precision(name, weights), pairs, mine)
-    if sparse:
-        prior = settings.view(name).prior(sparse=True)
+    if not settings.dense:
+        prior = settings.view(name).prior
         linear = _linear(weights, system)
         weights, entropy = prior.update(weights, view, system.pairs, linear, system.scale, rate)
     else:
@@ -84,8 +83,8 @@ def _update(
     )
     weights, likelihood, noise = _update_noise(settings, name, weights, expected, fixed, view, (mine, pairs))
     terms = entropy, likelihood, noise, coefficient_terms
-    sums = _sums(settings, name, weights, expected, fixed, terms, sparse=sparse, rotates=rotates)
-    if sparse and settings.deletes:
+    sums = _sums(settings, name, weights, expected, fixed, terms, rotates=rotates)
+    if settings.deletes:
         sums = replace(sums, worth=worth_of_loadings(settings, name, weights, expected, mine.cross, pairs))
     return weights, sums
 
@@ -220,13 +219,11 @@ def residual_squares(
     return np.where(exact > 0.0, squares, np.maximum(squares, ROUNDING * fixed))
 
 
-def loading_sums(
-    settings: Settings, name: str, weights: Weights, fixed: Fixed, *, sparse: bool
-) -> FeatureSums:
+def loading_sums(settings: Settings, name: str, weights: Weights, fixed: Fixed) -> FeatureSums:
     """Return what the loadings and intercepts of a view add up, for the parameters that they share."""
     terms = 0.0, 0.0, 0.0, 0.0
     expected = expected_weights(weights)
-    return _sums(settings, name, weights, expected, fixed, terms, sparse=sparse, rotates=False)
+    return _sums(settings, name, weights, expected, fixed, terms, rotates=False)
 
 
 def _sums(
@@ -237,7 +234,6 @@ def _sums(
     fixed: Fixed,
     terms: tuple[float, float, float, float],
     *,
-    sparse: bool,
     rotates: bool,
 ) -> FeatureSums:
     mean, spread = expected
@@ -248,7 +244,7 @@ def _sums(
     others = weights.coefficients[:, 1:] ** 2 + diagonal(weights.coefficients_spread, settings.n_given)[:, 1:]
     coefficients = weights.coefficients, weights.coefficients_spread
     return FeatureSums(
-        loadings=settings.view(name).prior(sparse=sparse).sums(weights),
+        loadings=settings.view(name).prior.sums(weights),
         entropy=entropy,
         likelihood=likelihood,
         noise=noise,

@@ -66,7 +66,6 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
     """One pass: scores of every block, weights of every run of features, then what all share."""
 
     settings: Settings
-    sparse: bool
     warm: bool = False
     projecting: bool = False
     settles: bool = True
@@ -89,7 +88,7 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         self, block: Block, local: Local | None, globals_: PreparedGlobals, step: Step
     ) -> tuple[Local | None, Stats]:
         """Update the scores of a block; see `map_rows`."""
-        first: Phase = "update" if self.warm else "restart" if self.sparse else "start"
+        first: Phase = "update" if self.warm else "restart" if not self.settings.dense else "start"
         phase: Phase = "update" if step.count or step.projecting else first
         begins = self.warm and not step.count and self.settings.stateful
         if begins and scores_of(local, globals_.globals_) is None:  # what the earlier fit makes of the rows
@@ -104,7 +103,7 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         self, axis: str, index: range, globals_: Globals, stats: Stats, step: Step
     ) -> tuple[Weights, FeatureSums]:
         """Update weights, intercepts and noise of a run of features; see `update_features`."""
-        return update_features(self.settings, axis, index, globals_, stats, step, sparse=self.sparse)
+        return update_features(self.settings, axis, index, globals_, stats, step)
 
     def assemble(
         self,
@@ -115,8 +114,7 @@ class UpdateSweep(Sweep[Globals, Local, Stats]):
         step: Step,
     ) -> tuple[Globals, Info]:
         """Update shared parameters and compute the bound; see `finish_iteration`."""
-        how = {"sparse": self.sparse, "settles": self.settles}
-        return finish_iteration(self.settings, globals_, stats, parts, sums, step, **how)
+        return finish_iteration(self.settings, globals_, stats, parts, sums, step, settles=self.settles)
 
 
 @dataclass(frozen=True)
@@ -165,13 +163,13 @@ class SparseGFAModel(Model[Globals, Local]):
         """Return the stages in which the best start goes on."""
         s, enter = self.settings, partial(best_start, self.settings, over=True)
         last = self._fit_stages()[-1]
-        sweep = UpdateSweep(s, sparse=not s.dense, warm=True)
+        sweep = UpdateSweep(s, warm=True)
         return [replace(last, name=f"best {last.name}", sweeps=(sweep,), enter=enter)]
 
     def _fit_stages(self) -> list[Stage[Globals]]:
         """Return the warm-up and the sparse stage, or the dense one."""
         s = self.settings
-        warm = UpdateSweep(s.warm_up, sparse=False)
+        warm = UpdateSweep(s.warm_up)
         if s.dense:
             return [Stage("dense", (warm,), self.max_iter, tol=self.tol, parameter_tol=PARAMETER_TOL)]
         return [
@@ -188,7 +186,7 @@ class SparseGFAModel(Model[Globals, Local]):
     def _sparse_stages(self) -> list[Stage[Globals]]:
         """Return the sparse stage; with feature sets one before in which factors start from sets."""
         s, last = self.settings, self.settings.smooth is None
-        sweep = UpdateSweep(s, sparse=True, settles=last)
+        sweep = UpdateSweep(s, settles=last)
         first, again = (self._sparse_stage(each) for each in (sweep, replace(sweep, warm=True)))
         first = replace(first, enter=partial(initialize_sparse, s))
         if not last:
@@ -207,7 +205,7 @@ class SparseGFAModel(Model[Globals, Local]):
         s = self.settings
         if s.smooth is None:
             return []
-        early = UpdateSweep(s, sparse=True, warm=True, settles=False)
+        early = UpdateSweep(s, warm=True, settles=False)
         loadings = replace(early, settles=True)
         return [
             Stage[Globals]("places", (PlacesSweep(s),), 1, counts=False, enter=whole_steps),
@@ -257,7 +255,7 @@ class SparseGFAModel(Model[Globals, Local]):
         refuse_options(s, "warm_start")
         return (
             Stage[Globals]("moments", (MomentsSweep(s),), moment_passes(s), counts=False),
-            self._sparse_stage(UpdateSweep(s, sparse=True, warm=True)),
+            self._sparse_stage(UpdateSweep(s, warm=True)),
             self._closing_stage(ClosingSweep(s, warm=True)),
         )
 
@@ -267,7 +265,7 @@ class SparseGFAModel(Model[Globals, Local]):
 
     def projection(self) -> tuple[Sweep[Globals, Local, Stats], ...]:
         """Return the sweep that finds the scores of new samples."""
-        return (UpdateSweep(self.settings, sparse=not self.settings.dense, projecting=True),)
+        return (UpdateSweep(self.settings, projecting=True),)
 
     def init(self, step: Step) -> Globals:
         """Return globals before any data are seen."""

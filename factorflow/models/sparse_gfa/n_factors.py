@@ -117,7 +117,7 @@ def worth(
         explained, spread = of_loadings
         gap += 0.5 * spread * covariance
         total = total + explained - moves.loadings[view.name].included * np.log(scale)
-        total = total + weights_terms(settings, new.views[view.name], view, moves, sparse=True)
+        total = total + weights_terms(settings, new.views[view.name], view, moves)
     return np.asarray(total + gap), float(gap.sum())
 
 

@@ -91,7 +91,7 @@ def assign_names(settings: Settings, globals_: Globals) -> tuple[Globals, bool]:
         if view.name not in evidence_by_view:
             continue
         mine = _with_classes(settings, view.name, weights[view.name], sets)
-        weights[view.name], prior = mine, view.prior(sparse=True)
+        weights[view.name], prior = mine, view.prior
         learned = prior.learn(settings.prior_constants(view), views[view.name], prior.sums(mine))
         learned = replace(
             learned, alpha_shape=views[view.name].alpha_shape, alpha_rate=views[view.name].alpha_rate

@@ -65,7 +65,7 @@ REFUSALS = (
     Refusal(
         "loadings",
         "of a prior that is drawn in all views",
-        lambda s: not all(view.prior(sparse=True).is_drawn for view in s.views),
+        lambda s: not all(view.prior.is_drawn for view in s.views),
         {"n_draws": "the prior of some loadings does not say how a sweep draws them"},
     ),
     Refusal(

@@ -95,11 +95,12 @@ class ViewSettings:
     @property
     def spikes(self) -> bool:
         """Whether loadings may be 0, with a probability each."""
-        return get_prior(self.loadings).spikes
+        return self.prior.spikes
 
-    def prior(self, *, sparse: bool) -> LoadingsPrior:
-        """Return the prior of the loadings; in the warm-up, whatever it is, they are normal."""
-        return get_prior(self.loadings if sparse else "ard")
+    @property
+    def prior(self) -> LoadingsPrior:
+        """The prior of the loadings."""
+        return get_prior(self.loadings)
 
     @property
     def has_computed_sizes(self) -> bool:
@@ -259,7 +260,7 @@ class Settings:
 
     @property
     def dense(self) -> bool:
-        """Whether loadings and scores are normal: they keep covariances, factors are rotated to the end."""
+        """Whether loadings and scores are normal: loadings keep covariances, and factors are rotated."""
         return all(view.loadings == "ard" for view in self.views) and not self.nonnegative
 
     @property
@@ -279,8 +280,9 @@ class Settings:
 
     @property
     def warm_up(self) -> Settings:
-        """Settings of the warm-up: there scores are normal that later may not be negative."""
-        return replace(self, scores_prior="normal", full_scores=True) if self.nonnegative else self
+        """Settings of the warm-up: loadings are normal there, and scores that later may not be negative."""
+        normal = replace(self, scores_prior="normal", full_scores=True) if self.nonnegative else self
+        return replace(normal, views=tuple(replace(view, loadings="ard") for view in self.views))
 
     @property
     def stateful(self) -> bool:

@@ -181,7 +181,7 @@ def _further(settings: Settings, globals_: Globals, path: tuple[Iterate, Iterate
         length = _length(float(np.linalg.norm(change)), float(np.linalg.norm(bend)), most)
         coefficients = start.weights[name][1] + 2.0 * length * change + length**2 * bend
         mean = start.weights[name][0] + 2.0 * step * r + step**2 * v
-        if mine.inclusion is not None and not settings.view(name).prior(sparse=True).signed:
+        if mine.inclusion is not None and not settings.view(name).prior.signed:
             mean = np.maximum(mean, 0.0)
         if name in tangents:
             coefficients = np.clip(coefficients, mine.coefficients - REACH, mine.coefficients + REACH)

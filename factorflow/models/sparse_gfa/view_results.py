@@ -46,7 +46,7 @@ def view_table(settings: Settings, name: str) -> list[Variable]:
     def phi(name_shown: str, g: Globals) -> Float64[Array, " D"]:
         return np.asarray(settings.view(name).density.report_phi(weights(g).phi.T, scale(g))[name_shown])
 
-    positive = not settings.view(name).prior(sparse=True).signed
+    positive = not settings.view(name).prior.signed
 
     def degrees(g: Globals) -> Float64[Array, " D"] | Float64[Array, "T D"]:
         shape = weights(g).noise_shape

@@ -149,27 +149,24 @@ class Problem:
     def update(self, stats, cut=512):
         """Return new globals, not taken further unless the problem is `hasty`, and the reported numbers."""
         parts, sums = {}, {}
-        for view in self.settings.views:
+        settings = self.settings if self.sparse else self.settings.warm_up
+        for view in settings.views:
             pieces = []
             for start in range(0, view.n_features, cut):
                 index = range(start, min(start + cut, view.n_features))
                 mine = restrict(stats, view.name, slice(index.start, index.stop))
-                pieces.append(
-                    update_features(
-                        self.settings, view.name, index, self.globals_, mine, self.step, sparse=self.sparse
-                    )
-                )
+                pieces.append(update_features(settings, view.name, index, self.globals_, mine, self.step))
             assert len(pieces) == 1
             parts[view.name], sums[view.name] = pieces[0]
-        given = self.settings, self.globals_, stats, parts, sums, self.step
+        given = settings, self.globals_, stats, parts, sums, self.step
         if self.at_optimum:
-            new, info = finish_iteration(*given, sparse=self.sparse)
+            new, info = finish_iteration(*given)
         else:
             with patch(
                 "factorflow.models.sparse_gfa.global_step.optimize_hyperparameters",
                 lambda *a, **_: a[2],
             ):
-                new, info = finish_iteration(*given, sparse=self.sparse)
+                new, info = finish_iteration(*given)
         return (new if self.hasty else discard_unverified_step(new)), info
 
     def iterate(self):

@@ -146,7 +146,7 @@ def loadings_of(
 
     ``theta``: from the prior that views have in common.
     """
-    prior, shares, classes, unit = view.prior(sparse=True), None, {}, rng.normal(size=(D, K))
+    prior, shares, classes, unit = view.prior, None, {}, rng.normal(size=(D, K))
     share = theta
     if isinstance(prior, Horseshoe):
         c = rng.choice(prior.scales, (D, K), p=np.exp(prior.shares))

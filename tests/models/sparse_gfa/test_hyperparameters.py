@@ -50,7 +50,7 @@ def at_optimum(tools: Any, mine: Weights, known: Fixed, old: View) -> View:
     before = replace(problem.globals_, views={name: old}, weights={name: mine}, fixed={name: known})
     ones = np.ones((1, K))
     before = replace(before, scores=Scores(ones, ones, ones, ones, np.eye(K)), change=Change())
-    found: View = hyperparameters.optimize_hyperparameters(settings, before, before, sparse=True).views[name]
+    found: View = hyperparameters.optimize_hyperparameters(settings, before, before).views[name]
     return found
 
 

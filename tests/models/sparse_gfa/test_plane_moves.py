@@ -362,7 +362,7 @@ def _kept(settings: Any, g: Any, weights: Any, now: Any, step: Any) -> Any:
         noise = now.views[name].noise
         if noise is not None:
             noise = NoiseSums.of(mine.precision[:, 0], g.variances[name], noise)
-        prior = settings.view(name).prior(sparse=True)
+        prior = settings.view(name).prior
         of_loadings = prior.sums_of_draw(mine.loadings, now.views[name].of_loadings, None, lambda: None)
         sums[name] = DrawnSums.of(of_loadings, mine.loadings, mine.coefficients, 0.0, noise)
     return weights, sums, now

@@ -142,9 +142,7 @@ def _sets_table(settings: Settings) -> Iterator[Variable]:
 
     def inside(g: ChainGlobals) -> Float64[Array, "M K"]:
         nothing, views = np.full(g.n_factors, np.nan), g.record.shared.views
-        shares = [
-            views[view.name].shares if view.prior(sparse=True).takes_sets else None for view in settings.views
-        ]
+        shares = [views[view.name].shares if view.prior.takes_sets else None for view in settings.views]
         return np.stack([nothing if s is None else np.where(numbers(g) >= 0, s[0], nothing) for s in shares])
 
     doc, of_fit = "Number of the feature set that a factor has; -1: none.", AVERAGES
@@ -229,7 +227,7 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
             + settings.view(name).level(g.fixed[name].reference)
         ),
     )
-    if settings.view(name).prior(sparse=True).takes_sets:
+    if settings.view(name).prior.takes_sets:
         yield Variable(
             f"scale_{name}", (feature,), "Data units in one unit of the model.", scale, group=AVERAGES
         )

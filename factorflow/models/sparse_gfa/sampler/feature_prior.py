@@ -80,7 +80,7 @@ def feature_prior(settings: Settings, axis: str, globals_: ChainGlobals, rows: s
     learned = settings.learned_columns(view)
     place = (fixed.reference / fixed.scale)[rows]  # intercepts are drawn less this
     return FeaturePrior(
-        view.prior(sparse=True),
+        view.prior,
         shared.of_loadings,
         None if classes is None else classes[rows],
         shared.column_precision(settings)[learned],

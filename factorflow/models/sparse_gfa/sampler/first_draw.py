@@ -49,7 +49,7 @@ def first_draw(settings: Settings, globals_: Globals) -> ChainGlobals:
             variances[view.name], level = _variances(globals_.fixed[view.name])
             noise = NoisePrior(*NOISE, level)
         weights[view.name] = DrawnWeights(mean, fitted.coefficients, precision, phi=phi)
-        first = view.prior(sparse=True).first_parameters(mine)
+        first = view.prior.first_parameters(mine)
         spread = mine.intercept_shape / mine.intercept_rate
         terms, of_intercepts = mine.coefficient_shape / mine.coefficient_rate, (mine.intercept_mean, spread)
         if not view.density.has_intercept:

@@ -66,7 +66,7 @@ def plane_of(settings: Settings, n_factors: int, step: Step) -> tuple[int, int] 
     cannot be integrated out.
     """
     told_apart = settings.scores_prior != "normal" or settings.smooth is not None
-    told_apart = told_apart or not all(view.prior(sparse=True).allows_plane_moves for view in settings.views)
+    told_apart = told_apart or not all(view.prior.allows_plane_moves for view in settings.views)
     if n_factors < 2 or told_apart or any(view.spikes for view in corrected_views(settings)):
         return None
     u = draws.uniform(step, PLANE_SITE, np.zeros(1, np.int64), 2)[0]

@@ -61,7 +61,7 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
     @property
     def symmetry(self) -> Literal["none", "sign", "flip"]:
         """What leaves the model as it is: signs of factors, where scores and loadings may be negative."""
-        signed = all(view.prior(sparse=True).signed for view in self.settings.views)
+        signed = all(view.prior.signed for view in self.settings.views)
         return "sign" if signed and not self.settings.nonnegative else "none"
 
     @property

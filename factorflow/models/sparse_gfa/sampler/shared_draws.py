@@ -103,7 +103,7 @@ def draw_shared(
     Return them with the log joint density up to a constant, without the likelihood of binary entries.
     """
     views, density, share = {}, sum(s.likelihood for s in sums.values()), (1.0, 1.0)
-    priors = {view.name: view.prior(sparse=True) for view in settings.views}
+    priors = {view.name: view.prior for view in settings.views}
     common = [priors[name].common_shares(s.features, s.of_loadings) for name, s in sums.items()]
     spiked = [one for one in common if one is not None]
     if spiked:
@@ -196,7 +196,7 @@ def draw_moves(
 
 def _scaled_sums(view: ViewSettings, sums: DrawnSums, scale: Float64[Array, " K"]) -> DrawnSums:
     """Return the sums after w -> w / scale."""
-    squares = sums.of_loadings.squares / scale ** view.prior(sparse=True).power
+    squares = sums.of_loadings.squares / scale**view.prior.power
     return replace(sums, of_loadings=replace(sums.of_loadings, squares=squares))
 
 
@@ -299,7 +299,7 @@ def _log_scale_density(
         out = out + np.where(courses.is_smooth, own, 0.0)
     for view in settings.views:
         mine, (shape, rate) = sums[view.name].of_loadings, _alpha_prior(view, shared.slab)
-        power = view.prior(sparse=True).power
+        power = view.prior.power
         out, squares = out - mine.included * u, mine.squares * np.exp(-power * u)
         out = out - (shape + mine.included / power) * np.log(rate + squares / power)
     return np.asarray(out)
@@ -353,7 +353,7 @@ def _draw_view(
     priors = settings.priors
     constants = PriorConstants(int(sums.features), _alpha_prior(view, slab), share)
     own = constants, sums.of_loadings, before.of_loadings, uniform
-    loadings, density = view.prior(sparse=True).draw_parameters(*own)
+    loadings, density = view.prior.draw_parameters(*own)
     n, mean, lam = sums.features, before.intercept_mean, before.intercept_precision
     shape, rate = priors.intercept
     if settings.has_intercepts(view):

@@ -85,7 +85,7 @@ class _Loadings:
 def can_shear(settings: Settings) -> bool:
     """Return whether all that shears are judged by is known: of complete views with spikes and slabs."""
     complete = settings.smooth is not None and settings.smooth.complete
-    return complete and all(type(view.prior(sparse=True)) is SpikeSlab for view in settings.views)
+    return complete and all(type(view.prior) is SpikeSlab for view in settings.views)
 
 
 def shear_factors(

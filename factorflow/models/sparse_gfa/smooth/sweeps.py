@@ -316,7 +316,7 @@ def close_courses(settings: Settings, globals_: Globals) -> Globals:
     views = {
         view.name: replace(
             new.views[view.name],
-            alpha_rate=new.views[view.name].alpha_rate / scale ** view.prior(sparse=True).power,
+            alpha_rate=new.views[view.name].alpha_rate / scale**view.prior.power,
         )
         for view in settings.views
     }

@@ -46,7 +46,7 @@ def with_added_factor(
             mean = loadings[view.name] / np.sqrt(settings.precision(view.name, old).mean(axis=1))
         alpha = float(np.median(shared.alpha)) if globals_.n_factors else 1.0
         weights[view.name] = _with_column(old, mean, inside, alpha)
-        prior = view.prior(sparse=True)
+        prior = view.prior
         constants, sums = settings.prior_constants(view), prior.sums(weights[view.name])
         views[view.name] = prior.learn(constants, _with_entry(shared), sums)
     k, of_factors = globals_.n_factors, globals_.factors

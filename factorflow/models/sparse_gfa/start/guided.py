@@ -20,7 +20,7 @@ from factorflow.models.sparse_gfa.state import Globals
 
 def guided_views(settings: Settings) -> list[str]:
     """Return the names of the views that guide a factor each."""
-    return [view.name for view in settings.views if view.prior(sparse=True).guides]
+    return [view.name for view in settings.views if view.prior.guides]
 
 
 def rotation_with_guides(

@@ -73,7 +73,7 @@ class ShiftSweep(Sweep[Globals, Local, ScoreSums]):
         settings, n = self.settings, float(self.settings.n_rows)
         mean, square, cube = stats.powers / n
         sign = np.ones(len(mean))
-        if all(view.prior(sparse=True).signed for view in settings.views):
+        if all(view.prior.signed for view in settings.views):
             sign = np.where(cube - 3.0 * mean * square + 2.0 * mean**3 < 0.0, -1.0, 1.0)
         shift = -_lowest(stats.classes, sign)
         weights = {name: transformed_weights(w, np.diag(sign)) for name, w in globals_.weights.items()}

@@ -43,7 +43,7 @@ def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
         fresh = initial_view(settings, view.name, weights, rotated.fixed[view.name])
         old = rotated.views[view.name]
         shape, rate = view.alpha_prior
-        power = view.prior(sparse=True).power
+        power = view.prior.power
         squares = _moment(weights.mean, weights.variance, power)
         views[view.name] = replace(
             fresh,
@@ -116,7 +116,7 @@ def _to_simple_structure(settings: Settings, globals_: Globals) -> Float64[Array
 
 def _upwards(settings: Settings, globals_: Globals, transform: Float64[Array, "K K"]) -> Float64[Array, " K"]:
     """Return the signs of factors with which most is positive of loadings that may not be negative."""
-    views = [view.name for view in settings.views if not view.prior(sparse=True).signed]
+    views = [view.name for view in settings.views if not view.prior.signed]
     if not views:
         return np.ones(len(transform))
     loadings = np.concatenate([_scaled_loadings(settings, globals_, name) for name in views])

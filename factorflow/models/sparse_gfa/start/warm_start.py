@@ -35,7 +35,7 @@ def warm_globals(settings: Settings, globals_: Globals, fitted: Globals) -> Glob
         now, before = globals_.fixed[name], fitted.fixed[name]
         moved = before.location - now.location if view.is_scaled else 0.0 * now.scale
         old = fitted.weights[name]
-        old = old if view.prior(sparse=True).guides else replace(old, classes=None)
+        old = old if view.prior.guides else replace(old, classes=None)
         weights[name] = _in_units(view.density, old, before.scale, now.scale, moved)
         views[name] = _view(settings, name, fitted.views[name], weights[name], before.scale / now.scale)
     numbers = fitted.factors.numbers
@@ -82,7 +82,7 @@ def _in_units(
 
 def _view(settings: Settings, name: str, view: View, weights: Weights, ratio: Float64[Array, " D"]) -> View:
     """Return what the features of a view share, as it is for weights ``ratio`` times as large."""
-    grown = float(np.mean(ratio ** settings.view(name).prior(sparse=True).power))
+    grown = float(np.mean(ratio ** settings.view(name).prior.power))
     return replace(
         view,
         alpha_rate=view.alpha_rate * grown,
