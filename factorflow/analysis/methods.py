@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from factorflow.analysis.association import associate
 from factorflow.analysis.enrichment import enrich
 from factorflow.analysis.matching import Matching, match_factors
-from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.posterior.stored_posterior import StoredPosterior
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["AnalysisMethods"]
 
 
-@name_wrong_arguments_of_methods
 class AnalysisMethods(StoredPosterior):
     """What was found, with the analyses of it that need nothing else."""
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from factorflow.api.smooth_scores import SmoothScoresMethods
-from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.engine import run
 from factorflow.engine.executors.launch import executor_options
 from factorflow.errors import InputError
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from factorflow.engine.executors.launch import ExecutorLike
 
 
-@name_wrong_arguments_of_methods
 class FamilyMethods(SmoothScoresMethods):
     """What the posteriors of some families have; others raise an InputError."""
 

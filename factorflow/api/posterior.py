@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsIndex
 
 from factorflow.api.inputs import as_dataset, likelihoods_for
 from factorflow.api.storage import StorageMethods
-from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.core.lazy_imports import on_first_use
 from factorflow.engine import run
 from factorflow.engine.executors.launch import executor_options
@@ -72,7 +71,6 @@ def open_posterior(path: str | os.PathLike[str] | RemotePath) -> Posterior:
     return Posterior(open_tree(place), str(place))
 
 
-@name_wrong_arguments_of_methods
 class Posterior(StorageMethods):
     """The posterior of one run, as `fit` returns it: its variables and the methods that analyse them.
 

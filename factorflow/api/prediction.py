@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from factorflow.api.variance import VarianceMethods
-from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
 from factorflow.posterior import outcomes, prediction, tables
 from factorflow.posterior.labels import rows_of
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-@name_wrong_arguments_of_methods
 class PredictionMethods(VarianceMethods):
     """Predictions of the entries of the views."""
 

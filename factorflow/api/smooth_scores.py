@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from factorflow.analysis.methods import AnalysisMethods
-from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.posterior import smooth
 
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-@name_wrong_arguments_of_methods
 class SmoothScoresMethods(AnalysisMethods):
     """What posteriors with smooth scores have; others raise an InputError."""
 

@@ -9,7 +9,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
 from factorflow.api.prediction import PredictionMethods
-from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
 from factorflow.posterior import card, findings, store
 from factorflow.posterior.open import load_tree
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from factorflow.posterior.findings import Finding
 
 
-@name_wrong_arguments_of_methods
 class StorageMethods(PredictionMethods):
     """What is stored of a posterior, beside its arrays: findings and the card."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from factorflow.api.families import FamilyMethods
-from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
 from factorflow.posterior import variance
 from factorflow.posterior.covariates import variance_explained as shares_of_covariates
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from factorflow.posterior.variance import By
 
 
-@name_wrong_arguments_of_methods
 class VarianceMethods(FamilyMethods):
     """Shares of the variance of views, by factor or term, for all samples or each."""
 

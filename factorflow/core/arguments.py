@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 from factorflow.errors import FactorflowError, InputError
 
 F = TypeVar("F", bound=Callable[..., Any])
-C = TypeVar("C", bound=type)
 Tests = tuple[tuple[Callable[[Any], bool], str], ...]
 """Tests of values, each with what passes in words."""
 
@@ -142,12 +141,15 @@ def name_wrong_arguments(function: F, name: str | None = None) -> F:
     return call  # type: ignore[return-value]
 
 
-def name_wrong_arguments_of_methods(cls: C) -> C:
-    """Apply `name_wrong_arguments` to the public methods of a class (a class decorator)."""
-    for name, method in list(vars(cls).items()):
-        if inspect.isfunction(method) and not name.startswith("_"):
-            setattr(cls, name, name_wrong_arguments(method))
-    return cls
+class NamesWrongArguments:
+    """A base of classes: `name_wrong_arguments` is applied to the public methods of those derived from it."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Wrap the methods that a class defines."""
+        super().__init_subclass__(**options)
+        for name, method in list(vars(cls).items()):
+            if inspect.isfunction(method) and not name.startswith("_"):
+                setattr(cls, name, name_wrong_arguments(method))
 
 
 def _refused_call(

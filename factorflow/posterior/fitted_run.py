@@ -6,7 +6,7 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from factorflow.core.arguments import name_wrong_arguments_of_methods
+from factorflow.core.arguments import NamesWrongArguments
 from factorflow.core.block import Meta
 from factorflow.errors import InputError
 from factorflow.models import configure
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from factorflow.data.aligned_dataset import AlignedDataset
 
 
-@name_wrong_arguments_of_methods
-class FittedRun:
+class FittedRun(NamesWrongArguments):
     """The record of one run: its configuration, model, trace, and the dataset it was fitted to.
 
     Parameters

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
 from factorflow.posterior.stored_variables import StoredVariables
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from factorflow.data.aligned_dataset import AlignedDataset
 
 
-@name_wrong_arguments_of_methods
 class StoredPosterior(StoredVariables):
     """The arrays and labels of the posterior of one run, and the record of that run.
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.errors import InputError
 from factorflow.models.variables import AVERAGES
 from factorflow.posterior.align import Alignment, Symmetry, align_draws, find_alignment
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-@name_wrong_arguments_of_methods
 class StoredVariables(FittedRun):
     """The variables and labels in the groups of the tree of a posterior."""
 

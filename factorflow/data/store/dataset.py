@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.core.block import Block, Meta
 from factorflow.core.design import TableDesign
 from factorflow.core.leaves import freeze
@@ -58,7 +57,6 @@ def open_dataset(path: str | os.PathLike[str] | RemotePath) -> Dataset:
     return dataset
 
 
-@name_wrong_arguments_of_methods
 class Dataset(StoredViews):
     """A multi-view dataset on disk or in an object store, read block by block.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from numpy.typing import NDArray
 
-from factorflow.core.arguments import name_wrong_arguments_of_methods
+from factorflow.core.arguments import NamesWrongArguments
 from factorflow.data.store.layout import Manifest, read_manifest
 from factorflow.data.store.views import read_array
 from factorflow.errors import InputError
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 
-@name_wrong_arguments_of_methods
-class OpenedStore:
+class OpenedStore(NamesWrongArguments):
     """A multi-view store of which only one version is read: a store that replaces it is refused.
 
     Parameters

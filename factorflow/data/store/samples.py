@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.core.block import sample_names
 from factorflow.data.store.chunks import ChunkedArray
 from factorflow.data.store.column_types import decode
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 StrArray = NDArray[np.str_]
 
 
-@name_wrong_arguments_of_methods
 class StoredSamples(OpenedStore):
     """The samples of an opened store.
 

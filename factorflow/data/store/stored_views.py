@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.core.arguments import name_wrong_arguments_of_methods
 from factorflow.core.block import ViewMeta
 from factorflow.data.store.chunks import ChunkedArray, DenseView, aux_array, open_dense
 from factorflow.data.store.column_types import decode
@@ -30,7 +29,6 @@ COUNTED = ("n_observed",)
 StrArray = NDArray[np.str_]
 
 
-@name_wrong_arguments_of_methods
 class StoredViews(StoredSamples):
     """The views of an opened store.
 
