@@ -20,7 +20,7 @@ Louis (1982), JRSS B 44, 226-233.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,7 @@ from factorflow.models.sparse_gfa.hyperparameters import column_precision, messa
 from factorflow.models.sparse_gfa.settings import Settings, ViewSettings
 from factorflow.models.sparse_gfa.state import Globals
 from factorflow.models.sparse_gfa.summaries import Corrected
+from factorflow.models.sparse_gfa.variables import variable
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights
 
 LEAST = 0.1
@@ -191,24 +192,16 @@ def _with_inclusion(
     return Corrected(np.where(active, gamma * mean, usual), np.where(active, mixed, spread))
 
 
-def corrected_table(name: str, dims: tuple[str, ...]) -> list[Variable]:
-    """Return the variables of the loadings of a view with their intervals."""
+def corrected_table(name: str) -> Iterator[Variable]:
+    """Yield the variables of the loadings of a view with their intervals."""
 
     def corrected_values(g: Globals, values: Callable[[Corrected], Array]) -> Float64[Array, "D K"]:
         if g.closing is None:
             return np.full(g.weights[name].mean.shape, np.nan)
         return values(g.closing.corrected[name]) * g.fixed[name].scale[:, None]
 
-    mean = "Loading in data units, of inclusion above one half."
-    sd = "Its standard deviation, with what scores and loadings of other factors leave open."
-    return [
-        Variable(
-            f"corrected_loadings_{name}", dims, mean, lambda g: corrected_values(g, lambda one: one.mean)
-        ),
-        Variable(
-            f"corrected_loadings_sd_{name}",
-            dims,
-            sd,
-            lambda g: corrected_values(g, lambda one: np.sqrt(one.variance)),
-        ),
-    ]
+    def of_view(own: str, values: Callable[[Corrected], Array]) -> Variable:
+        return variable(own, lambda g: corrected_values(g, values), view=name)
+
+    yield of_view("corrected_loadings", lambda one: one.mean)
+    yield of_view("corrected_loadings_sd", lambda one: np.sqrt(one.variance))

@@ -12,11 +12,11 @@ from jaxtyping import Float64
 
 from factorflow.core.trees import replace
 from factorflow.models.contract import Array, Variable
-from factorflow.models.sparse_gfa import results
 from factorflow.models.sparse_gfa.sampler.gibbs_state import ChainGlobals, DrawnView, Shared
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.results import course_variables
 from factorflow.models.sparse_gfa.smooth.rows import SmoothSettings
+from factorflow.models.sparse_gfa.variables import variable
 from factorflow.models.variables import AVERAGES
 
 DRAWN, NOT_DRAWN = (
@@ -45,90 +45,67 @@ class Averages:
 
 def drawn_variables(settings: Settings) -> tuple[Variable, ...]:
     """Return the table of variables of chains."""
-    names = [view.name for view in settings.views]
-    single = partial(Variable, rows=True, dtype="float32")
-
-    def each(value: Callable[[DrawnView], object]) -> Callable[[ChainGlobals], Array]:
-        return lambda g: np.stack([np.asarray(value(g.record.shared.views[name])) for name in names])
-
-    table = [
-        single(
-            "scores",
-            results.SCORE,
-            "Score of a sample on a factor, z: mean over draws.",
-            lambda f: f.means[0],
-            positive=settings.nonnegative,
-        ),
-        single("scores_variance", results.SCORE, "Variance of a score over draws.", lambda f: f.variances[0]),
-        single(
-            "scores_draws", results.SCORE, "z, every draw.", lambda local: local.scores(settings), draws=True
-        ),
-        Variable(
-            "alpha",
-            ("view", "factor"),
-            "Precision of the loadings that are not 0, on the model's scale.",
-            each(lambda v: v.alpha),
-        ),
-        Variable("intercept_mean", ("view",), "Mean of the intercepts, m.", each(lambda v: v.intercept_mean)),
-        Variable(
-            "intercept_precision",
-            ("view",),
-            "Precision of the intercepts about it, lambda.",
-            each(lambda v: v.intercept_precision),
-        ),
-    ]
-    if settings.sized:
-        doc = "Size factor of a sample in a view; 1 where the view has none."
-        table.append(
-            single(
-                "size_factors",
-                ("obs", "view"),
-                doc,
-                lambda f: np.exp(f.means[2]),
-                of_data=True,
-                dtype="float64",
-            )
-        )
-    if settings.learns_sizes:
-        doc, by_view = "Logarithm of the size factor of a sample in a view", ("obs", "view")
-        log_sizes = single(
-            "log_size_factors", by_view, f"{doc}, every draw.", lambda local: local.log_sizes, draws=True
-        )
-        doc = "Variance of the logarithm of a learned size factor over draws; 0 in views without."
-        spread = single("log_size_factors_variance", by_view, doc, lambda f: f.variances[2])
-        table += [log_sizes, spread]
-    if settings.covariates is not None:
-        table.append(results.covariates_variable(lambda rows: rows.covariates))
-        if settings.incomplete:
-            doc = "Covariates, drawn where they are not known, every draw."
-            name, given = "covariates_draws", ("obs", "covariate")
-            table.append(single(name, given, doc, lambda local: local.covariates, draws=True))
-        doc = "Precision of the coefficients of a term, on the model's scale."
-        precision = each(lambda v: v.term_precision)
-        table.append(Variable("coefficient_precision", ("view", "term"), doc, precision))
-        doc = "Regression of the scores on the covariates, by least squares."
-        table.append(
-            Variable("score_regression", ("covariate", "factor"), doc, lambda g: g.record.regression)
-        )
-    if any(view.spikes for view in settings.views):
-        doc = "Share of loadings that are not 0."
-        table.append(Variable("theta", ("view", "factor"), doc, partial(_theta, settings)))
-    if settings.sets is not None:
-        table += _sets_table(settings)
-    if settings.scores_prior != "normal":
-        dims = ("group", "factor") if settings.groups else ("factor",)
-        doc = "Prior precision of scores, beta."
-        table.append(Variable("score_precision", dims, doc, lambda g: _by_group(settings, _shared(g).beta)))
-    if settings.scores_spike:
-        doc = "Probability that a score is not 0: share of draws."
-        table.append(single("scores_inclusion", results.SCORE, doc, lambda f: f.means[1]))
-        doc = "Share of scores that are not 0, psi."
-        table.append(Variable("score_theta", dims, doc, lambda g: _by_group(settings, _shared(g).psi)))
+    table = [*_rows_table(settings), *_shared_table(settings)]
     if settings.smooth is not None:
         table += _courses_table(settings.smooth)
     for view in settings.views:
         table += _view_table(settings, view.name)
     return tuple(table)
+
+
+def _rows_table(settings: Settings) -> Iterator[Variable]:
+    """Yield the variables with a row for each sample."""
+    single = partial(variable, dtype="float32")
+    doc = "Score of a sample on a factor, z: mean over draws."
+    yield single("scores", lambda f: f.means[0], doc=doc, positive=settings.nonnegative)
+    yield single("scores_variance", lambda f: f.variances[0], doc="Variance of a score over draws.")
+    yield single("scores_draws", lambda local: local.scores(settings), draws=True)
+    if settings.sized:
+        yield variable("size_factors", lambda f: np.exp(f.means[2]), of_data=True)
+    if settings.learns_sizes:
+        yield single("log_size_factors", lambda local: local.log_sizes, draws=True)
+        yield single("log_size_factors_variance", lambda f: f.variances[2])
+    if settings.covariates is not None:
+        yield variable("covariates", lambda rows: rows.covariates, of_data=True)
+        if settings.incomplete:
+            yield single("covariates_draws", lambda local: local.covariates, draws=True)
+    if settings.scores_spike:
+        yield single("scores_inclusion", lambda f: f.means[1])
+    if settings.smooth is not None:
+        doc = "Course of a factor at the place of a sample, f: mean over draws."
+        yield variable("smooth_scores", lambda f: f.means[1], doc=doc)
+        yield variable("smooth_scores_variance", lambda f: f.variances[1], doc="Variance of it over draws.")
+
+
+def _shared_table(settings: Settings) -> Iterator[Variable]:
+    """Yield the variables that all features share."""
+    names = [view.name for view in settings.views]
+
+    def each(value: Callable[[DrawnView], object]) -> Callable[[ChainGlobals], Array]:
+        return lambda g: np.stack([np.asarray(value(g.record.shared.views[name])) for name in names])
+
+    def by_group(name: str, value: Callable[[Shared], Array | None]) -> Variable:
+        def of_record(g: ChainGlobals) -> Float64[Array, "*G K"]:
+            values = value(g.record.shared)
+            assert values is not None
+            return values if settings.groups else values[0]
+
+        return variable(name, of_record, grouped=bool(settings.groups))
+
+    yield variable("alpha", each(lambda v: v.alpha))
+    yield variable("intercept_mean", each(lambda v: v.intercept_mean))
+    yield variable("intercept_precision", each(lambda v: v.intercept_precision))
+    if settings.covariates is not None:
+        yield variable("coefficient_precision", each(lambda v: v.term_precision))
+        yield variable("score_regression", lambda g: g.record.regression)
+    if any(view.spikes for view in settings.views):
+        yield variable("theta", partial(_theta, settings))
+    if settings.sets is not None:
+        yield from _sets_table(settings)
+    if settings.scores_prior != "normal":
+        yield by_group("score_precision", lambda shared: shared.beta)
+    if settings.scores_spike:
+        yield by_group("score_theta", lambda shared: shared.psi)
 
 
 def _sets_table(settings: Settings) -> Iterator[Variable]:
@@ -145,27 +122,18 @@ def _sets_table(settings: Settings) -> Iterator[Variable]:
         shares = [views[view.name].shares if view.prior.takes_sets else None for view in settings.views]
         return np.stack([nothing if s is None else np.where(numbers(g) >= 0, s[0], nothing) for s in shares])
 
-    doc, of_fit = "Number of the feature set that a factor has; -1: none.", AVERAGES
-    yield Variable("set_of_factor", ("factor",), doc, numbers, dtype="int64", group=of_fit)
-    doc = "Nats by which the bound of the fit is higher with the set of a factor than without."
-    yield Variable("set_evidence", ("view", "factor"), doc, evidence, group=of_fit)
-    doc = "Share of loadings in the set of a factor that are not 0."
-    yield Variable("set_theta", ("view", "factor"), doc, inside)
+    yield variable("set_of_factor", numbers, dtype="int64", group=AVERAGES)
+    yield variable("set_evidence", evidence, group=AVERAGES)
+    yield variable("set_theta", inside)
 
 
 def _courses_table(smooth: SmoothSettings) -> Iterator[Variable]:
     """Yield the variables of the courses: of draws, and the parameters that are those of the fit."""
-    doc = "Course of a factor at the place of a sample, f: mean over draws."
-    course = "smooth_scores"
-    yield Variable(course, results.SCORE, doc, lambda rows: rows.means[1], rows=True)
-    doc, name = "Variance of it over draws.", f"{course}_variance"
-    yield Variable(name, results.SCORE, doc, lambda rows: rows.variances[1], rows=True)
-    for variable in course_variables(smooth):
-        if variable.name not in NOT_DRAWN:
-            group = "" if variable.name in DRAWN else AVERAGES
-            yield replace(variable, value=partial(_of_record, variable), group=group)
-    doc = "Average prior variance of a course before it is scaled to 1."
-    yield Variable("course_unit", ("factor",), doc, _units, group=AVERAGES)
+    for fitted in course_variables(smooth):
+        if fitted.name not in NOT_DRAWN:
+            group = "" if fitted.name in DRAWN else AVERAGES
+            yield replace(fitted, value=partial(_of_record, fitted), group=group)
+    yield variable("course_unit", _units, group=AVERAGES)
 
 
 def _units(sample: ChainGlobals) -> Float64[Array, " K"]:
@@ -187,19 +155,9 @@ def _theta(settings: Settings, sample: ChainGlobals) -> Float64[Array, "M K"]:
     return np.stack([views[view.name].theta if view.spikes else ones for view in settings.views])
 
 
-def _shared(sample: ChainGlobals) -> Shared:
-    return sample.record.shared
-
-
-def _by_group(settings: Settings, values: Float64[Array, "G K"] | None) -> Float64[Array, "*G K"]:
-    """Return parameters of the prior of scores, by group where there are any."""
-    assert values is not None
-    return values if settings.groups else values[0]
-
-
 def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
     """Yield the variables of a view, on the data's own scale."""
-    feature = f"feature_{name}"
+    of_view = partial(variable, view=name)
 
     def loadings(g: ChainGlobals) -> Float64[Array, "D K"]:
         return g.record.weights[name].loadings
@@ -212,44 +170,31 @@ def _view_table(settings: Settings, name: str) -> Iterator[Variable]:
         assert values is not None
         return np.asarray(settings.view(name).density.report_phi(values.T, scale(g))[name_shown])
 
-    yield Variable(
-        f"loadings_{name}",
-        (feature, "factor"),
-        "Loading in data units, w, 0 where s = 0.",
-        lambda g: loadings(g) * scale(g)[:, None],
+    yield of_view(
+        "loadings", lambda g: loadings(g) * scale(g)[:, None], doc="Loading in data units, w, 0 where s = 0."
     )
-    yield Variable(
-        f"intercept_{name}",
-        (feature,),
-        "Intercept in data units, b.",
+    yield of_view(
+        "intercept",
         lambda g: (
             g.record.weights[name].coefficients[:, 0] * scale(g)
             + settings.view(name).level(g.fixed[name].reference)
         ),
+        doc="Intercept in data units, b.",
     )
     if settings.view(name).prior.takes_sets:
-        yield Variable(
-            f"scale_{name}", (feature,), "Data units in one unit of the model.", scale, group=AVERAGES
-        )
+        yield of_view("scale", scale, group=AVERAGES)
     if settings.covariates is not None:
-        yield Variable(
-            f"coefficients_{name}",
-            (feature, "covariate"),
-            "Coefficient of a covariate in data units.",
-            lambda g: g.record.weights[name].coefficients[:, 1:] * scale(g)[:, None],
+        yield of_view(
+            "coefficients", lambda g: g.record.weights[name].coefficients[:, 1:] * scale(g)[:, None]
         )
     if settings.view(name).spikes:
-        doc = "Whether a loading is not 0, s."
-        yield Variable(
-            f"inclusion_{name}", (feature, "factor"), doc, lambda g: loadings(g) != 0.0, dtype="uint8"
+        yield of_view(
+            "inclusion", lambda g: loadings(g) != 0.0, dtype="uint8", doc="Whether a loading is not 0, s."
         )
-    for variable, doc in settings.view(name).density.phi_variables.items():
-        yield Variable(f"{variable}_{name}", (feature,), doc, partial(phi, variable))
+    for parameter, doc in settings.view(name).density.phi_variables.items():
+        yield Variable(f"{parameter}_{name}", (f"feature_{name}",), doc, partial(phi, parameter))
     if settings.view(name).is_gaussian:
         doc = "Noise precision in data units, tau."
-        yield Variable(
-            f"noise_precision_{name}",
-            (feature,),
-            doc,
-            lambda g: g.record.weights[name].precision[:, 0] / scale(g) ** 2,
+        yield of_view(
+            "noise_precision", lambda g: g.record.weights[name].precision[:, 0] / scale(g) ** 2, doc=doc
         )
