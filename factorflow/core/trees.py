@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from factorflow.core.leaves import (
     wide,
 )
 
+T = TypeVar("T")
+
 __all__ = [
     "Gather",
     "Wide",
@@ -43,6 +45,7 @@ __all__ = [
     "narrow",
     "nbytes",
     "replace",
+    "take",
     "restrict",
     "multiply",
     "wide",
@@ -231,11 +234,9 @@ def _join_gathers(left: Gather, right: Gather) -> Gather:
     return Gather(np.concatenate([left.numbers, right.numbers]), join([left.values, right.values]))
 
 
-def _take(tree: Any, index: slice) -> Any:
+def take(tree: T, index: Any) -> T:
     """Return rows ``index`` of every array in the tree."""
-    if is_node(tree):
-        return map_children(lambda entry: _take(entry, index), tree)
-    return tree[index] if is_array(tree) else tree
+    return map_leaves(lambda leaf: leaf[index] if is_array(leaf) else leaf, tree)  # type: ignore[no-any-return]
 
 
 def restrict(tree: Any, axis: str, index: slice) -> Any:
@@ -247,8 +248,8 @@ def restrict(tree: Any, axis: str, index: slice) -> Any:
         if mark is None or value is None:
             return value
         if mark.axis is not None:
-            return _take(value, index) if mark.axis == axis else None
-        return {axis: _take(value[axis], index)} if axis in value else {}
+            return take(value, index) if mark.axis == axis else None
+        return {axis: take(value[axis], index)} if axis in value else {}
 
     values = {name: pick(getattr(tree, name), mark) for name, mark in fields_of(type(tree))}
     return freeze(rebuild(tree, values))

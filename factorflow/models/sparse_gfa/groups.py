@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 from jaxtyping import Float64, Integer
 
-from factorflow.core.trees import replace
+from factorflow.core.trees import replace, take
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block
 from factorflow.models.sparse_gfa.settings import Settings
@@ -25,7 +25,7 @@ def by_noise_group(
     if settings.n_noise_groups == 1:
         return [(0, np.arange(len(codes)), block, codes, local)]
     rows = [(g, np.flatnonzero(codes == g)) for g in range(settings.n_noise_groups)]
-    return [(g, r, _rows_of(block, r), codes[r], take_rows(local, r)) for g, r in rows if r.size]
+    return [(g, r, _rows_of(block, r), codes[r], take(local, r)) for g, r in rows if r.size]
 
 
 def _rows_of(block: Block, index: Integer[Array, " P"]) -> Block:
@@ -33,14 +33,6 @@ def _rows_of(block: Block, index: Integer[Array, " P"]) -> Block:
     data = {name: x[device.move_beside(index, x)] for name, x in block.data.items()}
     columns = {name: codes[index] for name, codes in block.columns.items()}
     return replace(block, n_rows=len(index), data=data, hidden={}, columns=columns, memory=None)
-
-
-def take_rows(local: Local | None, index: Integer[Array, " P"]) -> Local | None:
-    """Return the state of some rows of a block."""
-    if local is None:
-        return None
-    values: dict[str, Array] = {f.name: getattr(local, f.name) for f in fields(local)}
-    return replace(local, **{name: value[index] for name, value in values.items() if value is not None})
 
 
 def scatter_rows(parts: Sequence[tuple[Integer[Array, " P"], Local]], n_rows: int) -> Local:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.core.trees import replace
+from factorflow.core.trees import replace, take
 from factorflow.kernels.linalg import block_places, diagonal, row_place, unpack
 from factorflow.kernels.special import digamma, gamma_term
 from factorflow.models.contract import Array, Step
@@ -23,11 +22,6 @@ from factorflow.models.sparse_gfa.weights import Weights, expected_weights, sum_
 ROUNDING = 1e-6
 """Bound of the rounding errors of a sum of squares of entries, and products of it, in single precision."""
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
-
 
 @dataclass(frozen=True)
 class System:
@@ -38,19 +32,13 @@ class System:
     scale: Float64[np.ndarray, " D"]
 
 
-def select_features(tree: T, rows: slice) -> T:
-    """Return a run of features of a dataclass of (D, ...) arrays."""
-    values: dict[str, Array] = {f.name: getattr(tree, f.name) for f in fields(tree)}
-    return replace(tree, **{name: value[rows] for name, value in values.items() if value is not None})
-
-
 def update_features(
     settings: Settings, name: str, index: range, globals_: Globals, stats: Stats, step: Step
 ) -> tuple[Weights, FeatureSums]:
     """Maximise the bound over w, then b, then tau, of a run of features; the body of `Sweep.features`."""
     rate = globals_.progress.step_length if settings.view(name).tangent else 1.0
     rows = slice(index.start, index.stop)
-    before, fixed = select_features(globals_.weights[name], rows), select_features(globals_.fixed[name], rows)
+    before, fixed = take(globals_.weights[name], rows), take(globals_.fixed[name], rows)
     view = globals_.views[name]
     rotates = settings.dense and settings.changes_basis(step.count)
     return _update(settings, name, before, fixed, view, stats, rate, rotates=rotates)

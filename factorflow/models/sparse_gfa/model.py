@@ -315,15 +315,13 @@ class SparseGFAModel(Model[Globals, Local]):
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations of a view, (B, D) each."""
-        aux = prediction.aux_of_new(self.settings, block, view)
-        return prediction.predict(self.settings, rows, record, view, aux)
+        return prediction.predict(self.settings, block, rows, record, view)
 
     def predictive(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> Predictive | None:
         """Return the distribution of new observations of a view that is not Gaussian."""
-        aux = prediction.aux_of_new(self.settings, block, view)
-        return prediction.predictive(self.settings, rows, record, view, aux)
+        return prediction.predictive(self.settings, block, rows, record, view)
 
     def alone(self, globals_: Globals, view: str) -> tuple[Array, Array] | None:
         """Return the likelihood fitted to each feature of a view alone."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from jaxtyping import Float64, Shaped
+from jaxtyping import Float64
 
 from factorflow.kernels import device
 from factorflow.kernels.linalg import triangle
@@ -17,11 +17,7 @@ from factorflow.models.sparse_gfa.state import Fixed
 
 
 def predict(
-    settings: Settings,
-    rows: Mapping[str, Array],
-    record: Mapping[str, Array],
-    name: str,
-    aux: Shaped[Array, "B D"] | None = None,
+    settings: Settings, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
 ) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
     """Return mean and standard deviation of new observations, on the data scale.
 
@@ -30,19 +26,23 @@ def predict(
     noise adds E[1 / tau] = b / (a - 1) of q(tau) = Ga(a, b); other views have the variance of their
     likelihood.
     """
-    distribution = predictive(settings, rows, record, name, aux)
+    distribution = predictive(settings, block, rows, record, name)
     if distribution is not None:
         return distribution.mean_and_sd()
     x, variance = _predictor(rows, record, name)
-    return x, np.sqrt(variance + _noise_variance(settings, rows, record, name))
+    noise = np.asarray(record[f"scale_{name}"]) ** 2
+    if f"noise_precision_{name}" in record:
+        noise = 1.0 / _of_group(rows, np.asarray(record[f"noise_precision_{name}"]))
+        degrees = _of_group(rows, np.asarray(record[f"noise_degrees_{name}"]))
+        noise = noise * degrees / np.maximum(degrees - 2.0, 1e-2 * degrees)
+    if "sample_precision" in rows:
+        index = [view.name for view in settings.views].index(name)
+        noise = noise / np.asarray(rows["sample_precision"])[:, index, None]
+    return x, np.sqrt(variance + noise)
 
 
 def predictive(
-    settings: Settings,
-    rows: Mapping[str, Array],
-    record: Mapping[str, Array],
-    name: str,
-    aux: Shaped[Array, "B D"] | None = None,
+    settings: Settings, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
 ) -> Predictive | None:
     """Return the distribution of new observations on the data scale; None of Gaussian views."""
     view = settings.view(name)
@@ -55,7 +55,8 @@ def predictive(
         x = x + np.log(np.asarray(rows["size_factors"])[:, index, None])
         if "log_size_factors_variance" in rows:
             variance = variance + np.asarray(rows["log_size_factors_variance"])[:, index, None]
-    return Predictive(view.density, x, variance, view.density.phi_from_report(report), aux)
+    phi, aux = view.density.phi_from_report(report), aux_of_new(settings, block, name)
+    return Predictive(view.density, x, variance, phi, aux)
 
 
 def aux_of_new(settings: Settings, block: Block, name: str) -> Float64[Array, "B D"] | None:
@@ -119,18 +120,3 @@ def _predictor(
 def _of_group(rows: Mapping[str, Array], values: Float64[Array, "*shape"]) -> Float64[Array, "*rows"]:
     """Return what holds for each row, of an array by feature or by group and feature."""
     return values if values.ndim == 1 else values[np.asarray(rows["noise_group"]).astype(int)]
-
-
-def _noise_variance(
-    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
-) -> Float64[Array, " D"] | Float64[Array, "B D"]:
-    """Return the expected noise variance of each entry, E[1 / tau] / E[rho]."""
-    variance = np.asarray(record[f"scale_{name}"]) ** 2
-    if f"noise_precision_{name}" in record:
-        variance = 1.0 / _of_group(rows, np.asarray(record[f"noise_precision_{name}"]))
-        degrees = _of_group(rows, np.asarray(record[f"noise_degrees_{name}"]))
-        variance = variance * degrees / np.maximum(degrees - 2.0, 1e-2 * degrees)
-    if "sample_precision" in rows:
-        index = [view.name for view in settings.views].index(name)
-        variance = variance / np.asarray(rows["sample_precision"])[:, index, None]
-    return variance

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from factorflow.likelihoods import get_likelihood
-from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel, _predict
+from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel
 
 
 @pytest.mark.parametrize("covariates", [False, True])
@@ -19,7 +19,7 @@ def test_measurements_have_the_moments_of_the_mixture(covariates: bool) -> None:
     z, w, b = rng.normal(size=(2, 3, 5, 2)), rng.normal(size=(2, 3, 4, 2)), 100.0 + rng.normal(size=(2, 3, 4))
     tau = rng.uniform(0.2, 5.0, (2, 3, 4))
     view = SimpleNamespace(
-        is_gaussian=True, is_scaled=True, density=get_likelihood("gaussian"), size_factors="none"
+        is_gaussian=True, is_scaled=True, density=get_likelihood("gaussian"), size_factors="none", aux_key=""
     )
     settings: Any = SimpleNamespace(view=lambda name: view, covariates=covariates or None)
     record = {"loadings_v": w, "intercept_v": b, "noise_precision_v": tau}
@@ -28,7 +28,8 @@ def test_measurements_have_the_moments_of_the_mixture(covariates: bool) -> None:
         given, slopes = rng.normal(size=(5, 3)), rng.normal(size=(2, 3, 4, 3))
         rows["covariates"], record["coefficients_v"] = np.stack([given, given]), slopes
         x = x + np.einsum("nj,cmdj->cmnd", given, slopes)
-    mean, sd = _predict(settings, rows, record, "v")
+    model, block = SimpleNamespace(settings=settings), SimpleNamespace(data={})
+    mean, sd = SampledGFAModel.predict(model, block, rows, record, "v")  # type: ignore[arg-type]
     np.testing.assert_allclose(mean, x.mean((0, 1)))
     np.testing.assert_allclose(sd**2, x.var((0, 1)) + (1.0 / tau).mean((0, 1)))
 

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float64, Integer
 from scipy import special
 
-from factorflow.core.trees import replace
+from factorflow.core.trees import replace, take
 from factorflow.kernels.linalg import triangle
 from factorflow.kernels.sites import MODELS
 from factorflow.likelihoods import Likelihood
@@ -21,7 +21,6 @@ from factorflow.models.sparse_gfa.m_step import (
     System,
     normal_equations,
     residual_squares,
-    select_features,
 )
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnStats, DrawnSums, TryStats
 from factorflow.models.sparse_gfa.sampler.feature_prior import FeaturePrior, feature_prior
@@ -88,12 +87,12 @@ class _Run:
     @cached_property
     def before(self) -> DrawnWeights:
         """What the last sweep drew."""
-        return select_features(self.globals_.weights[self.axis], self.rows)
+        return take(self.globals_.weights[self.axis], self.rows)
 
     @cached_property
     def fixed(self) -> Fixed:
         """What never changes."""
-        return select_features(self.globals_.fixed[self.axis], self.rows)
+        return take(self.globals_.fixed[self.axis], self.rows)
 
     @property
     def precision(self) -> Float64[np.ndarray, "D T"]:

@@ -170,14 +170,26 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
     ) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
         """Return mean and standard deviation of new observations over all draws, on the data scale."""
         aux = prediction.aux_of_new(self.settings, block, view)
-        return _predict(self.settings, rows, record, view, aux)
+        own, noise = self.settings.view(view), 0.0
+        if own.is_gaussian:
+            noise = (1.0 / np.asarray(record[f"noise_precision_{view}"])).mean(axis=(0, 1))
+
+        def moments(x: Float64[Array, "B D"], phi: Float64[Array, "P D"]) -> tuple[Array, Array | float]:
+            return (x, noise) if own.is_gaussian else own.density.moments(x, phi, aux)
+
+        mean, variance = _over_draws(self.settings, rows, record, view, moments)
+        return mean, np.sqrt(variance)
 
     def predictive(
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> Predictive | None:
-        """Return the distribution of new observations of a view that is not Gaussian."""
-        aux = prediction.aux_of_new(self.settings, block, view)
-        return _predictive(self.settings, rows, record, view, aux)
+        """Return the distribution of new observations, x normal over draws; None of Gaussian views."""
+        density = self.settings.view(view).density
+        if self.settings.view(view).is_gaussian:
+            return None
+        mean, variance = _over_draws(self.settings, rows, record, view, lambda x, phi: (x, 0.0))
+        phi = np.mean([phi for *_, phi in _draws(self.settings, record, view)], axis=0)
+        return Predictive(density, mean, variance, phi, prediction.aux_of_new(self.settings, block, view))
 
     def alone(self, globals_: Globals | ChainGlobals, view: str) -> tuple[Array, Array] | None:
         """Return the likelihood fitted to each feature of a view alone."""
@@ -208,41 +220,6 @@ class SampledGFAModel(Model[Globals | ChainGlobals, Local | DrawnScores]):
 def _one_fit(record: Mapping[str, Array]) -> dict[str, Array]:
     """Return the coefficients of courses of all draws, and what all draws have of the fit."""
     return {name: values if name == "course" else values[0, 0] for name, values in record.items()}
-
-
-def _predict(
-    settings: Settings,
-    rows: Mapping[str, Array],
-    record: Mapping[str, Shaped[Array, "C M ..."]],
-    name: str,
-    aux: Float64[Array, "B D"] | None = None,
-) -> tuple[Float64[Array, "B D"], Float64[Array, "B D"]]:
-    """Return mean and standard deviation of new observations over all draws."""
-    view, noise = settings.view(name), 0.0
-    if view.is_gaussian:
-        noise = (1.0 / np.asarray(record[f"noise_precision_{name}"])).mean(axis=(0, 1))
-
-    def moments(x: Float64[Array, "B D"], phi: Float64[Array, "P D"]) -> tuple[Array, Array | float]:
-        return (x, noise) if view.is_gaussian else view.density.moments(x, phi, aux)
-
-    mean, variance = _over_draws(settings, rows, record, name, moments)
-    return mean, np.sqrt(variance)
-
-
-def _predictive(
-    settings: Settings,
-    rows: Mapping[str, Array],
-    record: Mapping[str, Shaped[Array, "C M ..."]],
-    name: str,
-    aux: Float64[Array, "B D"] | None = None,
-) -> Predictive | None:
-    """Return the distribution of new observations, x taken for normal over draws; None of Gaussian views."""
-    view = settings.view(name)
-    if view.is_gaussian:
-        return None
-    mean, variance = _over_draws(settings, rows, record, name, lambda x, phi: (x, 0.0))
-    phi = np.mean([phi for *_, phi in _draws(settings, record, name)], axis=0)
-    return Predictive(view.density, mean, variance, phi, aux)
 
 
 def _draws(
