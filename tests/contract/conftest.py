@@ -125,17 +125,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("family", once.args if once and once.args else cases)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Turn the order of one file round: two processes need not compile the same kernels at the same time.
-
-    pytest-xdist hands out the files with most tests first: this one and test_runs.py, one to each.
-    """
-    places = [i for i, item in enumerate(items) if item.path.name == "test_model.py"]
-    for i, item in zip(places, [items[i] for i in reversed(places)], strict=True):
-        items[i] = item
-
-
 def example(family: str) -> Example:
     """Return a case of a family: "sparse_gfa:groups"."""
     name, _, word = family.partition(":")
