@@ -114,7 +114,7 @@ class SmoothScoresMethods(AnalysisMethods):
         ----------
         at : DataFrame, mapping or array
             Places: a column for each of the model's (``time``, or ``x`` and ``y``), ``group`` beside them if
-            each is of one group; or an array (n,) or (n, p).
+            each is of one group; or an array (n,) or (n, p). Dates stay dates in the result.
         groups : str or sequence of str, optional
             Groups of samples, each at all places; all when left out, and no column says so.
         view : str, optional

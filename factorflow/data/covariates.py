@@ -23,6 +23,8 @@ from factorflow.errors import InputError
 from factorflow.kernels.linalg import pack
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from factorflow.data.store.dataset import Dataset
 
 AT_ONCE = 1 << 16
@@ -178,6 +180,25 @@ def warn_of_levels(column: Column, values: Any) -> None:
             )
 
 
+def warn_of_groups(places: Places, labels: Sequence[str] | None, of: str) -> None:
+    """Warn of new samples of which courses by group say nothing: their group is not known, or has none.
+
+    Parameters
+    ----------
+    labels : sequence of str, or None
+        Names of their groups; None: they have none.
+    of : str
+        What has no groups, in words.
+    """
+    if not places.groups:
+        return
+    unknown = sorted(set(labels or ()) - {*places.groups, ""})
+    if labels is None or unknown:
+        who = f"of {join_names(unknown)}, not among the groups of the fit" if unknown else "without a group"
+        why = f"each group ({join_names(places.groups)}) has a course of its own"
+        warn(f"{of}: {', '.join(places.columns)} says nothing of samples {who}, since {why}")
+
+
 def rows_by_sample(dataset: Dataset, source: Any, names: Sequence[str]) -> Any:
     """Return the rows of a table, a frame or a file, in the order of the samples.
 
@@ -266,6 +287,10 @@ def check_columns(dataset: Dataset, columns: Sequence[str], option: str) -> None
 
 
 def _coded_column(dataset: Dataset, name: str, option: str, most_levels: int, *, categories: bool) -> Column:
+    if name not in dataset.column_names and re.search(r"[-+*:/^|]", name):
+        raise InputError(
+            option, name, "columns of the sample metadata, or a formula", f"As a formula: '~ {name}'."
+        )
     check_columns(dataset, [name], option)
     values = dataset.obs_columns([name])[name]
     numbers = None if categories else plain_numbers(values)
@@ -289,17 +314,24 @@ def _coded_column(dataset: Dataset, name: str, option: str, most_levels: int, *,
     return Column(name, levels=levels, digest=digest_column(labels))
 
 
+def plain_times(values: Any) -> pd.Series[Any] | None:
+    """Return dates, in UTC without a zone, and durations; None of what is neither."""
+    import pandas as pd
+
+    series = pd.Series(values)
+    if pd.api.types.is_datetime64_any_dtype(series.dtype):
+        return series if series.dt.tz is None else series.dt.tz_convert("UTC").dt.tz_localize(None)
+    return series if pd.api.types.is_timedelta64_dtype(series.dtype) else None
+
+
 def plain_numbers(values: Any) -> NDArray[np.float64] | None:
     """Return numbers, days of dates and durations; None of what is none of these."""
     import pandas as pd
 
-    series = pd.Series(values)
-    kinds = pd.api.types
-    if kinds.is_datetime64_any_dtype(series.dtype):
-        plain = series.dt.tz_convert("UTC").dt.tz_localize(None) if series.dt.tz is not None else series
-        series = plain - pd.Timestamp(0)
-    if kinds.is_timedelta64_dtype(series.dtype):
-        return np.asarray(series.dt.total_seconds() / 86400.0, np.float64)
+    series, times, kinds = pd.Series(values), plain_times(values), pd.api.types
+    if times is not None:
+        days = times - pd.Timestamp(0) if kinds.is_datetime64_dtype(times.dtype) else times
+        return np.asarray(days.dt.total_seconds() / 86400.0, np.float64)
     if kinds.is_bool_dtype(series.dtype) or not kinds.is_numeric_dtype(series.dtype):
         return None
     return series.to_numpy(np.float64, na_value=np.nan)

@@ -14,7 +14,13 @@ from factorflow.core.block import SIZES
 from factorflow.core.covariates import COVARIATES, Covariates
 from factorflow.core.places import PLACES
 from factorflow.data.chosen_features import choose_features
-from factorflow.data.covariates import CodedColumns, code_covariates, projected_columns, with_digests
+from factorflow.data.covariates import (
+    CodedColumns,
+    code_covariates,
+    projected_columns,
+    warn_of_groups,
+    with_digests,
+)
 from factorflow.data.feature_sets import match_feature_sets
 from factorflow.data.places import code_levels, code_places
 from factorflow.data.sizes import SizeTable, code_sizes, projected_sizes
@@ -77,9 +83,12 @@ class SampleTables:
         if nothing and source is not None and source is not False:
             expected = "none: the model was fitted without"
             raise InputError("covariates", "columns", expected, "Leave them out.")
+        places = projected_columns(meta.places, dataset, source)
+        if meta.places is not None and places is not None and places.known:
+            warn_of_groups(meta.places, dataset.groups or None, "new samples")
         return cls(
             projected_columns(meta.covariates, dataset, source),
-            projected_columns(meta.places, dataset, source),
+            places,
             projected_columns(meta.levels, dataset, source),
             projected_columns(meta.score_covariates, dataset, source),
             projected_sizes(meta.sizes, dataset, source),

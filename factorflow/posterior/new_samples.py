@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from factorflow.core.block import Block
 from factorflow.core.covariates import Covariates
-from factorflow.data.covariates import labels_of, prepare_columns, warn_of_levels
-from factorflow.data.ingest.checks import join_names, warn
+from factorflow.data.covariates import labels_of, prepare_columns, warn_of_groups, warn_of_levels
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import block_places, n_pairs, pack
 from factorflow.kernels.random import Step
@@ -43,10 +42,8 @@ def predict_new(
         raise InputError("interval", share, "a share between 0 and 1", "For example 0.9.")
     frame = _frame_of(new_obs)
     _check_columns(posterior, frame)
-    if size_factor != 1.0 and not (
-        posterior.has("size_factors") and posterior.model.likelihood(view).log_link
-    ):
-        expected = "1 where the model has no size factors of the view"
+    if size_factor != 1.0 and not _has_size_factors(posterior, view):
+        expected = f"1 where the model has no size factors of the view ({view})"
         remedy = "Leave it out, or fit with {model.size_factors}."
         raise InputError("size_factor", size_factor, expected, remedy, **{"model.size_factors": "total"})
     numbers, codes = _places_of(posterior, frame), _group_codes(posterior, frame)
@@ -120,6 +117,13 @@ def _check_columns(posterior: StoredPosterior, frame: pd.DataFrame) -> None:
         raise InputError("new_obs", f"no column {(lacking or available)[0]}", expected, remedy)
 
 
+def _has_size_factors(posterior: StoredPosterior, view: str) -> bool:
+    """Return whether rates of a view are multiplied by size factors: all views, or those that are named."""
+    choices = getattr(posterior.config, "size_factors", "none")
+    choice = choices.get(view, "none") if isinstance(choices, Mapping) else choices
+    return choice != "none" and posterior.model.likelihood(view).log_link
+
+
 def _encode_covariates(covariates: Covariates, frame: pd.DataFrame) -> NDArray[np.float64]:
     """Return covariates as they are coded, NaN where they, or columns of them, are not there."""
     lacking = {column.name for column in covariates.columns if column.name not in frame}
@@ -174,15 +178,11 @@ def _group_codes(posterior: StoredPosterior, frame: pd.DataFrame) -> NDArray[np.
     places = posterior.meta.places
     if places is None or not places.groups:
         return np.zeros(len(frame), np.int64)
-    if "group" not in frame:
-        if all(name in frame for name in places.columns):
-            warn(
-                f"no column group in new_obs: {', '.join(places.columns)} says nothing of samples whose "
-                f"group ({join_names(places.groups)}) is not known, since groups have courses of their own"
-            )
-        return np.full(len(frame), -1)
+    labels = labels_of(frame["group"]).tolist() if "group" in frame else None
+    if all(name in frame for name in places.columns):
+        warn_of_groups(places, labels, "new_obs")
     number = {name: i for i, name in enumerate(places.groups)}
-    return np.array([number.get(label, -1) for label in labels_of(frame["group"]).tolist()], np.int64)
+    return np.array([number.get(label, -1) for label in labels or [""] * len(frame)], np.int64)
 
 
 def predict_from_scores(

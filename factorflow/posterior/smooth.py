@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.core.places import Places
-from factorflow.data.covariates import CodedColumns, numbers_of
+from factorflow.data.covariates import CodedColumns, numbers_of, plain_times
 from factorflow.errors import InputError
 from factorflow.posterior.align import align_draws
 from factorflow.posterior.course_model import CourseModel, course_model
@@ -151,7 +151,10 @@ def interpolate(
     places = check_places(posterior)
     if not isinstance(share, float | int) or not 0.0 < share < 1.0:
         raise InputError("interval", share, "a share between 0 and 1", "For example 0.9.")
-    numbers, codes = _points(places, at, groups)
+    columns, codes = _points(places, at, groups)
+    numbers = np.column_stack([numbers_of(*column) for column in columns.items()])
+    if not len(numbers) or not np.isfinite(numbers).all():
+        raise InputError("at", "no places, or some that are not finite", "finite numbers", "Leave them out.")
     _warn_of_distance(posterior, places, numbers)
     name, record = None if view is None else posterior.check_view(view), posterior.global_variables()
 
@@ -162,9 +165,10 @@ def interpolate(
         values = predict_from_scores(posterior, record, name, *scores, share, first=rows.start)
         return values.rename(obs="point")
 
-    coords: dict[str, Any] = {
-        name: ("point", column) for name, column in zip(places.columns, numbers.T, strict=True)
-    }
+    coords: dict[str, Any] = {}
+    for (label, column), values in zip(columns.items(), numbers.T, strict=True):
+        times = plain_times(column)
+        coords[label] = "point", values if times is None else times.to_numpy()
     if places.groups:
         coords["group"] = "point", np.asarray(places.groups)[codes]
     return in_pieces(posterior, len(numbers), at_points).assign_coords(coords)
@@ -213,42 +217,44 @@ def _with_interval(
 
 def _points(
     places: Places, at: Any, groups: str | Sequence[str] | None
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the places asked for, (n, p), and the number of the group of each."""
+) -> tuple[dict[str, pd.Series[Any]], NDArray[np.int64]]:
+    """Return the columns of the places asked for, as they are given, and the number of the group of each."""
+    import pandas as pd
+
     own = None
     names = list(places.columns)
     if isinstance(at, Mapping) or hasattr(at, "columns"):
         lacking = [name for name in names if name not in at]
         if lacking:
             raise InputError("at", f"no {lacking[0]}", f"columns {', '.join(names)}", "Add the column.")
-        numbers = np.column_stack([numbers_of(name, at[name]) for name in names])
+        given = [at[name] for name in names]
         own = None if "group" not in at else np.asarray(at["group"]).astype(str)
     else:
         array = np.asarray(at)
-        columns = list(array.T) if array.ndim > 1 else [at if array.ndim else [at]]
-        if len(columns) != len(names):
+        given = list(array.T) if array.ndim > 1 else [at if array.ndim else [at]]
+        if len(given) != len(names):
             expected = f"places of {len(names)} numbers each: {', '.join(names)}"
             remedy = "A frame has them as columns."
             raise InputError("at", f"an array of shape {array.shape}", expected, remedy)
-        numbers = np.column_stack([numbers_of(*pair) for pair in zip(names, columns, strict=True)])
-    if not len(numbers) or not np.isfinite(numbers).all():
-        raise InputError("at", "no places, or some that are not finite", "finite numbers", "Leave them out.")
+    columns = {name: pd.Series(values) for name, values in zip(names, given, strict=True)}
+    n_places = len(columns[names[0]])
     if not places.groups:
         if groups is not None:
             raise InputError("groups", groups, "None where the model has one course for all", "Leave it out.")
-        return numbers, np.zeros(len(numbers), np.int64)
+        return columns, np.zeros(n_places, np.int64)
     group_names = list(places.groups)
     if groups is None and own is not None:
         chosen = own
     else:
         requested = group_names if groups is None else [groups] if isinstance(groups, str) else list(groups)
-        chosen = np.repeat(np.asarray(requested, str), len(numbers))
-        numbers = np.tile(numbers, (len(requested), 1))
+        chosen = np.repeat(np.asarray(requested, str), n_places)
+        index = np.tile(np.arange(n_places), len(requested))
+        columns = {name: values.iloc[index] for name, values in columns.items()}
     unknown = [name for name in dict.fromkeys(chosen.tolist()) if name not in group_names]
     if unknown:
         raise InputError("groups", unknown[0], f"groups among {', '.join(group_names)}", "Correct the name.")
     number = {name: i for i, name in enumerate(group_names)}
-    return numbers, np.array([number[name] for name in chosen.tolist()], np.int64)
+    return columns, np.array([number[name] for name in chosen.tolist()], np.int64)
 
 
 def _warn_of_distance(posterior: StoredPosterior, places: Places, numbers: NDArray[np.float64]) -> None:

@@ -104,7 +104,7 @@ def test_samples_known_by_metadata_alone(fitted: Path, tmp_path: Path) -> None:
     expected = opened.predict(view, new_obs=new)["mean"].to_pandas()
     np.testing.assert_allclose(written.to_numpy(), expected.to_numpy(), rtol=1e-9)
     assert written.index.tolist() == ["one", "two"]
-    with pytest.warns(DataWarning, match="no column group in new_obs"):
+    with pytest.warns(DataWarning, match="new_obs: time says nothing of samples without a group"):
         nobody = opened.predict(view, new_obs=new.drop(columns="group"))
     np.testing.assert_allclose(nobody["mean"].values[0], nobody["mean"].values[1], rtol=1e-12)
     assert np.mean(nobody["sd"].values) > 1.02 * np.mean(opened.predict(view, new_obs=new)["sd"].values)

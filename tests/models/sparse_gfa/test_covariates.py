@@ -449,6 +449,13 @@ def test_posteriors_without_covariates_say_so(truth: dict[str, Any], tmp_path: P
             call()
 
 
+def test_a_formula_without_its_sign_is_told_how_it_is_one(truth: dict[str, Any], tmp_path: Path) -> None:
+    dataset = write(tmp_path / "data.zarr", truth)
+    for given in ("age + batch", ["age + batch"]):
+        with pytest.raises(InputError, match=r"age \+ batch.*As a formula: '~ age \+ batch'"):
+            code_covariates(dataset, given)
+
+
 def test_a_changed_covariate_is_another_run(truth: dict[str, Any], tmp_path: Path) -> None:
     out, model = tmp_path / "fit", ff.models.SparseGFA(n_factors=2, covariates="age", warmup_iter=2)
     dataset = write(tmp_path / "data.zarr", truth)

@@ -337,6 +337,13 @@ def test_features_with_covariates(cohort: SimpleNamespace, tmp_path: Path) -> No
         sized.predict("n", new_obs={"age": [50.0]}, size_factor=f)["mean"].values for f in (1.0, 2.0)
     )
     np.testing.assert_allclose(twice, 2.0 * once, rtol=1e-6)
+    views = {name: pd.DataFrame(counts, index=cohort.obs.index) for name in "nm"}
+    both = ff.write_dataset(tmp_path / "both.zarr", views, obs=cohort.obs)
+    model = SparseGFA(n_factors=2, covariates="age", size_factors={"n": "total"}, max_iter=2, warmup_iter=2)
+    one = ff.fit(both, model, progress=False)
+    one.predict("n", new_obs={"age": [50.0]}, size_factor=2.0)
+    with pytest.raises(InputError, match=r"1 where the model has no size factors of the view \(m\)"):
+        one.predict("m", new_obs={"age": [50.0]}, size_factor=2.0)
 
 
 def test_intercepts_by_group(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -425,6 +426,12 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
     return SimpleNamespace(dataset=dataset, posterior=posterior, folder=folder)
 
 
+def fitted_values(fitted: SimpleNamespace) -> pd.DataFrame:
+    blocks = [block.data["a"] for block in map(fitted.dataset.block, range(fitted.dataset.n_blocks))]
+    names = {"index": fitted.dataset.obs_names, "columns": fitted.dataset.features("a")}
+    return pd.DataFrame(np.concatenate(blocks), **names)
+
+
 @pytest.mark.thorough
 def test_smooth_factors_are_found(fitted: SimpleNamespace) -> None:
     table = fitted.posterior.smoothness()
@@ -840,15 +847,36 @@ def test_dates_are_places_however_they_are_given(tmp_path: Path) -> None:
     wanted = posterior.interpolate({"day": dates[10:13]})["f_mean"].values
     assert np.abs(wanted).max() > 0.1
     for given in (dates[10:13], list(dates[10:13]), dates[10:13].to_numpy()[:, None]):
-        np.testing.assert_array_equal(posterior.interpolate(given)["f_mean"].values, wanted)
+        found = posterior.interpolate(given)
+        np.testing.assert_array_equal(found["f_mean"].values, wanted)
+        np.testing.assert_array_equal(found["day"].values, dates[10:13].to_numpy())
+    zoned = posterior.interpolate(dates[10:13].tz_localize("UTC").tz_convert("Asia/Tokyo"), view="a")
+    np.testing.assert_array_equal(zoned["day"].values, dates[10:13].to_numpy())
+    number = (dates[10] - pd.Timestamp(0)) / pd.Timedelta(days=1)
+    assert posterior.interpolate([number])["day"].item() == number
     np.testing.assert_allclose(posterior.interpolate(dates[10])["f_mean"].values, wanted[:1])
     with pytest.raises(InputError, match=r"numbers or dates.*pandas\.to_datetime"):
         posterior.interpolate(["2024-01-11"])
 
 
 def test_new_samples_without_a_group_are_warned_of(fitted: SimpleNamespace) -> None:
-    with pytest.warns(DataWarning, match="no column group in new_obs: time says nothing"):
-        fitted.posterior.predict("a", new_obs={"time": [0.5]})
+    with pytest.warns(DataWarning, match="new_obs: time says nothing of samples without a group"):
+        unknown = fitted.posterior.predict("a", new_obs={"time": [0.5]})
+    with pytest.warns(DataWarning, match="new_obs: time says nothing of samples of 'group7', not among"):
+        other = fitted.posterior.predict("a", new_obs={"time": [0.5], "group": ["group7"]})
+    np.testing.assert_array_equal(other["mean"].values, unknown["mean"].values)
+    new = {"a": fitted_values(fitted).iloc[:40]}
+    obs = fitted.dataset.obs.iloc[:40]
+    data = ff.write_dataset(fitted.folder / "alone.zarr", new, obs=obs[["time"]])
+    with pytest.warns(DataWarning, match="new samples: time says nothing of samples without a group"):
+        alone = fitted.posterior.project(data, progress=False)
+    assert np.isnan(alone.smooth_scores()["mean"].values).all()
+    other = ff.write_dataset(fitted.folder / "others.zarr", new, obs=obs[["time"]], groups=["x", "y"] * 20)
+    with pytest.warns(DataWarning, match="new samples: time says nothing of samples of 'x', 'y'"):
+        fitted.posterior.project(other, progress=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fitted.posterior.project(data, covariates=False, progress=False)
 
 
 def test_a_warm_start_is_refused(fitted: SimpleNamespace) -> None:
