@@ -138,33 +138,25 @@ class Adjustment:
     ----------
     known : (N,) bool array
         Samples with a value in all of them.
-    design : (N, Q) array
-        Ranks of numbers, and indicators of categories.
+    covariates : tuple of (N,) array
+        As `as_numbers` returns them.
     blocks : (N,) int array, or None
         Number of the block of each sample.
     """
 
     known: NDArray[np.bool_]
-    design: NDArray[np.float64]
+    covariates: tuple[NDArray[Any], ...]
     blocks: NDArray[np.int64] | None
 
     @classmethod
     def of(cls, table: pd.DataFrame, adjust: Sequence[str], blocks: str | None) -> Adjustment:
         """Return that for columns of a table."""
         import pandas as pd
-        from scipy.stats import rankdata
 
-        complete, parts = np.ones(len(table), bool), [np.empty((len(table), 0))]
-        for name in adjust:
-            values = as_numbers(table[name])
-            observed = _present_mask(values)
-            if values.dtype.kind in "iuf" and not is_code(values):
-                part = np.zeros((len(values), 1))
-                part[observed, 0] = rankdata(values[observed])
-            else:
-                part = _indicators(values, observed)
-            complete &= observed
-            parts.append(part)
+        covariates = tuple(as_numbers(table[name]) for name in adjust)
+        complete = np.ones(len(table), bool)
+        for values in covariates:
+            complete &= _present_mask(values)
         codes = None
         if blocks is not None:
             codes = np.asarray(pd.factorize(table[blocks])[0], np.int64)
@@ -172,7 +164,17 @@ class Adjustment:
         if complete.sum() <= MIN_GROUP:
             expected = f"more than {MIN_GROUP} samples with a value in all of them"
             raise InputError("adjust, blocks", f"{complete.sum()} samples", expected, "Leave one out.")
-        return cls(complete, np.hstack(parts), codes)
+        return cls(complete, covariates, codes)
+
+    def design(self, observed: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Return ranks of numbers, and indicators of categories, (n, Q), among some of the samples."""
+        from scipy.stats import rankdata
+
+        parts = [np.empty((int(observed.sum()), 0))]
+        for values in self.covariates:
+            own, is_number = values[observed], values.dtype.kind in "iuf" and not is_code(values)
+            parts.append(rankdata(own)[:, None] if is_number else _indicators(own, _present_mask(own)))
+        return np.hstack(parts)
 
     def test_of(self, values: NDArray[Any]) -> Any:
         """Return the test that suits a column, a function of scores; None when no test does."""
@@ -229,7 +231,7 @@ class Adjustment:
 
     def _basis(self, observed: NDArray[np.bool_]) -> tuple[NDArray[np.float64], int]:
         """Return an orthonormal basis of the design less the means of blocks, and the degrees of both."""
-        centered = _center(self.design[observed], None if self.blocks is None else self.blocks[observed])
+        centered = _center(self.design(observed), None if self.blocks is None else self.blocks[observed])
         left, size, _ = np.linalg.svd(centered, full_matrices=False)
         independent = size > 1e-9 * max(float(size.max(initial=0.0)), 1e-300)
         n_means = 1 if self.blocks is None else len(np.unique(self.blocks[observed]))

@@ -48,7 +48,7 @@ def cox_regression(
     if event[observed].sum() < MIN_EVENTS:
         actual = f"{int(event[observed].sum())} events in {events.name}"
         raise InputError("survival", actual, f"at least {MIN_EVENTS}", "Name the column of events second.")
-    design = np.empty((int(observed.sum()), 0)) if adjustment is None else adjustment.design[observed]
+    design = np.empty((int(observed.sum()), 0)) if adjustment is None else adjustment.design(observed)
     design = _standardize(design)
     strata = None if adjustment is None or adjustment.blocks is None else adjustment.blocks[observed]
     rows = []

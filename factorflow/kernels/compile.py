@@ -49,25 +49,28 @@ NO_PLACE = (
 
 
 @cache
-def _collect_rarely() -> None:
-    """Collect garbage less often while Numba compiles, from now on."""
+def _watch_compilations() -> None:
+    """From now on collect garbage less often while Numba compiles; free the lock of a loop where it fails."""
     from numba.core.event import Listener, register
 
-    class Collection(Listener):
+    class Compilation(Listener):
         def on_start(self, event: Any) -> None:
             rare_collection.__enter__()
 
         def on_end(self, event: Any) -> None:
             rare_collection.__exit__()
+            dispatcher = event.data["dispatcher"]
+            if tuple(event.data["args"]) not in dispatcher.overloads:  # `is_failed` of an event is never true
+                getattr(dispatcher._cache, "unlock", int)()
 
-    register("numba:compile", Collection())
+    register("numba:compile", Compilation())
 
 
 def jit(function: Callable[..., Any], **chosen: Any) -> Callable[..., Any]:
     """Compile with `numba.njit`, cached on disk if possible."""
     from numba import njit
 
-    _collect_rarely()
+    _watch_compilations()
     alone = chosen.pop("vectors_first", False)
     if INNER.items() <= chosen.items():
         from factorflow.kernels.linked import LinkedCompiler, OptimisedCompiler

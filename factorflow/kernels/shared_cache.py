@@ -23,6 +23,7 @@ class SharedCache(FunctionCache):
     """The cache of one function.
 
     Numba holds its lock of the process from `load_overload` to `save_overload`: threads are in turn already.
+    Where it fails to compile there is no `save_overload`, but an event (`factorflow.kernels.compile.jit`).
 
     Parameters
     ----------
@@ -44,13 +45,15 @@ class SharedCache(FunctionCache):
             self._lock()
             compiled = super().load_overload(sig, target_context)
             if compiled is not None:
-                self._unlock()
+                self.unlock()
         return compiled
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep what was compiled for a signature."""
-        super().save_overload(sig, data)
-        self._unlock()
+        try:
+            super().save_overload(sig, data)
+        finally:
+            self.unlock()
 
     def _lock(self) -> None:
         """Take the lock of the function, which ends with its process."""
@@ -67,7 +70,8 @@ class SharedCache(FunctionCache):
             else:
                 return
 
-    def _unlock(self) -> None:
+    def unlock(self) -> None:
+        """Let others compile the function, or read what was compiled."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

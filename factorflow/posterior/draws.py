@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.errors import InputError
+from factorflow.kernels.linalg import unpack
 from factorflow.kernels.random import Step
 from factorflow.kernels.sites import DRAWS
 
@@ -28,6 +29,7 @@ def with_draws(posterior: StoredPosterior, n_draws: int, seed: int) -> xr.DataTr
 
     Entries are independent in the draws: correlations between factors, where a model keeps them, are not
     recorded. Where there is an inclusion probability too, an entry is 0 with one minus that probability.
+    Covariates that are not known are drawn together with the scores of their sample.
 
     Raises
     ------
@@ -55,6 +57,11 @@ def with_draws(posterior: StoredPosterior, n_draws: int, seed: int) -> xr.DataTr
         except MemoryError as error:
             raise InputError("n_draws", n_draws, "draws that fit in memory", f"{error}.") from error
         variables[name] = (("chain", "draw", *group[name].dims), values)
+    if "scores_covariance" in group.data_vars:
+        scores = variables["scores"][1]
+        covariates = _with_covariates(posterior, scores, (n_draws, seed, len(names)), "scores" in positive)
+        names.append("covariates")
+        variables["covariates"] = (("chain", "draw", *group["covariates"].dims), covariates)
     coords: dict[Any, Any] = {"chain": [0], "draw": np.arange(n_draws)}
     used = {dim for name in names for dim in group[name].dims}
     coords |= {dim: group.coords[dim].values for dim in group.coords if dim in used}
@@ -69,6 +76,29 @@ def partner(name: str, kind: str) -> str:
     if kind == "inclusion":
         return f"inclusion_{view}" if what == "loadings" else f"{name}_inclusion"
     return f"{what}_{kind}_{view}" if view else f"{what}_{kind}"
+
+
+def _with_covariates(
+    posterior: StoredPosterior, scores: NDArray[Any], key: tuple[int, int, int], positive: bool
+) -> NDArray[Any]:
+    """Return draws of the covariates (1, n_draws, N, P), and draw the scores beside unknown ones with these.
+
+    Scores that may not be negative are independent of them, and stay.
+    """
+    n_draws, seed, number = key
+    packed = np.asarray(posterior.variable("scores_covariance").values, float)
+    means = [np.asarray(posterior.variable(name).values, float) for name in ("scores", "covariates")]
+    rows, k = np.flatnonzero(packed.any(axis=1)), means[0].shape[1]
+    size, basis = np.linalg.eigh(unpack(packed[rows], k + means[1].shape[1]))
+    root = basis * np.sqrt(np.maximum(size, 0.0))[:, None, :]
+    out = np.tile(means[1], (1, n_draws, 1, 1))
+    for draw in range(n_draws):
+        normals = Step(seed, 0, draw).normal(DRAWS[2 * number], rows, root.shape[1])
+        moved = (root @ normals[:, :, None])[:, :, 0]
+        out[0, draw, rows] += moved[:, k:]
+        if not positive:
+            scores[0, draw, rows] = means[0][rows] + moved[:, :k]
+    return out
 
 
 def _entries(centre: NDArray[Any]) -> tuple[int, int]:

@@ -93,10 +93,12 @@ def _budget(posterior: StoredPosterior) -> Iterator[Finding]:
         if posterior.kind != "variational":
             what = "R-hat was small enough" if own else "all draws were made"
             option = limit = "n_draws" if own else "max_iter"
-        message = f"The run was ended by {limit} after {n} iterations, before {what}."
-        value = 2 * int(getattr(posterior.config, option, n) if own else run["max_iter"])
+        most = int(getattr(posterior.config, option, n) if own else run["max_iter"])
+        after = f" ({most}), after {n} iterations of all stages" if own else f" after {n} iterations"
+        message = f"The run was ended by {limit}{after}, before {what}."
         name = f"model.{option}" if own else option
-        yield Finding("budget", message, OptionText(f"Fit again with {{{name}}} or more.", **{name: value}))
+        remedy = OptionText(f"Fit again with {{{name}}} or more.", **{name: 2 * most})
+        yield Finding("budget", message, remedy)
 
 
 def _more(path: str | None) -> str:

@@ -38,7 +38,7 @@ def table(given: Any) -> pd.DataFrame:
 
 
 def _design(table: pd.DataFrame, seen: Any, blocks: bool) -> Any:
-    ages = rankdata(table["years"], nan_policy="omit")[seen]
+    ages = rankdata(table["years"][seen])
     parts = [np.ones(seen.sum()), ages, table["sex"].eq("m")[seen]]
     if blocks:
         parts += [table["patient"].eq(name)[seen] for name in table["patient"].unique()[1:]]
@@ -60,6 +60,15 @@ def test_adjusted_associations_are_f_tests_of_ranks(given: Any, table: pd.DataFr
     ).set_index(["factor", "column"])
     seen = np.isfinite(table["years"].to_numpy())
     design = _design(table, seen, blocks)
+    table["rare"] = table["dose"].where(np.arange(70) % 2 > 0)  # of which half of the samples have a value
+    few = seen & table["rare"].notna().to_numpy()
+    for_few = _design(table, few, blocks)
+    rare = associate(
+        given.posterior, "rare", table, adjust=["years", "sex"], blocks="patient" if blocks else None
+    )
+    parts = [rankdata(values[few]) for values in (given.rows["scores"][:, 0], table["rare"].to_numpy())]
+    expected = np.corrcoef(*(_residual(for_few, part) for part in parts))[0, 1]
+    assert rare.set_index("factor").loc["Factor1", "effect"] == pytest.approx(expected)
     arms = np.column_stack([table["arm"].eq(name)[seen] for name in "bc"]).astype(float)
     dose = rankdata(table["dose"].to_numpy()[seen])
     for k, factor in enumerate(given.posterior.factors):

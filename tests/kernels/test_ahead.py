@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -9,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from numba.core.errors import TypingError
 
 import factorflow
 from factorflow.engine.executors import launch
 from factorflow.kernels import ahead
 from factorflow.kernels.ahead import Loop, loops_of
+from factorflow.kernels.compile import jit
+from factorflow.kernels.scalar import normal
 from factorflow.models.registry import registered_models
 
 CASES: dict[str, dict[str, Any]] = {
@@ -92,6 +96,21 @@ def test_processes_that_need_a_loop_at_the_same_time_compile_it_once(tmp_path: P
         for name in "ab"
     ]
     assert sum(int(process.communicate(timeout=60)[0]) for process in both) == 1
+
+
+def test_a_loop_that_cannot_be_compiled_leaves_no_lock() -> None:
+    """Others would wait for it until the process ends."""
+
+    def add_text(x):  # type: ignore[no-untyped-def]
+        return x + "text"
+
+    add_text.__module__ = normal.__name__  # whose folder its stamp is of
+    compiled = jit(add_text, cache=True)
+    for _ in range(2):
+        with pytest.raises(TypingError):
+            compiled(1.0)
+        with open(f"{compiled._cache._cache_file._index_path}.lock") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_types_are_written_as_numpy_has_them() -> None:

@@ -101,7 +101,7 @@ def test_a_budget(given: Any) -> None:
     run = given.posterior.run
     run["reason"] = "max_iter"
     assert kinds(given.posterior) == ["budget"]
-    assert "max_iter of the model after 5 iterations" in repr(given.posterior)
+    assert "max_iter of the model (5), after 5 iterations of all stages, before" in repr(given.posterior)
     assert given.posterior.findings[0].remedy == "Fit again with max_iter=10 or more."
     run["max_iter"] = 5
     assert kinds(given.posterior) == ["budget"]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import factorflow as ff
-from factorflow.kernels.linalg import pack
+from factorflow.kernels.linalg import pack, unpack
 from factorflow.kernels.random import Step
 from factorflow.likelihoods import get_likelihood
 from factorflow.models.sparse_gfa.prediction import _predictor
@@ -218,6 +218,27 @@ def test_every_kind_of_scores_has_the_spread(study: Study, options: Any, tmp_pat
 
 
 # Draws
+
+
+def test_draws_from_the_fit_have_its_covariances(study: Study, fit: ff.Posterior) -> None:
+    """Of scores and covariates together where some are not known; else of the scores alone."""
+    rows = slice(SHOWN, SHOWN + 40)
+    new = fit.project(study.write("drawn", rows, study.partial, study.hidden), progress=False)
+    lacks, n, k = study.partial["age"].isna().to_numpy()[rows], 2000, len(fit.factors)
+    assert 0 < lacks.sum() < 40
+    drawn = new.sample(n, seed=1).tree["posterior"]
+    both = np.concatenate([drawn[name].values[0] for name in ("scores", "covariates")], axis=-1)
+    covariance = unpack(new.variable("scores_covariance").values.astype(float), both.shape[-1])
+    mean = np.concatenate([new.variable(name).values for name in ("scores", "covariates")], axis=-1)
+    assert (both[:, ~lacks, k:] == mean[~lacks, k:]).all()
+    strongest = 0.0
+    for row in np.flatnonzero(lacks):
+        found, wanted = both[:, row], covariance[row]
+        sd = np.sqrt(np.diag(wanted))
+        assert (np.abs(found.mean(axis=0) - mean[row]) <= 5.0 * sd / np.sqrt(n) + 1e-6).all()
+        np.testing.assert_allclose(np.cov(found.T), wanted, atol=0.12 * sd.max() ** 2)
+        strongest = max(strongest, np.abs(wanted[:k, k] / (sd[:k] * sd[k])).max())
+    assert strongest > 0.3
 
 
 def test_drawn_covariates_have_the_moments_of_the_equations(fit: ff.Posterior) -> None:
