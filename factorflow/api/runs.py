@@ -13,6 +13,7 @@ from factorflow.api.posterior import Posterior, as_posterior, log_findings, writ
 from factorflow.engine import run
 from factorflow.engine.executors.launch import compile_ahead, executor_options
 from factorflow.engine.progress import LOGGER, say, watching
+from factorflow.models import configure
 from factorflow.settings import FitOptions, RunOptions, document_options, parse_config
 
 if TYPE_CHECKING:
@@ -111,14 +112,15 @@ def fit(
     del options_of_run["executor"]
     place, where = executor_options(executor)
     settings = parse_config(RunOptions, options_of_run | where)
-    model, of_data = split_options(data, model, options, _OWN)
+    chosen, of_data = split_options(data, model, options, _OWN)
+    config = configure(chosen)
     if device == "cpu":
-        compile_ahead(executor, model)
+        compile_ahead(executor, config)
     show_progress = on_event is None if progress is None else progress
     with watching(progress, on_event, preparation_text(executor)) as watch:
         tree = run.fit(
             as_dataset(data, of_data, say if show_progress else partial(LOGGER.info, "%s")),
-            model,
+            config,
             settings,
             out=out,
             overwrite=overwrite,

@@ -14,6 +14,7 @@ from numba.core.errors import TypingError
 
 import factorflow
 from factorflow.engine.executors import launch
+from factorflow.errors import InputError
 from factorflow.kernels import ahead
 from factorflow.kernels.ahead import Loop, loops_of
 from factorflow.kernels.compile import jit
@@ -70,6 +71,16 @@ def test_where_it_is_started(executor: str, cores: int, starts: int, monkeypatch
     monkeypatch.setattr(launch, "n_cores", lambda: cores)
     launch.compile_ahead(executor, {"model": "probit"})
     assert len(models) == starts
+
+
+def test_options_are_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    models: list[Any] = []
+    monkeypatch.setattr(ahead, "start", models.append)
+    monkeypatch.setattr(launch, "n_cores", lambda: 2)
+    for options, started in (({"n_factors": 0}, 0), ({"n_factors": 2}, 1)):
+        with pytest.raises(InputError, match="views" if started else "n_factors"):
+            factorflow.fit({}, {"model": "sparse_gfa", **options}, progress=False)
+        assert len(models) == started
 
 
 COMPILE = """
