@@ -7,6 +7,7 @@ k (k + 1) / 2 + j.
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, Real
@@ -32,13 +33,17 @@ def triangle(size: int) -> tuple[Int[np.ndarray, " Q"], Int[np.ndarray, " Q"]]:
     return rows, columns
 
 
+def packed_place(row: Any, column: Any) -> Any:
+    """Return where entries of a symmetric matrix, on either side of its diagonal, stand in the packed one."""
+    high, low = np.maximum(row, column), np.minimum(row, column)
+    return high * (high + 1) // 2 + low
+
+
 @cache
 def _places(size: int) -> tuple[Int[np.ndarray, " Q"], Int[np.ndarray, " KK"]]:
     """Return where packed entries stand in the flat matrix, and where its entries stand in the packed."""
     rows, columns = triangle(size)
-    i, j = np.indices((size, size))
-    high, low = np.maximum(i, j), np.minimum(i, j)
-    return rows * size + columns, (high * (high + 1) // 2 + low).reshape(-1)
+    return rows * size + columns, packed_place(*np.indices((size, size))).reshape(-1)
 
 
 def pack(matrix: Real[Array, "*n K K"]) -> Real[Array, "*n K*(K+1)//2"]:

@@ -240,6 +240,10 @@ def entry_scores(
             left = density.largest - y
             best = best + y + left * np.log(np.maximum(left, 1.0)) - density.largest * np.log(density.largest)
         saturated = float(best.sum()) + log_factor
+    of_alone = None
+    if alone is not None:
+        x, phi = alone
+        of_alone = total(np.asarray(density.log_density(y, x[features], phi[:, features], aux)))
     return Sums(
         n=np.bincount(features, minlength=n_features).astype(float),
         y=total(y),
@@ -248,7 +252,7 @@ def entry_scores(
         log_likelihood=total(log_likelihood),
         log_factor=log_factor,
         saturated=saturated,
-        alone=None if alone is None else total(_log_alone(density, y, features, aux, *alone)),
+        alone=of_alone,
         histogram=_histogram(y, mean) if density.is_binary else None,
         exposed=_exposure_sums(total, y, inputs[EXPOSURE]) if EXPOSURE in inputs else None,
     )
@@ -264,18 +268,6 @@ def _beyond(
     if aux is None or density.aux != "censored":
         return np.zeros(len(y), bool)
     return np.asarray(((aux < 0) & (mean < y)) | ((aux > 0) & (mean > y)))
-
-
-def _log_alone(
-    density: Likelihood,
-    y: Float64[np.ndarray, " H"],
-    features: Integer[np.ndarray, " H"],
-    aux: Float64[np.ndarray, " H"] | None,
-    x: Float64[np.ndarray, " D"],
-    phi: Float64[np.ndarray, "P D"],
-) -> Float64[np.ndarray, " H"]:
-    """Return log p(y) by the likelihood fitted to each feature alone."""
-    return np.asarray(density.log_density(y, x[features], phi[:, features], aux))
 
 
 Total = Callable[[Float64[np.ndarray, " H"]], Float64[np.ndarray, " D"]]

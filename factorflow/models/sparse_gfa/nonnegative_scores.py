@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float64, Integer
 
+from factorflow.kernels.linalg import packed_place
 from factorflow.kernels.special import digamma, expected_log_beta
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.mixture import Component, collapsed
@@ -52,8 +53,7 @@ def update_nonnegative(
     log_beta = digamma(globals_.scores.beta_shape) - np.log(globals_.scores.beta_rate)
     on, off = expected_log_beta(globals_.scores.psi_on, globals_.scores.psi_off)
     for k in SWEEPS * list(range(n_factors)):
-        packed = [max(k, j) * (max(k, j) + 1) // 2 + min(k, j) for j in range(n_factors)]
-        row = pairs[:, packed]
+        row = pairs[:, packed_place(k, np.arange(n_factors))]
         others = np.einsum("nj,nj->n", np.broadcast_to(row, mean.shape), mean) - row[:, k] * mean[:, k]
         p = np.broadcast_to(row[:, k], len(mean))
         mean[:, k], second[:, k], _, terms[:, k], included[:, k], _ = collapsed(

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Bool, Float64, Int64
+from jaxtyping import Bool, Float64
 
 from factorflow.core.covariates import RIDGE
 from factorflow.core.trees import replace
-from factorflow.kernels.linalg import block_places, diagonal, n_pairs, pack, triangle
+from factorflow.kernels.linalg import block_places, diagonal, n_pairs, pack, packed_place, triangle
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.settings import Settings
@@ -110,9 +110,9 @@ def solve_jointly(
         known = np.concatenate([[k], k + 1 + np.flatnonzero(~unknown)])
         given = np.concatenate([np.ones((len(rows), 1)), values[np.ix_(rows, ~unknown)]], axis=1)
         first, second = triangle(len(free))
-        joint, h = own[:, _places(free[first], free[second])], linear[np.ix_(rows, free)]
+        joint, h = own[:, packed_place(free[first], free[second])], linear[np.ix_(rows, free)]
         for column, value in zip(known, given.T, strict=True):
-            h = h - value[:, None] * own[:, _places(free, np.array([column]))]
+            h = h - value[:, None] * own[:, packed_place(free, np.array([column]))]
         if not unknown.all():
             h[:, k:] -= given[:, 1:] @ precision[np.ix_(~unknown, unknown)]
         joint[:, block_places(k, len(free) - k)] += pack(precision[np.ix_(unknown, unknown)])
@@ -121,11 +121,5 @@ def solve_jointly(
         solved, spread, _ = gfa.solve_normals(joint, h, np.ones(1), whole)
         place = np.concatenate([np.arange(k), k + np.flatnonzero(unknown)])
         mean[np.ix_(rows, place)] = solved
-        covariance[np.ix_(rows, _places(place[first], place[second]))] = spread
+        covariance[np.ix_(rows, packed_place(place[first], place[second]))] = spread
     return JointScores(is_unknown.any(axis=1), mean, covariance)
-
-
-def _places(first: Int64[Array, " n"], second: Int64[Array, "#n"]) -> Int64[Array, " n"]:
-    """Return where products of two columns each are in packed ones."""
-    high, low = np.maximum(first, second), np.minimum(first, second)
-    return np.asarray(high * (high + 1) // 2 + low)

@@ -23,7 +23,7 @@ from jaxtyping import Float64, Int8, Int64
 from scipy import special
 
 from factorflow.core.trees import replace
-from factorflow.kernels.linalg import diagonal
+from factorflow.kernels.linalg import diagonal, packed_place
 from factorflow.kernels.special import log_ndtr
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.loadings.base import (
@@ -82,8 +82,7 @@ class Mixture(LoadingsPrior):
         responsibilities = np.empty((len(mean), len(self.components), k))
         alphas, logs = view.alpha, log_alpha(view)
         for i in range(k):
-            packed = [max(i, j) * (max(i, j) + 1) // 2 + min(i, j) for j in range(k)]
-            row = scale[:, None] * pairs[:, packed]
+            row = scale[:, None] * pairs[:, packed_place(i, np.arange(k))]
             residual = linear[:, i] - np.einsum("dj,dj->d", row, mean) + row[:, i] * mean[:, i]
             shares = self.log_shares(view, i)
             alpha = float(alphas[i]), float(logs[i])

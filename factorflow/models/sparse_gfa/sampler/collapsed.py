@@ -9,16 +9,16 @@ its intercept N(b + slope / count, 1 / (tau count)), of its tau then tau^(count 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import numpy as np
-from jaxtyping import Float64, Integer
+from jaxtyping import Float64
 from scipy import special
 
 from factorflow.core.trees import replace
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.kernels import draws
-from factorflow.models.sparse_gfa.loadings import LoadingSums
 from factorflow.models.sparse_gfa.sampler.drawn_sums import DrawnSums
 from factorflow.models.sparse_gfa.sampler.feature_prior import feature_prior
 from factorflow.models.sparse_gfa.sampler.gibbs_state import (
@@ -57,7 +57,9 @@ def draw_collapsed(
         name, mine = view.name, weights[view.name]
         fixed, shared, message = globals_.fixed[name], now.views[name], mine.residual_sums
         numbers = settings.first_column(name) + np.arange(len(mine.loadings))
-        loading_sums = _loading_sums(settings, replace(globals_, shared=now), name, mine, numbers, step)
+        of_loadings = feature_prior(settings, name, replace(globals_, shared=now), slice(None))
+        uniform = partial(draws.uniform, step, COMPONENT_SITE, numbers, globals_.n_factors)
+        loading_sums = of_loadings.sums(mine.loadings, uniform)
         if message is None:  # of a view with Metropolis steps: its intercepts cannot be integrated out
             offsets[name], views[name] = mine, shared
             levels = mine.levels(settings, view, fixed)
@@ -87,19 +89,6 @@ def draw_collapsed(
         summed[name] = DrawnSums.of(loading_sums, mine.loadings, coefficients, 0.0, of_noise)
         views[name] = shared
     return offsets, summed, replace(now, views=views)
-
-
-def _loading_sums(
-    settings: Settings,
-    globals_: ChainGlobals,
-    name: str,
-    weights: DrawnWeights,
-    numbers: Integer[Array, " D"],
-    step: Step,
-) -> LoadingSums:
-    """Return what the loadings of a view add up, the component of each drawn anew."""
-    prior, k = feature_prior(settings, name, globals_, slice(None)), weights.loadings.shape[1]
-    return prior.sums(weights.loadings, lambda: draws.uniform(step, COMPONENT_SITE, numbers, k))
 
 
 def draw_level(

@@ -10,7 +10,7 @@ from jaxtyping import Float64, Integer
 from scipy import special
 
 from factorflow.core.trees import replace, take
-from factorflow.kernels.linalg import triangle
+from factorflow.kernels.linalg import packed_place, triangle
 from factorflow.kernels.sites import MODELS
 from factorflow.likelihoods import Likelihood
 from factorflow.models.contract import Step
@@ -171,7 +171,7 @@ class _Run:
             logs = np.log(np.maximum(precision, 1e-300))
             likelihood = 0.5 * float((count * (logs - np.log(2.0 * np.pi)) - precision * residual).sum())
             of_noise = NoiseSums.of(precision[:, 0], variances, prior)
-        row = system.pairs[:, _row(k, new.shape[1])]  # of the constant with all
+        row = system.pairs[:, packed_place(k, np.arange(new.shape[1]))]  # of the constant with all
         count, slope = (
             np.broadcast_to(row[:, k], len(new)).copy(),
             system.cross[:, k] - (row * new).sum(axis=1),
@@ -196,9 +196,3 @@ class _Run:
         arguments = own.pairs, own.cross, scale, precision, prior.shift, k, prior.loadings.spikes
         square, linear, follow, change = draws.plane_equations(*arguments, plane, loadings)
         return Plane(square, linear, self.with_fixed(follow, 1), change)
-
-
-def _row(row: int, size: int) -> Integer[np.ndarray, " L"]:
-    """Return where the entries of a row of a packed matrix stand in it."""
-    high, low = np.maximum(row, np.arange(size)), np.minimum(row, np.arange(size))
-    return np.asarray(high * (high + 1) // 2 + low)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 from scipy.sparse import csr_array
 
-from factorflow.kernels.linalg import n_pairs, pack, unpack
+from factorflow.kernels.linalg import n_pairs, pack, packed_place, unpack
 from factorflow.models.contract import Array, Block, Gather
 from factorflow.models.sparse_gfa.smooth.cosines import ProductRows
 from factorflow.models.sparse_gfa.smooth.courses import Courses
@@ -83,7 +83,7 @@ def forms_of(smooth: SmoothSettings, courses: Courses, sums: SiteSums) -> Forms:
         weights = sums.weights
 
         def by_place(k: int, j: int) -> Float64[Array, "M M"]:
-            own = weights[:, _place(k, j)]
+            own = weights[:, packed_place(k, j)]
             moved = np.outer(centre, own)
             return np.diag(own) - moved - moved.T + own.sum() * np.outer(centre, centre)
 
@@ -92,9 +92,11 @@ def forms_of(smooth: SmoothSettings, courses: Courses, sums: SiteSums) -> Forms:
         one = sums.weights[0]
 
         def times(k: int, others: list[int], vector: Float64[Array, " M"]) -> Float64[Array, "J M"]:
-            return np.outer(one[[_place(k, j) for j in others]], courses.second @ vector)
+            return np.outer(one[packed_place(k, others)], courses.second @ vector)
 
-        return Forms(lambda k, j: one[_place(k, j)] * courses.second, sums.linear.T.copy(), products=times)
+        return Forms(
+            lambda k, j: one[packed_place(k, j)] * courses.second, sums.linear.T.copy(), products=times
+        )
     assert sums.forms is not None
     assert sums.ratio is not None
     forms, size = sums.forms, smooth.basis.size
@@ -102,8 +104,3 @@ def forms_of(smooth: SmoothSettings, courses: Courses, sums: SiteSums) -> Forms:
     return Forms(
         lambda k, j: unpack(forms[k], size), sums.linear.T.copy(), has_cross_forms=False, ratio=ratio
     )
-
-
-def _place(k: int, j: int) -> int:
-    high, low = max(k, j), min(k, j)
-    return high * (high + 1) // 2 + low

@@ -11,14 +11,13 @@ from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.global_step import change_basis, select_factors, without_weak_factors
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.squarem import discard_unverified_step
-from factorflow.models.sparse_gfa.start.components import initial_view
 from factorflow.models.sparse_gfa.start.guided import (
     guided_views,
     rotation_with_guides,
     with_guided_classes,
 )
 from factorflow.models.sparse_gfa.state import Globals, Progress
-from factorflow.models.sparse_gfa.weights import expected_weights
+from factorflow.models.sparse_gfa.weights import expected_weights, sum_pairs
 
 
 def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
@@ -39,28 +38,17 @@ def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
     rotated = _best(settings, rotated)
     views = {}
     for view in settings.views:
-        weights = rotated.weights[view.name]
-        fresh = initial_view(settings, view.name, weights, rotated.fixed[view.name])
-        old = rotated.views[view.name]
-        shape, rate = view.alpha_prior
-        power = view.prior.power
-        squares = _moment(weights.mean, weights.variance, power)
+        weights, (shape, rate), power = rotated.weights[view.name], view.alpha_prior, view.prior.power
+        squares = weights.mean**2 + diagonal(weights.variance, rotated.n_factors)
+        squares = (squares if power == 2.0 else squares ** (0.5 * power)).sum(axis=0)
         views[view.name] = replace(
-            fresh,
+            rotated.views[view.name],
             alpha_shape=shape + len(weights.mean) / power * np.ones(len(squares)),
             alpha_rate=rate + squares / power,
-            intercept_mean=old.intercept_mean,
-            intercept_mean_variance=old.intercept_mean_variance,
-            intercept_shape=old.intercept_shape,
-            intercept_rate=old.intercept_rate,
-            coefficient_shape=old.coefficient_shape,
-            coefficient_rate=old.coefficient_rate,
-            noise_shape=old.noise_shape,
-            noise_rate=old.noise_rate,
-            noise_by_variance=old.noise_by_variance,
-            size_mean=old.size_mean,
-            size_shape=old.size_shape,
-            size_rate=old.size_rate,
+            theta_on=settings.priors.theta[0] * np.ones(len(squares)),
+            theta_off=settings.priors.theta[1] * np.ones(len(squares)),
+            pairs=sum_pairs(weights, settings.precision(view.name, weights)),
+            counts=None,
         )
     ones = np.ones((settings.n_groups, rotated.n_factors))
     on, off = settings.priors.psi
@@ -128,11 +116,3 @@ def _scaled_loadings(settings: Settings, globals_: Globals, name: str) -> Float6
     weights = globals_.weights[name]
     precision = settings.information(name, weights)
     return np.sqrt(precision)[:, None] * expected_weights(weights)[0]
-
-
-def _moment(
-    mean: Float64[Array, "D K"], variance: Float64[Array, "D V"], power: float
-) -> Float64[Array, " K"]:
-    """Return sum_d E[w^2]^(power / 2) by factor, from full covariances."""
-    squares = mean**2 + diagonal(variance, mean.shape[1])
-    return np.asarray((squares if power == 2.0 else squares ** (0.5 * power)).sum(axis=0))
