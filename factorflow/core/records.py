@@ -1,8 +1,9 @@
-"""Dataclasses from what `dataclasses.asdict` and JSON made of them."""
+"""Dataclasses from what `dataclasses.asdict` and JSON made of them, and from others of the same fields."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from typing import Any, TypeVar
 
@@ -33,6 +34,11 @@ def from_record(kind: type[T], record: Mapping[str, Any]) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def same_fields(kind: Any, source: object) -> dict[str, Any]:
+    """Return what a value has by the names of the fields of a dataclass, as far as it has them."""
+    return {each.name: getattr(source, each.name) for each in fields(kind) if hasattr(source, each.name)}
 
 
 @cache

@@ -16,7 +16,7 @@ import numpy as np
 from factorflow.core.block import Likelihood, Meta, Missing, ViewMeta
 from factorflow.core.design import TableDesign
 from factorflow.core.kinds import KINDS, Kind
-from factorflow.core.records import from_record
+from factorflow.core.records import from_record, same_fields
 from factorflow.data.store.extremes import Outlier
 from factorflow.errors import InputError, OptionText
 from factorflow.kernels.sparse_rows import column_type
@@ -154,19 +154,7 @@ class ViewEntry:
     @property
     def meta(self) -> ViewMeta:
         """The part of it that models see."""
-        return ViewMeta(
-            self.name,
-            self.likelihood,
-            self.n_features,
-            self.missing,
-            self.location,
-            self.largest,
-            self.default_likelihood,
-            self.aux,
-            self.reading_bytes,
-            self.block_entries,
-            self.n_patterns,
-        )
+        return ViewMeta(**same_fields(ViewMeta, self))
 
 
 @dataclass(frozen=True)
@@ -235,16 +223,8 @@ class Manifest:
 
     def meta(self, views: Iterable[ViewEntry], holdout: Holdout | None = None) -> Meta:
         """Return the shape that models see; with a hold-out, any value or row may be missing."""
-        return Meta(
-            n_rows=self.n_rows,
-            n_blocks=self.n_blocks,
-            block_rows=self.block_rows,
-            views=tuple(_with_gaps(view.meta, holdout) for view in views),
-            groups=self.groups,
-            n_sequences=self.n_sequences,
-            group_sizes=self.group_sizes,
-            design=self.design,
-        )
+        own = tuple(_with_gaps(view.meta, holdout) for view in views)
+        return Meta(**same_fields(Meta, self) | {"views": own})
 
 
 def _with_gaps(view: ViewMeta, holdout: Holdout | None) -> ViewMeta:

@@ -50,6 +50,7 @@ import numpy as np
 from jaxtyping import Float64
 from pydantic import Field
 
+from factorflow.core.records import same_fields
 from factorflow.errors import InputError
 from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Array, Block, Meta, Model, Stage, Step, Sweep, Variable
@@ -312,29 +313,9 @@ class GPLVMCMF(ModelConfig):
                 coupling="gp",
             )
         views, n_inputs = check_meta(meta, self.given, self.n_inputs, self.n_factors)
-        settings = Settings(
-            views,
-            self.given,
-            meta.n_rows,
-            self.n_factors,
-            n_inputs,
-            self.n_inducing,
-            self.hidden,
-            self.hidden,
-            self.coupling,
-            self.q_u,
-            self.q_x,
-            self.r_x,
-            self.bound,
-            self.draws,
-            self.evaluation_draws,
-            self.rate,
-            self.row_rate,
-            self.noise_floor,
-        )
-        names = Schedule.__dataclass_fields__
-        schedule = Schedule(**{name: getattr(self, name) for name in names})
-        return GPLVMCMFModel(meta, settings, schedule)
+        sizes = {"views": views, "n_rows": meta.n_rows, "n_inputs": n_inputs, "reverse_hidden": self.hidden}
+        settings = Settings(**same_fields(Settings, self) | sizes)
+        return GPLVMCMFModel(meta, settings, Schedule(**same_fields(Schedule, self)))
 
 
 def _examples() -> Mapping[str, Example]:

@@ -57,6 +57,7 @@ import numpy as np
 from jaxtyping import Float64
 from pydantic import Field, PositiveFloat
 
+from factorflow.core.records import same_fields
 from factorflow.errors import InputError
 from factorflow.kernels import device
 from factorflow.models.configuration import Example, ModelConfig
@@ -181,15 +182,10 @@ class _Molten(ModelConfig):
         settings = Settings(likelihood, roles, hyper)
         return MoltenModel(meta, settings, self.start_iter, self.max_iter, self.tol)
 
-    def _shared_settings(self) -> dict[str, Any]:
-        return {
-            "n_components": self.n_components,
-            "n_starts": self.n_starts,
-            "start": self.start,
-            "missing_level": self.missing == "level",
-            "scale_step": self.scale_step,
-            "drop": self.drop,
-        }
+    def _hyperparameters(self, **others: Any) -> Hyperparameters:
+        """Return the options of the same names, and others."""
+        missing = {"missing_level": self.missing == "level"}
+        return Hyperparameters(**same_fields(Hyperparameters, self) | missing | others)
 
 
 @register
@@ -252,16 +248,7 @@ class MoltenPoisson(_Molten):
         InputError
             When the views do not suit it.
         """
-        hyper = Hyperparameters(
-            **self._shared_settings(),
-            shape=self.shape,
-            shape_mean=self.shape_mean,
-            rate=self.rate,
-            rate_prior=self.rate_prior,
-            additive=self.additive_prior if self.additive else None,
-            overdispersed=self.overdispersed,
-            table_bits=self.table_bits,
-        )
+        hyper = self._hyperparameters(additive=self.additive_prior if self.additive else None)
         if self.additive and self.missing == "one":
             raise InputError(
                 "missing",
@@ -334,12 +321,10 @@ class MoltenNormal(_Molten):
         InputError
             When the views do not suit it.
         """
-        hyper = Hyperparameters(
-            **self._shared_settings(),
+        hyper = self._hyperparameters(
             shape=None,
             rate=self.precision,
             rate_prior=self.precision_prior,
-            noise_prior=self.noise_prior,
             intercept_precision=self.intercept_precision if self.intercept else None,
         )
         return self._model(meta, "gaussian", None, hyper)
