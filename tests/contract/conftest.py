@@ -206,10 +206,27 @@ def alone(family: str, plan: Any, kept: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def reference(family: str, config: ModelConfig, dataset: Any, kept: dict[str, Any]) -> Any:
-    """The posterior of a serial run in memory: the reference of all others."""
+def stored(
+    family: str,
+    config: ModelConfig,
+    dataset: Any,
+    kept: dict[str, Any],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Any, list[Any]]:
+    """The posterior of a serial run on disk, and the events of the run."""
+    if f"{family} stored" not in kept:
+        out, events = tmp_path_factory.mktemp("stored") / "p.zarr", list[Any]()
+        factorflow.fit(dataset, config, seed=3, holdout=0.1, out=out, on_event=events.append)
+        kept[f"{family} stored"] = factorflow.open_posterior(out), events
+    found: tuple[Any, list[Any]] = kept[f"{family} stored"]
+    return found
+
+
+@pytest.fixture
+def reference(family: str, stored: tuple[Any, list[Any]], kept: dict[str, Any]) -> Any:
+    """The posterior of a serial run, read into memory: the reference of all others."""
     if f"{family} posterior" not in kept:
-        kept[f"{family} posterior"] = factorflow.fit(dataset, config, seed=3, holdout=0.1)
+        kept[f"{family} posterior"] = factorflow.open_posterior(stored[0].path).load()
     return kept[f"{family} posterior"]
 
 

@@ -7,6 +7,8 @@ import json
 import pickle
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -31,15 +33,34 @@ def _everything(plan: Plan) -> range:
     return range(plan.model.meta.n_blocks)
 
 
-def _walk(plan: Plan, rounds: int = 40) -> Any:
-    """Yield (state, group result before, and after) of the first rounds of a run."""
-    state, group = first_state(plan), None
-    for _ in range(rounds):
-        before, group = group, update_samples(plan, _everything(plan), group, state)
-        yield state, before, group
-        state = merge(plan, state, [group])
-        if state.stage >= len(plan.stages):
-            return
+class Walk:
+    """The first rounds of a run, each made when first asked for: (state, group result before, and after)."""
+
+    def __init__(self) -> None:
+        self._rounds: list[tuple[Any, Any, Any]] = []
+
+    def __call__(self, plan: Plan, rounds: int = 40) -> Iterator[tuple[Any, Any, Any]]:
+        for number in range(rounds):
+            if number == len(self._rounds):
+                state, group = first_state(plan), None
+                if self._rounds:
+                    before, _, group = self._rounds[-1]
+                    state = merge(plan, before, [group])
+                    if state.stage >= len(plan.stages):
+                        return
+                self._rounds.append((state, group, update_samples(plan, _everything(plan), group, state)))
+            yield self._rounds[number]
+
+
+@pytest.fixture(scope="module")
+def walks() -> defaultdict[str, Walk]:
+    """Those of each case, for all its tests."""
+    return defaultdict(Walk)
+
+
+@pytest.fixture
+def walk(family: str, walks: dict[str, Walk]) -> Walk:
+    return walks[family]
 
 
 def test_configuration_round_trips(config: Any) -> None:
@@ -71,9 +92,9 @@ def test_model_file_imports_no_executor(family: str) -> None:
     )
 
 
-def test_rounds_are_pure(plan: Plan) -> None:
+def test_rounds_are_pure(plan: Plan, walk: Walk) -> None:
     """The same round twice gives the same bits and leaves its arguments as they were."""
-    for state, group, first in _walk(plan, 12):
+    for state, group, first in walk(plan, 12):
         before = [a.tobytes() for a in leaves((state, group))]
         second = update_samples(plan, _everything(plan), group, state)
         _assert_equal(first, second)
@@ -81,14 +102,14 @@ def test_rounds_are_pure(plan: Plan) -> None:
         assert before == [a.tobytes() for a in leaves((state, group))]
 
 
-def test_what_stays_is_left_behind_and_computed_again(plan: Plan) -> None:
+def test_what_stays_is_left_behind_and_computed_again(plan: Plan, walk: Walk) -> None:
     """Of an update that has travelled only the statistics are there; what stays of it has the same bits.
 
     Also that of several rounds, of which no task kept any.
     """
     kept, states, every = None, [], _everything(plan)
     far: Any = None
-    for number, (state, _, update) in enumerate(_walk(plan, 12)):
+    for number, (state, _, update) in enumerate(walk(plan, 12)):
         away = update_remotely(plan, every, [kept, states, far] if states else kept, state)
         states = [*states, state]
         far = pickle.loads(pickle.dumps(away))
@@ -102,9 +123,9 @@ def test_what_stays_is_left_behind_and_computed_again(plan: Plan) -> None:
             assert kept.nodes is None
 
 
-def test_statistics_are_float64_and_keep_their_structure(plan: Plan) -> None:
+def test_statistics_are_float64_and_keep_their_structure(plan: Plan, walk: Walk) -> None:
     meta, footprint = plan.model.meta, measure(plan.model)
-    for state, _, _ in _walk(plan):
+    for state, _, _ in walk(plan):
         now = current(plan, state)
         assert now is not None
         sizes: set[Any] = set()
@@ -121,8 +142,8 @@ def test_statistics_are_float64_and_keep_their_structure(plan: Plan) -> None:
         assert len(sizes) <= 1
 
 
-def test_record_fills_the_table_of_variables(plan: Plan) -> None:
-    *_, (state, _, group) = _walk(plan, 400)
+def test_record_fills_the_table_of_variables(plan: Plan, walk: Walk) -> None:
+    *_, (state, _, group) = walk(plan, 400)
     state = merge(plan, state, [group])
     table = {v.name: v for v in plan.model.variables()}
     record = plan.model.record(state.globals_[0])
@@ -141,9 +162,9 @@ def test_record_fills_the_table_of_variables(plan: Plan) -> None:
         assert table[name].doc
 
 
-def test_globals_are_taken_apart_and_put_together(plan: Plan) -> None:
+def test_globals_are_taken_apart_and_put_together(plan: Plan, walk: Walk) -> None:
     """As the engine stores them beside the record."""
-    for state, *_ in _walk(plan, 12):
+    for state, *_ in walk(plan, 12):
         structure, arrays_ = flatten(state.globals_[0])
         again = unflatten(json.loads(json.dumps(structure)), arrays_)
         _assert_equal(again, state.globals_[0])

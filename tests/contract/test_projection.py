@@ -144,9 +144,9 @@ def test_own_rows_get_other_noise(
     assert not drawn[True] & drawn[False]
 
 
-def test_nothing_in_common_is_refused(posterior: Any, tmp_path: Path) -> None:
+def test_nothing_in_common_is_refused(reference: Any, tmp_path: Path) -> None:
     other = factorflow.write_dataset(
         tmp_path / "o.zarr", {"other": np.random.default_rng(0).normal(size=(9, 4))}
     )
     with pytest.raises(InputError, match="fitted views"):
-        posterior.project(other)
+        reference.project(other)

@@ -19,20 +19,9 @@ from factorflow.errors import InputError
 from factorflow.report import write_report
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Runs of each family: the posterior on disk, and the events of the run."""
-    return {"folder": tmp_path_factory.mktemp("stored")}
-
-
 @pytest.fixture
-def run(family: str, config: Any, datasets: Any, kept: dict[str, Any]) -> tuple[Any, list[Any]]:
-    if family not in kept:
-        events: list[Any] = []
-        out = kept["folder"] / f"{family}.zarr"
-        factorflow.fit(datasets(family), config, seed=3, holdout=0.1, out=out, on_event=events.append)
-        kept[family] = factorflow.open_posterior(out), events
-    return kept[family]
+def run(stored: tuple[Any, list[Any]]) -> tuple[Any, list[Any]]:
+    return stored
 
 
 def arrays(posterior: Any) -> dict[str, Any]:
