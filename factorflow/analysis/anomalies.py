@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def find_anomalies(posterior: StoredPosterior, view: str | None = None, n: int = 20) -> pd.DataFrame:
     """Return the observed entries of a view with the smallest posterior predictive p-values.
 
-    Two-sided, from the distribution of a new observation; entries that were held out of the fit take part.
+    Two-sided, from the distribution of a new observation, or of the mean of as many as a merged row stands
+    for; entries that were held out of the fit take part.
     Block by block: of all others nothing is kept.
 
     Parameters
@@ -61,7 +62,7 @@ def find_anomalies(posterior: StoredPosterior, view: str | None = None, n: int =
         start = number * dataset.block_rows
         y, observed = kind.fill_missing(dataset.block(number, [view]).data[view])
         rows = np.arange(start, start + len(y))
-        mean, sd = predictor(rows)
+        mean, sd = predictor.of_values(rows)
         y = np.where(observed > 0, y, mean)  # 0 may be no value of the likelihood
         p = np.where(observed > 0, two_sided(*predictor.tails(rows, y)), np.inf)
         row, column = np.unravel_index(np.argsort(p, axis=None, kind="stable")[:n], p.shape)

@@ -183,6 +183,24 @@ class Model(VariableTable[G, L]):
         """
         raise NotImplementedError
 
+    def sd_of_values(self, block: Block, record: Mapping[str, Array], view: str, sd: Array) -> Array:
+        """Return the standard deviations of the values that rows hold, given those of new observations.
+
+        They differ where a value is the mean of several observations (`row_roles`: ``weight``).
+
+        Parameters
+        ----------
+        block, record, view
+            As for `predict`.
+        sd : (B, D) array
+            Predicted standard deviations.
+
+        Returns
+        -------
+        (B, D) array
+        """
+        return sd
+
     def likelihood(self, view: str) -> Likelihood:
         """Return the likelihood of the entries of a view: by default that of its kind.
 

@@ -40,6 +40,7 @@ SCORES = {
     "gaussian": ("rmse", "baseline_rmse", "{:.4g}"),
     "bernoulli": ("log_loss", "baseline_log_loss", "{:.4f}"),
     "poisson": ("deviance", "baseline_deviance", "{:.4f}"),
+    "negative_binomial": ("deviance", "baseline_deviance", "{:.4f}"),
 }
 """By likelihood, the held-out score and that of the features' means: smaller is better."""
 

@@ -78,6 +78,11 @@ class Predictor:
             self._last = key, with_exposure(np.asarray(mean), np.asarray(sd), self._exposure)
         return self._last[1]
 
+    def of_values(self, rows: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return mean and sd, (B, D) each, of what the given rows hold: of merged ones, means of several."""
+        mean, sd = self(rows)
+        return mean, self.posterior.model.sd_of_values(self.block(rows), self._record, self.view, sd)
+
     def interval(self, rows: NDArray[np.intp], share: float) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the ends of central intervals of new observations, (B, D) each, of the given rows."""
         key = share, rows.tobytes()
@@ -109,13 +114,13 @@ class Predictor:
     def tails(
         self, rows: NDArray[np.intp], y: NDArray[Any]
     ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Return P(Y < y), P(Y > y) and P(Y = y) of new observations, (B, D) each, of the given rows.
+        """Return P(Y < y), P(Y > y) and P(Y = y), (B, D) each, of new values such as the given rows hold.
 
         All that lies beyond the limit of a censored entry counts as equal to it.
         """
         predictive = self.predictive(rows)
         if predictive is None:
-            return tails(self.posterior.model.likelihood(self.view), y, *self(rows))
+            return tails(self.posterior.model.likelihood(self.view), y, *self.of_values(rows))
         if predictive.likelihood.aux == "censored" and predictive.aux is not None:
             (low, high), side = predictive.tails(y), predictive.aux
             at = np.where(side < 0, low, np.where(side > 0, high, 0.0 * low))

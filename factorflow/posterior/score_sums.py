@@ -91,6 +91,9 @@ class Sums:
     log_factor, saturated : float
         Of counts, sum of `Likelihood.log_factor` (of dispersed ones Poisson's), and the log-likelihood of
         expected values equal to the counts.
+    of_rates : float or None
+        Of dispersed counts whose baseline is a Poisson rate: their log-likelihood as Poisson counts, by which
+        deviances go.
     histogram : array or None
         Entries with y = 0 and y = 1 by predicted log-odds (Bernoulli).
     alone : array or None
@@ -108,6 +111,7 @@ class Sums:
     log_likelihood: Float64[np.ndarray, " D"]
     log_factor: float = 0.0
     saturated: float = 0.0
+    of_rates: float | None = None
     histogram: Float64[np.ndarray, "2 bins"] | None = None
     levels: LevelSums | None = None
     alone: Float64[np.ndarray, " D"] | None = None
@@ -231,7 +235,7 @@ def entry_scores(
         log_likelihood = _log_likelihood(density, y, mean, np.asarray(sd, float), inputs.get(EXPOSURE, 1.0))
     else:
         log_likelihood = predictive.log_density(y)
-    log_factor, saturated, aux = 0.0, 0.0, None if predictive is None else predictive.aux
+    log_factor, saturated, of_rates, aux = 0.0, 0.0, None, None if predictive is None else predictive.aux
     if density.discrete and not density.is_binary and not density.levels and aux is None:
         plain = density if np.isfinite(density.largest) else get_likelihood("poisson")
         log_factor = float(plain.log_factor(y, np.empty((0, 1))).sum())
@@ -240,6 +244,9 @@ def entry_scores(
             left = density.largest - y
             best = best + y + left * np.log(np.maximum(left, 1.0)) - density.largest * np.log(density.largest)
         saturated = float(best.sum()) + log_factor
+        if predictive is None and alone is None and plain is not density:
+            exposure = inputs.get(EXPOSURE, 1.0)
+            of_rates = float(_log_likelihood(plain, y, mean, np.asarray(sd, float), exposure).sum())
     of_alone = None
     if alone is not None:
         x, phi = alone
@@ -252,6 +259,7 @@ def entry_scores(
         log_likelihood=total(log_likelihood),
         log_factor=log_factor,
         saturated=saturated,
+        of_rates=of_rates,
         alone=of_alone,
         histogram=_histogram(y, mean) if density.is_binary else None,
         exposed=_exposure_sums(total, y, inputs[EXPOSURE]) if EXPOSURE in inputs else None,

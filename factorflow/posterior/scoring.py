@@ -88,7 +88,8 @@ def _finish(
         scores["accuracy"] = sums.levels.hits / n
         scores["baseline_accuracy"] = float(sums.levels.held_out[most, np.arange(len(most))].sum() / n)
     elif likelihood.discrete and sums.saturated:
-        scores["deviance"] = 2 * (sums.saturated - float(sums.log_likelihood.sum())) / n
+        own = sums.log_likelihood.sum() if sums.of_rates is None else sums.of_rates
+        scores["deviance"] = 2 * (sums.saturated - float(own)) / n
         scores["baseline_deviance"] = 2 * (sums.saturated - float(baseline.sum())) / n
         scores["deviance_explained"] = _ratio(
             scores["baseline_deviance"] - scores["deviance"], scores["baseline_deviance"]

@@ -60,6 +60,7 @@ from pydantic import Field, PositiveFloat
 from factorflow.core.records import same_fields
 from factorflow.errors import InputError
 from factorflow.kernels import device
+from factorflow.likelihoods import Likelihood, get_likelihood
 from factorflow.models.configuration import Example, ModelConfig
 from factorflow.models.contract import Array, Block, Meta, Model, Stage, Step, Sweep, Variable
 from factorflow.models.molten import results
@@ -115,6 +116,18 @@ class MoltenModel(Model[Globals, None]):
     ) -> tuple[Float64[np.ndarray, "B 1"], Float64[np.ndarray, "B 1"]]:
         """Return mean and standard deviation of a new observation of every row."""
         return results.predict(self.settings, device.block_on_host(block), record)
+
+    def sd_of_values(
+        self, block: Block, record: Mapping[str, Array], view: str, sd: Float64[np.ndarray, "B 1"]
+    ) -> Float64[np.ndarray, "B 1"]:
+        """Return the standard deviations of the means that merged rows hold, of others as they are."""
+        return results.sd_of_means(self.settings, block, record, sd)
+
+    def likelihood(self, view: str) -> Likelihood:
+        """Return the likelihood of the response: of counts with a factor for each row negative binomial."""
+        if self.settings.hyper.overdispersed:
+            return get_likelihood("negative_binomial")
+        return super().likelihood(view)
 
 
 @lru_cache(maxsize=16)

@@ -202,6 +202,20 @@ def predict(
     return mean[:, None], np.sqrt(variance + mean + mixing)[:, None]
 
 
+def sd_of_means(
+    settings: Settings, block: Block, record: Mapping[str, Array], sd: Float64[np.ndarray, "B 1"]
+) -> Float64[np.ndarray, "B 1"]:
+    """Return the standard deviations of values that are means of ``weight`` observations, given those of one.
+
+    Each observation has noise of its own; what is not known of the parameters is the same for all of them.
+    """
+    if settings.roles.weight is None:
+        return sd
+    weight = covariate(block, settings.roles.weight, 1.0)[:, None]
+    weight = np.where(weight > 0.0, weight, 1.0)  # not known, as in scores
+    return np.asarray(np.sqrt(sd**2 - record["noise_variance"] * (1.0 - 1.0 / weight)))
+
+
 def row_roles(settings: Settings, block: Block) -> dict[str, Float64[Array, " B"]]:
     """Return the roles of rows (`Model.row_roles`)."""
     roles = settings.roles

@@ -215,6 +215,15 @@ def roles_of(
             "a view of one feature",
             "A table has one response a row; fit SparseGFA to a matrix.",
         )
+    others = [view.name for view in meta.value_views if view.name != response]
+    if others:
+        raise InputError(
+            "views",
+            ", ".join(others),
+            f"no values but the response, {response}",
+            "Select the others: {views}.",
+            views=[name for name in views if name not in others],
+        )
     sizes, linear = _variables(meta, views, likelihood, variables, linear)
     if "offset" in views and likelihood == "poisson":
         raise InputError("offset", "offset", "an exposure", "Counts take exp(offset) as view 'exposure'.")
@@ -304,7 +313,8 @@ def _only_response(meta: Meta, likelihood: str) -> str:
             "response",
             ", ".join(f"{v.name} ({v.likelihood})" for v in values) or "none",
             f"one view of likelihood {likelihood}",
-            "Name it with `response`; counts are for molten_poisson, measurements for molten_normal.",
+            "Select one with {views}; counts are for molten_poisson, measurements for molten_normal.",
+            views=...,
         )
     return values[0].name
 

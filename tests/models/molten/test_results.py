@@ -311,3 +311,58 @@ def test_baseline_of_held_out_rows_is_that_of_the_table(response: str, tmp_path:
         log_p = stats.norm.logpdf(y, t + shown.mean(), shown.std())
     assert scores["n_entries"] == hidden.sum()
     assert scores["baseline_log_likelihood"] == pytest.approx(log_p[hidden].mean(), rel=1e-5)
+
+
+def test_held_out_counts_are_scored_as_the_model_spreads_them(tmp_path: Path) -> None:
+    """Counts with a factor for each row are negative binomial; deviances go by rates, as their baseline."""
+    rng, n = np.random.default_rng(9), 600
+    table = pd.DataFrame(
+        {"a": rng.integers(0, 4, n), "b": rng.integers(0, 3, n), "t": rng.gamma(2.0, 1.0, n)}
+    )
+    table["y"] = rng.poisson(4.0 * table["t"] * rng.gamma(1.0, 1.0, n))
+    data = factorflow.write_table(tmp_path / "d", table, "y ~ a + b + offset(log(t))", merge=False)
+    model = MoltenPoisson(n_components=1, n_starts=1, max_iter=30, overdispersed=True)
+    posterior = factorflow.fit(data, model, holdout=0.2)
+    hidden = posterior.holdout_entries("y")
+    predicted = posterior.predict("y", obs=list(hidden["obs"]))
+    y, mean, sd = (np.ravel(x) for x in (hidden["value"], predicted["mean"], predicted["sd"]))
+    size = mean**2 / (sd**2 - mean)
+    scores = posterior.holdout_scores().loc["y"]
+    assert scores["log_likelihood"] == pytest.approx(
+        stats.nbinom.logpmf(y, size, size / (size + mean)).mean()
+    )
+    of_rates = 2 * (stats.poisson.logpmf(y, y) - stats.poisson.logpmf(y, mean)).mean()
+    assert scores["deviance"] == pytest.approx(of_rates)
+
+
+def test_merged_measurements_are_as_surprising_as_means_of_several(tmp_path: Path) -> None:
+    """A mean of 25 has a fifth of the noise of one: p-values are even, and one cell far off is found."""
+    rng = np.random.default_rng(10)
+    a, b = (x.ravel() for x in np.meshgrid(np.repeat(np.arange(12), 25), np.arange(10)))
+    y = (1.0 + rng.random(12))[a] * (1.0 + rng.random(10))[b] + rng.normal(size=a.size)
+    y[(a == 3) & (b == 4)] += 1.2
+    data = factorflow.write_table(
+        tmp_path / "d", pd.DataFrame({"y": y, "a": a, "b": b}), "y ~ a + b", "normal"
+    )
+    posterior = factorflow.fit(data, MoltenNormal(n_components=1, n_starts=1, max_iter=100))
+    found = find_anomalies(posterior, n=120)
+    worst = posterior.obs_names[3 * 10 + 4]
+    assert found["obs"][0] == worst
+    assert found["p_value"][0] < 1e-4
+    assert stats.kstest(found["p_value"][1:], "uniform").pvalue > 0.01
+    of_one = float(posterior.predict("y", obs=[worst])["sd"][0, 0])
+    noise = float(posterior.variable("noise_variance"))
+    assert found["sd"][0] == pytest.approx(np.sqrt(of_one**2 - noise * (1 - 1 / 25)))
+
+
+def test_values_beside_the_response_are_refused(tmp_path: Path) -> None:
+    """They were given the predictions of the response, and scored by them."""
+    rng = np.random.default_rng(11)
+    views = {"y": rng.poisson(3.0, (40, 1)), "w": rng.normal(size=(40, 3)), "a": rng.integers(0, 3, 40)}
+    data = factorflow.write_dataset(
+        tmp_path / "d", views, {"y": "poisson"}, inputs={"a": "categorical"}, overwrite=True
+    )
+    small: dict[str, Any] = {"n_components": 1, "n_starts": 1, "max_iter": 2}
+    with pytest.raises(InputError, match=r"views = w: .* Select the others: views=\['y', 'a'\]"):
+        factorflow.fit(data, MoltenPoisson(response="y", **small))
+    assert factorflow.fit(data, MoltenPoisson(views=("y", "a"), **small)).views == ("y", "a")
