@@ -113,7 +113,7 @@ class IdentityAttributeModel(Model[Globals, Halves | Chains]):
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> tuple[Float64[np.ndarray, "B D"], Float64[np.ndarray, "B D"]]:
         """Return mean and standard deviation of new observations of the frames."""
-        return results.predict(self.settings, rows, record, view)
+        return results.predict(rows, record, view)
 
     def one_step(
         self, record: Mapping[str, Array], values: Mapping[str, Array], first: Bool[np.ndarray, " n"]

@@ -113,11 +113,11 @@ def update_half(settings: Settings, block: Block, local: Halves, tables: Tables,
     whole = None if observed.whole is None else observed.whole[half.rows]
     kind = half.place if whole is None else np.where(whole, half.place, -1)
     old, other = (local.odd, local.even) if parity else (local.even, local.odd)
-    updated = _update_complete(settings, block, observed.y, half, kind, old, other, tables)
+    updated = _update_complete(block, observed.y, half, kind, old, other, tables)
     if whole is not None and not whole.all():
         gaps = np.flatnonzero(~whole)
         frames = rescale_frames(settings, block, local, tables)
-        _update_incomplete(settings, block, observed, half, gaps, frames, updated, tables)
+        _update_incomplete(block, observed, half, gaps, frames, updated, tables)
     return replace(local, **{("even", "odd")[parity]: updated})
 
 
@@ -148,7 +148,6 @@ def allocate_scratch(name: str, shape: tuple[int, ...], other: Array) -> Float64
 
 
 def _neighbour_terms(
-    settings: Settings,
     block: Block,
     local: Frames,
     a: Float64[Array, "B K"],
@@ -206,7 +205,6 @@ def _neighbour_states(
 
 
 def _update_complete(
-    settings: Settings,
     block: Block,
     y: Float64[Array, "B D"],
     half: ParityRows,
@@ -244,7 +242,6 @@ def _as_slice(rows: Int[np.ndarray, " n"], other: Array) -> slice | Int[Array, "
 
 
 def _update_incomplete(
-    settings: Settings,
     block: Block,
     observed: ObservedBlock,
     half: ParityRows,
@@ -260,7 +257,7 @@ def _update_incomplete(
     mask = observed.seen[in_block]
     inverse, half_on = invert_incomplete(mask, place, tables)
     x, a = compute_means(local)
-    prior, odds = _neighbour_terms(settings, block, local, a, tables, rows, place)
+    prior, odds = _neighbour_terms(block, local, a, tables, rows, place)
     x, present, on, off = x[in_block], local.present[in_block], local.on[in_block], local.off[in_block]
     loops_for(y).update_gaps(
         place,

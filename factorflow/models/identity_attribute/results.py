@@ -125,7 +125,7 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
         ),
     ]
     for view in settings.views:
-        out += _view_variables(settings, view.name, by_column)
+        out += _view_variables(view.name, by_column)
     rows = partial(Variable, rows=True)
     return (
         *out,
@@ -142,7 +142,7 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
     )
 
 
-def _view_variables(settings: Settings, view: str, by_column: Callable[[Array], Array]) -> list[Variable]:
+def _view_variables(view: str, by_column: Callable[[Array], Array]) -> list[Variable]:
     """Return the variables of a view."""
     feature = f"feature_{view}"
     column = (feature, "identity", "attribute")
@@ -216,7 +216,7 @@ def _transition_bounds(g: Globals) -> Float64[np.ndarray, "2 2 2"]:
 
 
 def predict(
-    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
+    rows: Mapping[str, Array], record: Mapping[str, Array], view: str
 ) -> tuple[Float64[np.ndarray, "B D"], Float64[np.ndarray, "B D"]]:
     """Return mean and standard deviation of new observations of the given frames of a view."""
     x, covariance = rows["activity"], rows["activity_covariance"]
@@ -294,5 +294,5 @@ def one_step(
     rows = {"activity": b * mean, "activity_covariance": spread}
     out: dict[str, Array] = {"present": present, "log_density": density}
     for view in settings.views:
-        out[f"mean_{view.name}"], out[f"sd_{view.name}"] = predict(settings, rows, record, view.name)
+        out[f"mean_{view.name}"], out[f"sd_{view.name}"] = predict(rows, record, view.name)
     return out

@@ -73,7 +73,7 @@ class Cells:
         return np.where(self.rows.absent, 0.0, np.exp(self.log_sizes))
 
 
-def batch_means(settings: Settings, programs: Programs, view: ViewSettings) -> Float64[np.ndarray, "C D"]:
+def batch_means(programs: Programs, view: ViewSettings) -> Float64[np.ndarray, "C D"]:
     """Return E gamma of a view by batch, and 1 of none."""
     ones = np.ones((1, view.n_features))
     return np.concatenate([programs.batches[view.name].mean, ones]) if programs.batches else ones
@@ -98,7 +98,7 @@ def prepare(settings: Settings, globals_: Globals) -> Prepared:
     for name, programs in globals_.programs.items():
         tables[name] = {}
         for view in settings.views:
-            batches, mean = batch_means(settings, programs, view), programs.loadings[view.name].mean
+            batches, mean = batch_means(programs, view), programs.loadings[view.name].mean
             table, _ = top_logs(programs.logs[view.name])
             tables[name][view.name] = ViewTables(table, mean, batches, batches @ mean)
     return Prepared(tables, globals_)

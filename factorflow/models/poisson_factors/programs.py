@@ -94,7 +94,7 @@ def _update_views(
     for view in settings.views:
         name, exposure = view.name, stats.exposure[view.name]
         lost = stats.missing.get(name)
-        means = batch_means(settings, p, view)
+        means = batch_means(p, view)
         table, _ = top_logs(p.logs[name])
         shape = p.loading_shape + table[:, : settings.n_factors] * stats.counts[name]
         rate = p.feature_rates[name].mean[:, None] + _exposed_rate(means, exposure, lost)

@@ -91,7 +91,7 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
             out.append(Variable(f"start_loadings_{name}", of_starts, doc, value, dtype="float32"))
     if settings.n_starts > 1:
         doc = "bound that each start reached"
-        out.append(Variable("start_objective", ("start",), doc, partial(_objectives, settings)))
+        out.append(Variable("start_objective", ("start",), doc, _objectives))
     if any(view.size_factors != "none" for view in settings.views):
         doc = "s_n: how much of a cell was counted, relative to the others"
         out.append(Variable("size_factors", ("obs", "view"), doc, lambda r: r.sizes, rows=True))
@@ -144,7 +144,7 @@ def _start_loadings(settings: Settings, view: ViewSettings, g: Globals) -> Array
     return view.join(np.swapaxes(g.start_loadings[view.name] / np.asarray(total)[:, None], 1, 2), None, 2)
 
 
-def _objectives(settings: Settings, g: Globals) -> Array:
+def _objectives(g: Globals) -> Array:
     if g.objectives.size:
         return g.objectives
     return np.array([p.objective for p in g.programs.values()])

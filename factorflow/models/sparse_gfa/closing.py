@@ -94,7 +94,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
         order = np.arange(share.shape[1]) if self.warm else np.argsort(-share.sum(axis=0), kind="stable")
         ordered = select_factors(replace_part(globals_, "change", transform=None), order)
         sign = np.ones(len(order)) if self.warm else _signs(settings, ordered)
-        turned = change_basis(settings, ordered, np.diag(sign), np.diag(sign))
+        turned = change_basis(ordered, np.diag(sign), np.diag(sign))
         if settings.tangent:
             turned = replace_part(turned, "progress", step_length=NEW_SAMPLES)
         similarity = None

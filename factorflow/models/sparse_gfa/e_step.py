@@ -212,9 +212,7 @@ def round_scores(local: Local, settings: Settings) -> Local:
     return replace(local, mean=local.mean.astype(settings.dtype).astype(np.float64))
 
 
-def prior_precision(
-    settings: Settings, globals_: Globals, codes: Integer[Array, " B"]
-) -> Float64[Array, "#B K"]:
+def prior_precision(globals_: Globals, codes: Integer[Array, " B"]) -> Float64[Array, "#B K"]:
     """Return the prior precision of the scores."""
     beta = globals_.scores.beta_shape / globals_.scores.beta_rate
     return beta if beta.shape[0] == 1 else beta[codes]
@@ -254,7 +252,7 @@ def update_scores(
             pairs, linear = pairs + device.move_beside(rho, e.pairs) * e.pairs, linear + rho * e.linear
         else:
             pairs, linear = pairs + e.pairs, linear + e.linear
-    prior, one = prior_precision(settings, globals_, codes), np.ones(1)
+    prior, one = prior_precision(globals_, codes), np.ones(1)
     if courses is not None:
         prior = courses.precision
         linear = linear.copy()
@@ -340,7 +338,7 @@ def _update_noise(
     """Update q(rho) of each row in each Gaussian view; return it and its terms of the bound."""
     mean, spread = expected_scores(local)
     shape, rate = np.ones((mean.shape[0], len(settings.views))), np.ones((mean.shape[0], len(settings.views)))
-    prior_shape, prior_rate, terms = *settings.noise_prior_samples, 0.0
+    prior_shape, prior_rate, terms = *settings.priors.sample_noise, 0.0
     for m, view in enumerate(settings.views):
         if not view.is_gaussian:
             continue

@@ -279,7 +279,7 @@ def _rotate(
         second=(np.diag(second) * n_rows)[None].copy(),
         entropy=moves.entropy + (n_rows - sum(sizes.values())) * logdet,
     )
-    return replace_part(change_basis(settings, globals_, rotation, inverse), "scores", second=second), moved
+    return replace_part(change_basis(globals_, rotation, inverse), "scores", second=second), moved
 
 
 def _rescale(
@@ -305,12 +305,11 @@ def _rescale(
         second=moves.second * r**2,
         entropy=moves.entropy + float((number.sum(axis=0) * np.log(r)).sum()) - float(lost),
     )
-    changed = change_basis(settings, globals_, np.diag(r), np.diag(1.0 / r))
+    changed = change_basis(globals_, np.diag(r), np.diag(1.0 / r))
     return replace_part(changed, "scores", second=globals_.scores.second * np.outer(r, r)), moved
 
 
 def change_basis(
-    settings: Settings,
     globals_: Globals,
     transform: Float64[Array, "K before"],
     inverse: Float64[Array, "K before"],

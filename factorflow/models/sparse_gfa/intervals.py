@@ -121,7 +121,7 @@ def corrected_moments(settings: Settings, globals_: Globals, spread: Spread) -> 
             information = size[run, :, None] * size[run, None, :] * correlation
             parts.append(_variance(information, prior, active[run], mean[name][run], count[run], spread))
         own[name] = np.concatenate(parts)
-    common = _common(settings, globals_, on, mean, average, spread)
+    common = _common(globals_, on, mean, average, spread)
     out = {}
     for name, active in on.items():
         out[name] = _with_inclusion(globals_.weights[name], active, mean[name], own[name] + common[name])
@@ -154,7 +154,6 @@ def _correlation(spread: Spread) -> Float64[Array, "L L"]:
 
 
 def _common(
-    settings: Settings,
     globals_: Globals,
     on: Mapping[str, Bool[Array, "D K"]],
     mean: Mapping[str, Float64[Array, "D K"]],

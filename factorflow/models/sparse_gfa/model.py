@@ -370,7 +370,7 @@ class SparseGFAModel(Model[Globals, Local]):
         self, block: Block, rows: Mapping[str, Array], record: Mapping[str, Array], view: str
     ) -> Array | None:
         """Return the degrees of freedom of new measurements, (1 or B, D)."""
-        return prediction.degrees_of_freedom(self.settings, rows, record, view)
+        return prediction.degrees_of_freedom(rows, record, view)
 
 
 def _both(first: Enter, second: Enter, globals_: Globals) -> Globals:

@@ -82,7 +82,7 @@ def alone(
 
 
 def degrees_of_freedom(
-    settings: Settings, rows: Mapping[str, Array], record: Mapping[str, Array], name: str
+    rows: Mapping[str, Array], record: Mapping[str, Array], name: str
 ) -> Float64[Array, "#B D"] | None:
     """Return the degrees of freedom of Student's t of new measurements, 2 a; None where there are none."""
     if f"noise_degrees_{name}" not in record:

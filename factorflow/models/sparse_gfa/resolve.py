@@ -70,8 +70,8 @@ def settings_of(options: Options, meta: Meta) -> Settings:
     smooth = _smooth(options, meta, prior)
     prior = "normal" if prior == "smooth" else prior
     likelihoods = likelihoods_of(options, meta)
-    _check_views(options, "loadings", options.loadings, meta)
-    _check_views(options, "size_factors", options.size_factors, meta)
+    _check_views("loadings", options.loadings, meta)
+    _check_views("size_factors", options.size_factors, meta)
     _check_outcomes(options, meta)
     beside = any(view.n_features > 1 for view in meta.value_views)
     outcome = "open" if options.outcomes is None and beside else ""
@@ -181,7 +181,7 @@ def _bits(options: Options, meta: Meta) -> int:
     return 64 if meta.n_rows * sum(view.n_features for view in meta.views) < FEW_ENTRIES else 32
 
 
-def _check_views(options: Options, option: str, views: object, meta: Meta) -> None:
+def _check_views(option: str, views: object, meta: Meta) -> None:
     """Refuse names of views that there are not."""
     names = [view.name for view in meta.views]
     unknown = [name for name in views if name not in names] if isinstance(views, Mapping) else []
@@ -192,7 +192,7 @@ def _check_views(options: Options, option: str, views: object, meta: Meta) -> No
 def _check_outcomes(options: Options, meta: Meta) -> None:
     """Refuse outcomes that are no views of one feature, or whose loadings are named as well."""
     outcomes = options.outcomes or {}
-    _check_views(options, "outcomes", outcomes, meta)
+    _check_views("outcomes", outcomes, meta)
     for view in meta.views:
         if view.name in outcomes and view.n_features > 1:
             actual = f"view {view.name} of {view.n_features} features"
@@ -212,7 +212,7 @@ def likelihoods_of(options: Options, meta: Meta) -> list[tuple[ViewMeta, str]]:
         For a view that there is not, or a likelihood that does not explain its entries.
     """
     by_view = options.likelihoods if isinstance(options.likelihoods, Mapping) else {}
-    _check_views(options, "likelihoods", by_view, meta)
+    _check_views("likelihoods", by_view, meta)
     likelihoods = []
     for view in meta.views:
         likelihood = _as_written(by_view.get(view.name), view)

@@ -300,11 +300,6 @@ class Settings:
         """Whether the number of factors to begin with is counted; a set may name one too weak for that."""
         return self.learns_n_factors and self.start == "pca" and self.sets is None
 
-    @property
-    def noise_prior_samples(self) -> tuple[float, float]:
-        """Shape and rate of the prior of rho."""
-        return self.priors.sample_noise
-
     def changes_basis(self, iteration: int) -> bool:
         """Whether the pass of this number, from 0, may end with a change of basis: every third does."""
         return not self.scores_spike and iteration % 3 == 2

@@ -56,7 +56,7 @@ def test_what_all_features_share() -> None:
     moments = pack(np.diag([*(n * second), n]))
     spread = Spread(moments, np.zeros(3), n, 2)
     globals_: Any = SimpleNamespace(views={"v": SimpleNamespace(alpha=alpha)})
-    found = _common(None, globals_, {"v": w != 0}, {"v": w}, {"v": u}, spread)["v"]  # type: ignore[arg-type]
+    found = _common(globals_, {"v": w != 0}, {"v": w}, {"v": u}, spread)["v"]
     v, a = w * np.sqrt(second), alpha / second  # where scores have variance 1
     q = np.zeros((2, 2))
     for d in range(3):
@@ -93,7 +93,7 @@ def test_the_information_of_features_is_read_off_q(tools: Any) -> None:
         prior = np.append(view.alpha, view.intercept_shape / view.intercept_rate)
         active, count = np.append(on[name], np.ones((len(tau), 1), bool), axis=1), np.full(len(tau), float(n))
         own[name] = _variance(tau[:, None, None] * second, prior, active, mean[name], count, spread)
-    common = _common(problem.settings, globals_, on, mean, average, spread)
+    common = _common(globals_, on, mean, average, spread)
     for name, weights in globals_.weights.items():
         gamma = weights.inclusion
         mixed = gamma * (own[name] + common[name]) + gamma * (1.0 - gamma) * mean[name] ** 2

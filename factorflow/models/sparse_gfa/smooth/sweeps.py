@@ -311,7 +311,7 @@ def close_courses(settings: Settings, globals_: Globals) -> Globals:
     second = globals_.scores.second
     scale = np.where(closed, 1.0 / np.sqrt(np.maximum(np.diag(second), LEAST_NOISE)), 1.0)
     new = replace(globals_, courses=courses if courses.is_smooth.any() else None)
-    new = change_basis(settings, new, np.diag(scale), np.diag(1.0 / scale))
+    new = change_basis(new, np.diag(scale), np.diag(1.0 / scale))
     new = replace_part(new, "scores", second=second * np.outer(scale, scale))
     views = {
         view.name: replace(

@@ -34,7 +34,7 @@ def initialize_sparse(settings: Settings, globals_: Globals) -> Globals:
     reduced = without_weak_factors(settings, globals_)
     transform = _to_simple_structure(settings, reduced) if reduced.n_factors else np.zeros((0, 0))
     inverse = np.linalg.inv(transform).T
-    rotated = with_guided_classes(settings, change_basis(settings, reduced, transform, inverse))
+    rotated = with_guided_classes(settings, change_basis(reduced, transform, inverse))
     rotated = _best(settings, rotated)
     views = {}
     for view in settings.views:
