@@ -134,7 +134,8 @@ def fit(
 
 def preparation_text(executor: ExecutorLike) -> str:
     """Return what is done before a run begins, in words."""
-    return "preparing" if executor in ("local", "threads") else "preparing, starting workers"
+    workers = "" if executor in ("local", "threads") else ", workers start and compile kernels"
+    return f"preparing{workers}"
 
 
 _OWN = tuple(name for name in inspect.signature(fit).parameters if name != "options")

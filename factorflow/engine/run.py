@@ -18,6 +18,7 @@ from factorflow.data import Dataset, Holdout, open_dataset
 from factorflow.data.aligned_dataset import AlignedDataset
 from factorflow.data.held_out_counts import check_split
 from factorflow.data.sample_tables import SampleTables, model_meta
+from factorflow.engine.compile_ahead import compile_on_workers
 from factorflow.engine.draws import DrawStore, draw_chunk
 from factorflow.engine.events import Event, OnEvent, RunFinished, RunStarted
 from factorflow.engine.executors.environment import environment
@@ -323,6 +324,8 @@ def _plan(
     """Return the plan of the run if it fits into memory; make the directory of the run."""
     meta, n_chains = model.meta, model.n_chains
     has_draws = any(stage.keep for stage in model.stages())
+    if options.device == "cpu":
+        compile_on_workers(executor, model, output.record.identity.config)
     footprint, limit = measure(model, fitting=fixed is None), executor.memory_bytes
     n_groups = len(executor.cut(meta.n_blocks))
     footprint, room = fit_into_memory(model, footprint, n_groups, executor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 import time
 import warnings
@@ -15,7 +16,7 @@ from uuid import uuid4
 from weakref import WeakSet
 
 from dask.highlevelgraph import HighLevelGraph, MaterializedLayer
-from dask.task_spec import Task
+from dask.task_spec import List, Task
 from distributed import CancelledError, Client, Future, KilledWorker, Security, performance_report
 
 from factorflow.engine.executors.assignment import assign_groups, cut_aligned
@@ -106,6 +107,7 @@ class DaskExecutor:
         self._futures: WeakSet[Future[Any]] = WeakSet()
         self._graph: dict[Future[Any], MaterializedLayer] | None = None
         self._paths: tuple[str, ...] = ()
+        self._preparing: list[Handle] = []
         self._watch = Watch(client, self.address)
         with ExitStack() as stack:
             leave_pool(stack)
@@ -162,6 +164,19 @@ class DaskExecutor:
             self._addresses = assign_groups(len(groups), self._slots(workers_of(self._client)))
         return groups
 
+    def prepare(self, function: Callable[[int, int], None]) -> None:
+        """Have each worker call a function meanwhile; it is sent once, and fails no run."""
+        of_host: dict[str, list[str]] = {}
+        for address, worker in sorted(self._ask(lambda: workers_of(self._client)).items()):
+            of_host.setdefault(worker["host"], []).append(address)
+        handle = self.constant(function)
+        with self.together():
+            self._preparing = [
+                self._add("prepare", operator.call, (handle, number, len(beside)), workers=[address])
+                for beside in of_host.values()
+                for number, address in enumerate(beside)
+            ]
+
     def constant(self, value: Any) -> Handle:
         """Return a future of a value; kept in the graph, so a lost worker does not lose it."""
         return self.submit("plan", identity, value)
@@ -174,13 +189,18 @@ class DaskExecutor:
         One that waits for no other has no worker of its own. Raises as `result`.
         """
         where: dict[str, Any] = {"priority": 1} if urgent else {}
+        if group is not None:
+            self._follow()
+            pinned = [self._addresses[group % len(self._addresses)]]
+            if List(*map(reference, args)).dependencies:  # others could wait for ever (`liveness`)
+                where |= {"workers": pinned, "allow_other_workers": True}
+        return self._add(name, function, args, **where)
+
+    def _add(self, name: str, function: Function, args: tuple[Any, ...], **where: Any) -> Future[Any]:
+        """Submit a task, or add it to those that are submitted together; ``where``: Dask's annotations."""
         key = f"{name}-{self._run}-{next(self._count)}"
         task = partial(call, self._environment, function)
         node = Task(key, task, *map(reference, args))
-        if group is not None:
-            self._follow()
-        if group is not None and node.dependencies:  # others could wait for ever (`liveness`)
-            where |= {"workers": [self._addresses[group % len(self._addresses)]], "allow_other_workers": True}
         future: Future[Any]
         if self._graph is not None:
             future = Future(key, self._client)  # before the graph is sent, as the client does
@@ -279,6 +299,7 @@ class DaskExecutor:
 
     def close(self) -> None:
         """Close what was opened for this run, the one also when the other cannot be."""
+        self._preparing = []
         with ExitStack() as stack:
             stack.push(self._leaving)
             for part in reversed(self._owned):

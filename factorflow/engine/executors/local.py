@@ -82,6 +82,13 @@ class Executor(Protocol):
         """Forget all that was submitted (after `StalledError`)."""
         ...
 
+    def prepare(self, function: Callable[[int, int], None]) -> None:
+        """Have each worker call a function while the run is prepared; nothing waits for it.
+
+        It is given the number of the worker among those of its machine, and of how many.
+        """
+        ...
+
     def check_paths(self, *paths: str) -> None:
         """Refuse workers that do not see a path of this machine."""
         ...
@@ -149,6 +156,9 @@ class LocalExecutor:
 
     def restart(self) -> None:
         """Do nothing: a local run does not stall."""
+
+    def prepare(self, function: Callable[[int, int], None]) -> None:
+        """Do nothing: this process prepares the run."""
 
     def check_paths(self, *paths: str) -> None:
         """Do nothing: paths are those of this process."""
