@@ -32,7 +32,7 @@ from factorflow.models.sparse_gfa.squarem import (
 from factorflow.models.sparse_gfa.start.guided import is_guided
 from factorflow.models.sparse_gfa.state import Change, Globals, Scores, Snapshot, replace_part
 from factorflow.models.sparse_gfa.statistics import FeatureSums, Stats
-from factorflow.models.sparse_gfa.weights import Weights, transformed_weights
+from factorflow.models.sparse_gfa.weights import Weights, expected_weights, sum_pairs, transformed_weights
 
 SETTLED = 10
 """Sparse passes before a factor goes for what it explains: at first one can be weak and come back."""
@@ -112,7 +112,7 @@ def _join_features(
             globals_.scores,
             second=unpack(stats.moments[: n_pairs(k)], k) / settings.n_rows,
             mean=unpack(stats.moments, k + globals_.n_given)[k, :k] / settings.n_rows
-            if settings.nonnegative
+            if settings.nonnegative or settings.tangent
             else None,
         ),
         change=Change(),
@@ -173,6 +173,8 @@ def _extrapolate(
         gain = objective - globals_.progress.objective
         little = count > 0 and abs(gain) < least  # of the first it is not known
         new = _start_trial(settings, globals_, new, objective, little=little)
+    if not new.change.restored and new.progress.snapshot is None and settings.changes_basis(count):
+        new = _shift_scores(settings, new)
     if not new.change.restored and (new.progress.snapshot is None or not new.progress.snapshot.trial):
         new = squarem_step(settings, new, objective, count)
     return new
@@ -309,6 +311,43 @@ def _rescale(
     return replace_part(changed, "scores", second=globals_.scores.second * np.outer(r, r)), moved
 
 
+def _shift_scores(settings: Settings, globals_: Globals) -> Globals:
+    """Move scores to where their prior and that of the intercepts are highest; predictors stay as they are.
+
+    z -> z + c, b -> b - W c, with E[w] for w. Where entries say far more of z and b than their priors do, as
+    large counts do, alternating updates would take more passes for that than any fit has. Gaussian entries
+    are about their means where a fit begins, and need none of it.
+    """
+    mean, intercepts = globals_.scores.mean, all(settings.has_intercepts(view) for view in settings.views)
+    if mean is None or settings.scores_prior != "normal" or globals_.courses is not None or not intercepts:
+        return globals_
+    loadings = {name: expected_weights(mine)[0] for name, mine in globals_.weights.items()}
+    system, linear = settings.n_rows * np.eye(len(mean)), -settings.n_rows * mean
+    for name, w in loadings.items():
+        view, fixed = globals_.views[name], globals_.fixed[name]
+        excess = globals_.weights[name].intercept + fixed.reference / fixed.scale - view.intercept_mean
+        precision = view.intercept_shape / view.intercept_rate
+        system, linear = system + precision * w.T @ w, linear + precision * w.T @ excess
+    shift = np.linalg.solve(system, linear)
+    views, weights = dict(globals_.views), dict(globals_.weights)
+    for name, w in loadings.items():
+        coefficients = weights[name].coefficients.copy()
+        coefficients[:, 0] -= w @ shift
+        weights[name] = replace(weights[name], coefficients=coefficients)
+        pairs = sum_pairs(weights[name], settings.precision(name, weights[name]))
+        views[name] = replace(views[name], pairs=pairs)
+    cross = np.outer(mean, shift)
+    second = globals_.scores.second + cross + cross.T + np.outer(shift, shift)
+    change = globals_.change if globals_.change.transform is not None else Change(np.eye(len(mean)))
+    return replace(
+        globals_,
+        weights=weights,
+        views=views,
+        scores=replace(globals_.scores, second=second, mean=mean + shift),
+        change=replace(change, shift=shift),
+    )
+
+
 def change_basis(
     globals_: Globals,
     transform: Float64[Array, "K before"],
@@ -318,12 +357,12 @@ def change_basis(
     rotated, extended = _transform_loadings(globals_, inverse), extend_transform(inverse, globals_.n_given)
     rotated = replace(rotated, courses=change_signs(globals_.courses, transform))
     views = {name: replace(v, pairs=congruence(v.pairs, extended)) for name, v in globals_.views.items()}
-    before, mean = globals_.change.transform, globals_.scores.mean
+    mean = globals_.scores.mean
     return replace(
         rotated,
         views=views,
         scores=replace(globals_.scores, mean=None if mean is None else transform @ mean),
-        change=replace(globals_.change, transform=transform if before is None else transform @ before),
+        change=globals_.change.followed_by(transform),
     )
 
 
@@ -357,7 +396,7 @@ def select_factors(globals_: Globals, factors: Integer[Array, " kept"]) -> Globa
         )
         for name, v in globals_.views.items()
     }
-    before, mean, of_factors = globals_.change.transform, globals_.scores.mean, globals_.factors
+    mean, of_factors = globals_.scores.mean, globals_.factors
     same = len(factors) == k
     scores = {
         f: getattr(globals_.scores, f)[:, factors] for f in ("beta_shape", "beta_rate", "psi_on", "psi_off")
@@ -378,7 +417,7 @@ def select_factors(globals_: Globals, factors: Integer[Array, " kept"]) -> Globa
             sets=None if of_factors.sets is None else of_factors.sets[factors],
         ),
         courses=select_courses(globals_.courses, factors),
-        change=replace(globals_.change, transform=pick if before is None else pick @ before),
+        change=globals_.change.followed_by(pick),
         progress=replace(
             globals_.progress,
             score=float("nan"),

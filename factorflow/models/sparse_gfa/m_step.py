@@ -8,13 +8,14 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.core.trees import replace, take
-from factorflow.kernels.linalg import block_places, diagonal, row_place, unpack
+from factorflow.kernels.linalg import block_places, diagonal, n_pairs, row_place, unpack
 from factorflow.kernels.special import digamma, gamma_term
 from factorflow.models.contract import Array, Step
 from factorflow.models.sparse_gfa.hyperparameters import ALONE, column_precision, noise_prior_of
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.n_factors import worth_of_loadings
 from factorflow.models.sparse_gfa.settings import Settings
+from factorflow.models.sparse_gfa.squarem import REACH
 from factorflow.models.sparse_gfa.state import Fixed, Globals, View
 from factorflow.models.sparse_gfa.statistics import FeatureStats, FeatureSums, Stats
 from factorflow.models.sparse_gfa.weights import Weights, expected_weights, sum_pairs
@@ -59,15 +60,10 @@ def _update(
     mine = stats.features[name]
     pairs = stats.shared[name][None] if mine.pairs is None else mine.pairs
     system = normal_equations(settings.precision(name, weights), pairs, mine)
-    if not settings.dense:
-        prior = settings.view(name).prior
-        linear = _linear(weights, system)
-        weights, entropy = prior.update(weights, view, system.pairs, linear, system.scale, rate)
-    else:
-        weights, entropy = _update_full(weights, view, system, rate)
+    weights, entropy, way = _update_loadings(settings, name, weights, view, system, stats, rate)
     expected = expected_weights(weights)
     weights, coefficient_terms = _update_coefficients(
-        settings, name, weights, expected[0], fixed, view, system, rate
+        settings, name, weights, expected[0], fixed, view, system, way
     )
     weights, likelihood, noise = _update_noise(settings, name, weights, expected, fixed, view, (mine, pairs))
     terms = entropy, likelihood, noise, coefficient_terms
@@ -75,6 +71,37 @@ def _update(
     if settings.deletes:
         sums = replace(sums, worth=worth_of_loadings(settings, name, weights, expected, mine.cross, pairs))
     return weights, sums
+
+
+def _update_loadings(
+    settings: Settings,
+    name: str,
+    weights: Weights,
+    view: View,
+    system: System,
+    stats: Stats,
+    rate: float | Float64[Array, "D 1"],
+) -> tuple[Weights, float, float | Float64[Array, "D 1"]]:
+    """Return q(w), its entropy, and how far each feature went: logarithms of rates by `REACH` at most.
+
+    Entries of next to no rate say nothing of what is far above: others would move them without limit.
+    """
+    linear = _linear(weights, system)
+    if not settings.dense:
+        prior = settings.view(name).prior
+        new, entropy = prior.update(weights, view, system.pairs, linear, system.scale, rate)
+    else:
+        new, entropy = _update_full(weights, view, system, rate)
+    if not (settings.view(name).density.log_link and isinstance(rate, float)):
+        return new, entropy, rate
+    k = weights.mean.shape[1]
+    second = unpack(stats.moments[: n_pairs(k)], k) / settings.n_rows
+    moved = expected_weights(new)[0] - expected_weights(weights)[0]
+    length = np.sqrt(np.einsum("dj,jk,dk->d", moved, second, moved))[:, None]
+    if not (length > REACH).any():
+        return new, entropy, rate
+    shorter = rate * np.minimum(1.0, REACH / np.maximum(length, 1e-300))
+    return _update_loadings(settings, name, weights, view, system, stats, shorter)
 
 
 def normal_equations(
@@ -99,12 +126,14 @@ def _linear(weights: Weights, system: System) -> Float64[Array, "D K"]:
     return system.scale[:, None] * linear
 
 
-def _update_full(weights: Weights, view: View, system: System, step: float = 1.0) -> tuple[Weights, float]:
+def _update_full(
+    weights: Weights, view: View, system: System, step: float | Float64[Array, "D 1"] = 1.0
+) -> tuple[Weights, float]:
     """Update Gaussian weights with their full covariance (no spike), a part of the way on a straight line."""
     mean, covariance, logdet = gfa.solve_normals(
         system.pairs, _linear(weights, system), system.scale, view.alpha[None]
     )
-    if step < 1.0:
+    if np.min(step) < 1.0:
         mean = weights.mean + step * (mean - weights.mean)
         covariance = weights.variance + step * (covariance - weights.variance)
         logdet = np.linalg.slogdet(unpack(covariance, mean.shape[1]))[1]
@@ -120,7 +149,7 @@ def _update_coefficients(
     fixed: Fixed,
     view: View,
     system: System,
-    step: float,
+    step: float | Float64[Array, "D 1"],
 ) -> tuple[Weights, float]:
     """Update q(b), b = (intercept, coefficients of the covariates), jointly; return its log determinants."""
     learned, k = settings.learned_columns(settings.view(name)), weights.mean.shape[1]

@@ -46,8 +46,8 @@ LONGER, SHORTER = 2.0, 4.0
 LEAST, MOST = 1.5, 1e3
 """... within these."""
 REACH = 1.0
-"""Units of x (a logarithm or a logit) that a longer step may move the predictor of a feature by, where there
-is a tangent: it says little of what is further."""
+"""Units of x (a logarithm or a logit) that a longer step may move the predictor of a feature by, and a pass
+that of a logarithm, where there is a tangent: it says little of what is further."""
 SLOW = 40
 """Passes of a stage from which it settles so slowly that passes alone do not show what is left to gain."""
 SLOWEST, FASTER = 0.125, 1.1

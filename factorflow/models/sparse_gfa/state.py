@@ -182,7 +182,8 @@ class Scores:
     second : array
         Average of E[z z'] over the samples, at the last iteration.
     mean : array or None
-        Average of E z over the samples, at the last iteration, of scores that may not be negative.
+        Average of E z over the samples, at the last iteration; None of Gaussian entries alone, which are
+        about their means, unless scores may not be negative.
     """
 
     beta_shape: Float64[np.ndarray, "G K"]
@@ -240,6 +241,15 @@ class Change:
     shift: Float64[np.ndarray, " K"] | None = None
     restored: bool = False
     regained: bool = False
+
+    def followed_by(self, transform: Float64[Array, "K between"]) -> Change:
+        """Return this change with another behind it."""
+        before, shift = self.transform, self.shift
+        return replace(
+            self,
+            transform=transform if before is None else transform @ before,
+            shift=None if shift is None else transform @ shift,
+        )
 
 
 @dataclass(frozen=True)

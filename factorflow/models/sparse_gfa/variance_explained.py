@@ -133,7 +133,9 @@ def _residuals(
     loadings = expected_weights(weights)[0] * fixed.scale[:, None]
     coefficients = weights.coefficients * fixed.scale[:, None]
     coefficients[:, 0] += view.level(fixed.reference)
-    if globals_.scores.mean is not None:  # what a factor explains is what it varies by
+    if (
+        settings.nonnegative and globals_.scores.mean is not None
+    ):  # what a factor explains is what it varies by
         scores = scores - globals_.scores.mean
         coefficients[:, 0] += loadings @ globals_.scores.mean
     phi, rows_at_once = weights.phi.T, max(1, TILE // view.n_features)

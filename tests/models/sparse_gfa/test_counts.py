@@ -101,3 +101,13 @@ def test_how_much_counts_vary_is_said_in_few_digits(tmp_path, monkeypatch, ratio
 def test_poisson_counts_are_not_warned_of(tmp_path):
     posterior = fitted(tmp_path, simulate(3, 5.0)[1], max_iter=5, warmup_iter=5)
     assert not any(finding.kind == "overdispersion" for finding in posterior.findings)
+
+
+def test_scores_and_intercepts_of_large_counts_do_not_drift(tmp_path):
+    """Entries say far more of both than their priors do: means of scores were -.7 after 100 passes."""
+    rng = np.random.default_rng(3)
+    rate = rng.normal(size=(100, 3)) @ rng.normal(size=(3, 40)) + rng.uniform(0.0, 8.0, 40)
+    values = rng.poisson(np.exp(np.minimum(rate, 15.0)) * rng.gamma(3.0, 1.0 / 3.0, (100, 40)))
+    data = write_dataset(tmp_path / "d", {"v": values.astype(float)}, {"v": "poisson"})
+    posterior = fit(data, SparseGFA(n_factors=6), max_iter=60, progress=False)
+    assert np.abs(posterior.scores().mean("obs")).max() < 0.2

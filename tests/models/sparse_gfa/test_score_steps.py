@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 import factorflow
-from factorflow.core.trees import replace
+from factorflow.core.trees import replace, restrict
+from factorflow.kernels.linalg import unpack
+from factorflow.models.sparse_gfa.global_step import _shift_scores
+from factorflow.models.sparse_gfa.m_step import update_features
 from factorflow.models.sparse_gfa.score_steps import MAX_RISE, interpolate_scores, step_fraction
+from factorflow.models.sparse_gfa.squarem import REACH
+from factorflow.models.sparse_gfa.stored_scores import apply_transform
+from factorflow.models.sparse_gfa.weights import expected_weights, sum_pairs
 
 
 @pytest.mark.parametrize(("spread", "seed"), [(3.0, 15_002), (4.0, 15_000)])
@@ -68,3 +74,60 @@ def test_scores_that_begin_a_stage_move_no_further(tools: Any) -> None:
     assert problem.phase == "restart"
     share = step_fraction(problem.settings, problem.globals_, before, after)
     np.testing.assert_allclose(share, 1.0, rtol=1e-9)
+
+
+def test_scores_of_counts_have_their_means_where_their_prior_has_them(tools: Any) -> None:
+    """Where entries say far more than priors, scores and intercepts drifted there for hundreds of passes."""
+    problem = tools.Problem(("poisson",), bound=False)
+    for _ in range(2):  # the third ends with such a move
+        problem.iterate()
+    old, name, local = problem.globals_, problem.settings.views[0].name, problem.local
+    view, weights = old.views[name], old.weights[name]
+    moved = _shift_scores(problem.settings, old)
+    after, scores = moved.weights[name], apply_transform(local, moved)
+    assert scores is not None
+
+    def predictors(w: Any, mean: Any) -> Any:
+        return w.intercept + mean @ expected_weights(w)[0].T
+
+    np.testing.assert_allclose(predictors(after, scores.mean), predictors(weights, local.mean), rtol=1e-9)
+    precision = view.intercept_shape / view.intercept_rate
+
+    def log_prior(shift: Any) -> float:
+        b = after.intercept - expected_weights(after)[0] @ shift - view.intercept_mean
+        return float(-0.5 * ((scores.mean + shift) ** 2).sum() - 0.5 * precision * (b**2).sum())
+
+    at_optimum = log_prior(np.zeros(len(after.mean.T)))
+    for direction in 1e-2 * np.vstack([np.eye(len(after.mean.T)), -np.eye(len(after.mean.T))]):
+        assert log_prior(direction) < at_optimum
+    n = len(scores.mean)
+    spread = np.broadcast_to(local.variance, (n, local.variance.shape[1])).sum(axis=0)
+    second = (scores.mean.T @ scores.mean + unpack(spread, len(after.mean.T))) / n
+    np.testing.assert_allclose(moved.scores.second, second, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(moved.scores.mean, scores.mean.mean(axis=0), atol=1e-9)
+    np.testing.assert_allclose(
+        moved.views[name].pairs, sum_pairs(after, problem.settings.precision(name, after)), rtol=1e-9
+    )
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_no_feature_moves_further_than_its_tangents_reach(tools: Any, sparse: bool) -> None:
+    """Entries of no rate say nothing of what is far above, and others moved them without limit."""
+    problem = tools.Problem(("poisson",), bound=False)
+    for _ in range(3):
+        problem.iterate()
+    if sparse:
+        problem.initialize_sparse()
+        problem.iterate()
+    name = problem.settings.views[0].name
+    weights = problem.globals_.weights[name]
+    low = replace(weights, coefficients=weights.coefficients - np.where(np.arange(5) == 2, 9.0, 0.0)[:, None])
+    problem.globals_ = replace(problem.globals_, weights={name: low})
+    _, _, stats = problem.map()
+    settings = problem.settings if sparse else problem.settings.warm_up
+    mine = restrict(stats, name, slice(0, 5))
+    new, _ = update_features(settings, name, range(5), problem.globals_, mine, problem.step)
+    moved = expected_weights(new)[0] - expected_weights(low)[0]
+    second = unpack(stats.moments[:6], 3) / problem.settings.n_rows
+    length = np.sqrt(np.einsum("dj,jk,dk->d", moved, second, moved))
+    assert 0.3 < length[2] < (1.5 if sparse else 1.0 + 1e-6) * REACH  # natural parameters are on a line

@@ -19,7 +19,7 @@ def coordinate_updates(
     prior: Rows,
     before: tuple[Float64[Array, "N K"], Float64[Array, "N K"], Float64[Array, "N K"]],
     odds: tuple[Rows, Rows] | None = None,
-    step: float = 1.0,
+    step: float | Rows = 1.0,
 ) -> tuple[Float64[Array, "N K"], Float64[Array, "N K"], Float64[Array, "N K"], Float64[Array, " N"]]:
     """One pass of coordinate updates over k of N independent spike-and-slab (or Gaussian) vectors.
 
@@ -34,7 +34,7 @@ def coordinate_updates(
         Slab means and variances, and inclusion probabilities to start from.
     odds : two arrays or None
         Log prior odds of inclusion, and E[log prior]; None: no spike.
-    step : float
+    step : float or (N, 1) array
         Share of the way that the natural parameters move (a stochastic update:
         log q = s (eta_0 + eta_1 w - eta_2 w^2 / 2) + constant).
 
@@ -59,11 +59,11 @@ def coordinate_updates(
         h[:], m[:], gamma[:] = linear[run], before[0][run], before[2][run]
         logit[:] = 0.0 if odds is None else _of_run(odds[0], run) + 0.5 * _of_run(odds[1], run)
         precision = factor[:, None] * diagonal(mine[:, : n_pairs(n_factors)], n_factors) + _of_run(prior, run)
-        if step < 1.0:
-            old = 1.0 / before[1][run]
-            h[:] = (1.0 - step) * old * m + step * h
-            logit[:] = (1.0 - step) * _own_odds(m, old, gamma) + step * logit
-            precision, factor = (1.0 - step) * old + step * precision, contiguous(step * factor)
+        if np.min(step) < 1.0:
+            old, share = 1.0 / before[1][run], _of_run(np.reshape(step, (-1, 1)), run)
+            h[:] = (1.0 - share) * old * m + share * h
+            logit[:] = (1.0 - share) * _own_odds(m, old, gamma) + share * logit
+            precision, factor = (1.0 - share) * old + share * precision, contiguous(share[:, 0] * factor)
         log_precision = np.log(precision)
         logit -= 0.5 * log_precision
         v[:] = 1.0 / precision

@@ -13,6 +13,7 @@ from factorflow.models.sparse_gfa.loadings.base import (
     LoadingsPrior,
     Pairs,
     Scale,
+    Share,
     slab_variances,
 )
 from factorflow.models.sparse_gfa.loadings.drawn import LoadingParameters
@@ -26,7 +27,7 @@ class ARD(LoadingsPrior):
     name, help, allows_plane_moves = "ard", "normal, with a scale of each factor and view", True
 
     def update(
-        self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: float
+        self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: Share
     ) -> tuple[Weights, float]:
         """Return q(w) and its entropy; see `LoadingsPrior.update`."""
         before = weights.mean, slab_variances(weights), np.ones(weights.mean.shape)

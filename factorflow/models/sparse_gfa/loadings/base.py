@@ -35,6 +35,7 @@ LEAST_PRECISION = 1e-10
 Pairs = Float64[np.ndarray, "#D Q"]
 Linear = Float64[np.ndarray, "D K"]
 Scale = Float64[np.ndarray, " D"]
+Share = float | Float64[np.ndarray, "D 1"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class LoadingsPrior(ABC):
 
     @abstractmethod
     def update(
-        self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: float
+        self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: Share
     ) -> tuple[Weights, float]:
         """Return q(w) of a run of features, one factor after the other, and its entropy.
 

@@ -33,6 +33,7 @@ from factorflow.models.sparse_gfa.loadings.base import (
     Pairs,
     PriorConstants,
     Scale,
+    Share,
     log_alpha,
 )
 from factorflow.models.sparse_gfa.loadings.drawn import LoadingParameters
@@ -72,7 +73,7 @@ class Mixture(LoadingsPrior):
         """Return E log pi of each component, for the loadings of a factor."""
 
     def update(
-        self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: float
+        self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: Share
     ) -> tuple[Weights, float]:
         """Move moments, and what follows from them, on a straight line where ``step`` is below 1."""
         step = 1.0 if weights.entropies is None else step  # q was no mixture before
@@ -97,16 +98,16 @@ class Mixture(LoadingsPrior):
             )
             for part, values in zip(parts, found, strict=True):
                 part[:, i] = values
-            mean[:, i] += step * (parts[0][:, i] - mean[:, i])
+            mean[:, i : i + 1] += step * (parts[0][:, i : i + 1] - mean[:, i : i + 1])
         if self.keeps_shares:
             old = weights.shares
-            if step < 1.0 and old is not None:
-                responsibilities = old + step * (responsibilities - old)
+            if np.min(step) < 1.0 and old is not None:
+                responsibilities = old + np.reshape(step, (-1, 1, 1)) * (responsibilities - old)
             weights = replace(weights, shares=responsibilities)
         return self._update_moments(weights, mean, parts, step)
 
     def _update_moments(
-        self, weights: Weights, mean: Float64[Array, "D K"], parts: list[Float64[Array, "D K"]], step: float
+        self, weights: Weights, mean: Float64[Array, "D K"], parts: list[Float64[Array, "D K"]], step: Share
     ) -> tuple[Weights, float]:
         """Return weights of expectation ``mean``; q moves from what it was to a mixture of both."""
         centre, second, amount, terms, included = parts
@@ -114,7 +115,7 @@ class Mixture(LoadingsPrior):
         before = np.asarray(diagonal(spread, mean.shape[1]))
         between = step * (1.0 - step) * (centre - place) ** 2
         variance = before + step * (second - centre**2 - before) + between
-        if step < 1.0:
+        if np.min(step) < 1.0:
             old = weights.scaled_square, weights.entropies, weights.inclusion
             amount, terms, included = (
                 new if was is None else was + step * (new - was)

@@ -15,6 +15,7 @@ from factorflow.models.sparse_gfa.loadings.base import (
     Pairs,
     PriorConstants,
     Scale,
+    Share,
     log_alpha,
     slab_variances,
 )
@@ -30,7 +31,7 @@ class SpikeSlab(LoadingsPrior):
     name, help, spikes, allows_plane_moves = "spike_slab", "some are 0", True, True
 
     def update(
-        self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: float
+        self, weights: Weights, view: View, pairs: Pairs, linear: Linear, scale: Scale, step: Share
     ) -> tuple[Weights, float]:
         """Return q(w) and its entropy; see `LoadingsPrior.update`."""
         inclusion = np.ones(weights.mean.shape) if weights.inclusion is None else weights.inclusion

@@ -45,7 +45,7 @@ from factorflow.models.sparse_gfa.smooth.site_sums import SiteSums, forms_of, me
 from factorflow.models.sparse_gfa.smooth.warping import KNOTS, WARP_ROUNDS, learn_warp, moved_basis
 from factorflow.models.sparse_gfa.smooth.weak import WeakSums, add_weak_factors, weak_sums
 from factorflow.models.sparse_gfa.start.added_factor import with_fresh_pairs
-from factorflow.models.sparse_gfa.state import Globals, Local, Snapshot, replace_part
+from factorflow.models.sparse_gfa.state import Change, Globals, Local, Snapshot, replace_part
 from factorflow.models.sparse_gfa.stored_scores import rotated_scores, scores_before, scores_or_blank
 from factorflow.models.sparse_gfa.weights import expected_weights
 
@@ -165,7 +165,7 @@ def _with_mean_in_intercepts(settings: Settings, globals_: Globals, mean: Float6
 
 def _in_new_basis(globals_: Globals) -> Globals:
     """Return the globals when all blocks have changed their scores to their basis."""
-    return replace_part(globals_, "change", transform=None, restored=False, regained=False)
+    return replace(globals_, change=Change())
 
 
 def shows_courses(

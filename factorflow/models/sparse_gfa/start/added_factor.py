@@ -50,25 +50,25 @@ def with_added_factor(
         constants, sums = settings.prior_constants(view), prior.sums(weights[view.name])
         views[view.name] = prior.learn(constants, _with_entry(shared), sums)
     k, of_factors = globals_.n_factors, globals_.factors
-    before = np.eye(k) if globals_.change.transform is None else globals_.change.transform
     padded: dict[str, Any] = {
         f: np.pad(getattr(globals_.scores, f), ((0, 0), (0, 1)), constant_values=1.0)
         for f in ("beta_shape", "beta_rate", "psi_on", "psi_off")
     }
     second = np.pad(globals_.scores.second, (0, 1))
     second[k, k] = 1.0
+    mean = None if globals_.scores.mean is None else np.append(globals_.scores.mean, 0.0)
     return replace(
         globals_,
         weights=weights,
         views=views,
-        scores=replace(globals_.scores, second=second, **padded),
+        scores=replace(globals_.scores, second=second, mean=mean, **padded),
         factors=replace(
             of_factors,
             strength=np.pad(of_factors.strength, ((0, 0), (0, 1)), constant_values=1.0),
             worth=None,
             sets=None if number is None or of_factors.sets is None else np.append(of_factors.sets, number),
         ),
-        change=replace(globals_.change, transform=np.pad(before, ((0, 1), (0, 0)))),
+        change=globals_.change.followed_by(np.eye(k + 1, k)),
         progress=replace(globals_.progress, score=float("nan")),
     )
 

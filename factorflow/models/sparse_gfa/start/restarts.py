@@ -22,7 +22,7 @@ from factorflow.models.sparse_gfa.pseudo_data import strip_for_workers
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.components import initial_globals
 from factorflow.models.sparse_gfa.start.count import MARGIN, first_number
-from factorflow.models.sparse_gfa.state import Globals, Start, replace_part
+from factorflow.models.sparse_gfa.state import Change, Globals, Start, replace_part
 
 SPARE = 8
 """Factors besides those asked for that other starts than the first have until the sparse stage. What comes of
@@ -70,8 +70,8 @@ def best_start(settings: Settings, globals_: Globals, *, over: bool) -> Globals:
     )
     regained = not last or best < len(done) - 1 or globals_.progress.snapshot is not None
     if regained:
-        mine = replace_part(replace_part(mine, "change", transform=None), "progress", step_length=1.0)
-    return replace_part(replace(mine, fixed=fixed, starts=others), "change", regained=regained)
+        mine = replace(replace_part(mine, "progress", step_length=1.0), change=Change(regained=True))
+    return replace(mine, fixed=fixed, starts=others)
 
 
 def _over(globals_: Globals) -> Start:
@@ -101,7 +101,7 @@ def _slim(settings: Settings, start: Start) -> Start:
 def other_starts(globals_: Globals) -> tuple[Globals, ...]:
     """Return what the starts that were not kept learned, as far as their scores follow from it."""
     return tuple(
-        replace_part(replace(s.globals_, fixed=globals_.fixed), "change", transform=None, regained=True)
+        replace(s.globals_, fixed=globals_.fixed, change=Change(regained=True))
         for s in globals_.starts
         if s.globals_ is not None
     )

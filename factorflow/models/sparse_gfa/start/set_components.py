@@ -24,6 +24,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float64
 
+from factorflow.core.trees import replace
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
 from factorflow.models.sparse_gfa.entries import values_of
@@ -33,7 +34,7 @@ from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.added_factor import with_added_factor, with_fresh_pairs
-from factorflow.models.sparse_gfa.state import Globals, Local, replace_part
+from factorflow.models.sparse_gfa.state import Change, Globals, Local
 from factorflow.models.sparse_gfa.stored_scores import rotated_scores
 from factorflow.models.sparse_gfa.weights import expected_weights
 
@@ -91,7 +92,7 @@ class SetComponentsSweep(Sweep[Globals, Local, SetStats]):
 
     def update(self, globals_: Globals, stats: SetStats, step: Step) -> tuple[Globals, Info]:
         """Give sets a factor whose first component no noise has."""
-        return add_set_factors(self.settings, replace_part(globals_, "change", transform=None), stats), {}
+        return add_set_factors(self.settings, replace(globals_, change=Change()), stats), {}
 
 
 def looks_at_sets(settings: Settings) -> bool:
