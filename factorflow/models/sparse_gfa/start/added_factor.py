@@ -56,12 +56,12 @@ def with_added_factor(
     }
     second = np.pad(globals_.scores.second, (0, 1))
     second[k, k] = 1.0
-    mean = None if globals_.scores.mean is None else np.append(globals_.scores.mean, 0.0)
+    of_scores = None if globals_.scores.mean is None else np.append(globals_.scores.mean, 0.0)
     return replace(
         globals_,
         weights=weights,
         views=views,
-        scores=replace(globals_.scores, second=second, mean=mean, **padded),
+        scores=replace(globals_.scores, second=second, mean=of_scores, **padded),
         factors=replace(
             of_factors,
             strength=np.pad(of_factors.strength, ((0, 0), (0, 1)), constant_values=1.0),
