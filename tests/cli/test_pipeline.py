@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -219,8 +220,12 @@ def test_doctor_starts_a_cluster_and_closes_it(tmp_path: Path) -> None:
     import psutil
 
     def workers() -> set[int]:
-        children = psutil.Process().children(recursive=True)
-        return {child.pid for child in children if "spawn_main" in " ".join(child.cmdline())}
+        found = set()
+        for child in psutil.Process().children(recursive=True):
+            with suppress(psutil.Error):  # one that compiles for an earlier test may end meanwhile
+                if "spawn_main" in " ".join(child.cmdline()):
+                    found.add(child.pid)
+        return found
 
     before = workers()
     workers_of = {"n_workers": 1, "threads_per_worker": 2, "memory_limit": "600MB"}
