@@ -92,7 +92,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             stats.moments, stats.covariance, float(settings.n_rows), globals_.n_factors, settings.n_given
         )
         order = np.arange(share.shape[1]) if self.warm else np.argsort(-share.sum(axis=0), kind="stable")
-        ordered = select_factors(replace_part(globals_, "change", transform=None), order)
+        ordered = select_factors(replace_part(globals_, "change", transform=None, shift=None), order)
         sign = np.ones(len(order)) if self.warm else _signs(settings, ordered)
         turned = change_basis(ordered, np.diag(sign), np.diag(sign))
         if settings.tangent:
