@@ -1,8 +1,8 @@
 """Array annotations are checked while the tests run; what they write goes to memory where there is room.
 
 The annotations are those of every function and every dataclass of factorflow. Of each the first calls in a
-test: checks of all of them take longer than the fits. Workers that are processes of their own (Dask's) check
-nothing.
+file of tests: checks of all of them take longer than the fits. Workers that are processes of their own
+(Dask's) check nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ with suppress(ImportError):  # the test of the core alone does without
 
 ANNOTATED = re.compile(r"\b[A-Z]\w+\[(Array|np\.ndarray), [\"']")
 CALLS = 3
-"""Calls of a function that are checked in each test."""
+"""Calls of a function that are checked in each file of tests."""
 
 IN_MEMORY, ROOM = "/dev/shm", 4 << 30
 """Where the tests write, if so many bytes are free there: most of them wait for the disk else."""
@@ -105,8 +105,8 @@ def _cache_of_the_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         yield
 
 
-@pytest.fixture(autouse=True)
-def _each_test_counts_anew() -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _each_file_counts_anew() -> None:
     _calls.clear()
 
 
