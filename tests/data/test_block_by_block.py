@@ -24,7 +24,7 @@ zarr = pytest.importorskip("zarr")
 
 pytestmark = pytest.mark.filterwarnings("default")  # AnnData warns of its own future
 
-N, D, SHARE = 4000, 1500, 0.3
+N, D, SHARE = 2000, 1500, 0.3
 
 
 def counts(n: int, d: int, share: float = SHARE) -> Any:
@@ -183,7 +183,7 @@ CHILD = """
 import json, sys, tracemalloc, warnings
 import factorflow
 from factorflow.data.ingest import sparse
-sparse.PART = 2**14
+sparse.PART = 2**13
 warnings.simplefilter("ignore")
 peaks = {}
 for case, (small, large, out, options) in json.loads(sys.argv[1]).items():
@@ -206,7 +206,7 @@ TRACED = [
 
 @pytest.mark.thorough
 def test_peak_of_memory(tmp_path: Path) -> None:
-    """Blocks, names and what is in work to sort a part: the matrix is three times as large."""
+    """Blocks, names and what is in work to sort a part: the matrix is twice as large."""
     matrix, arguments = counts(N, D), {}
     for number, case in enumerate(TRACED):
         make, where, form = SOURCES[case]
@@ -219,7 +219,7 @@ def test_peak_of_memory(tmp_path: Path) -> None:
     run = subprocess.run(child, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr[-2000:]
     peaks = json.loads(run.stdout)
-    most = (matrix.data.nbytes + matrix.indices.nbytes) / 3
+    most = (matrix.data.nbytes + matrix.indices.nbytes) / 2
     assert {case: peak for case, peak in peaks.items() if peak >= most} == {}
     assert len(peaks) == len(TRACED)
 

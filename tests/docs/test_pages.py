@@ -3,7 +3,8 @@
 Python blocks of a page share their names, shell blocks a folder; a YAML block whose first line is a comment
 with a file name becomes that file. What a page takes for given (data of the reader's own) is prepared here. A
 block behind a line ``<!-- not run: why -->`` is left out, and no other. A table behind a line
-``<!-- printed -->`` has the numbers that the block above it prints.
+``<!-- printed -->`` has the numbers that the block above it prints. Where a page has none, or is in LONG, the
+fits of its Python blocks are short ones outside of the slow tests.
 
 A few pages take seconds and are run with all tests. Those of minutes are slow, the others thorough: run by
 `.ci/run`.
@@ -47,6 +48,10 @@ SLOW = {
 }
 """Pages of minutes."""
 
+LONG = {"docs/tutorial-motions.md"}
+"""Pages whose printed numbers the slow tests compare; in tests/contract/test_numbers.py a family that
+finds others shows at once."""
+
 SECONDS = {
     "docs/tutorial-digits.md": 251,
     "docs/quickstart.md": 205,
@@ -57,16 +62,17 @@ SECONDS = {
     "README.md": 87,
     "docs/models/gplvm_cmf.md": 87,
     "docs/posterior.md": 55,
-    "docs/tutorial-single-cell.md": 35,
-    "docs/models/poisson_factors.md": 20,
-    "docs/tutorial-motions.md": 53,
-    "docs/coming-from-mofa.md": 43,
-    "docs/models/identity_attribute.md": 42,
-    "docs/models/probit.md": 37,
-    "docs/tutorial-tables.md": 24,
-    "docs/models/molten.md": 24,
-    "docs/coming-from-scanpy.md": 20,
-    "docs/coming-from-hmsc.md": 20,
+    "docs/tutorial-single-cell.md": 9,
+    "docs/models/poisson_factors.md": 6,
+    "docs/tutorial-motions.md": 8,
+    "docs/models/sparse_gfa-smooth.md": 21,
+    "docs/coming-from-mofa.md": 6,
+    "docs/models/identity_attribute.md": 8,
+    "docs/models/probit.md": 4,
+    "docs/tutorial-tables.md": 8,
+    "docs/models/molten.md": 4,
+    "docs/coming-from-scanpy.md": 6,
+    "docs/coming-from-hmsc.md": 5,
     "docs/from-r.md": 20,
     "docs/cli.md": 18,
     "docs/watching.md": 17,
@@ -76,8 +82,12 @@ SECONDS = {
 }
 """Seconds of processor time (Python 3.11, two busy cores), compilation included; the longest begin first."""
 
+AT_MOST = {"max_iter": 20, "n_draws": 20, "n_burn_in": 20}
+"""Options of the models in short fits, where they are larger: every stage of a fit is still gone through."""
+
 LEFT_OUT = "<!-- not run: "
 PRINTED = "<!-- printed -->"
+WHOLE_FIT = factorflow.fit
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 NAMED = re.compile(r"tests/[\w/*]+\.\w+")
 FENCE = re.compile(r"^```(\w*)$")
@@ -132,6 +142,14 @@ def run_shell(piece: Piece, page: str, folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, f"{page}:{piece.line}\n{done.stdout}\n{done.stderr}"
+
+
+def fit_briefly(data: Any, model: Any = None, **given: Any) -> Any:
+    """Fit as `factorflow.fit` does, with fewer iterations and draws."""
+    fewer = {name: most for name, most in AT_MOST.items() if (getattr(model, name, None) or 0) > most}
+    if not getattr(model, "n_draws", 1):
+        fewer.pop("n_burn_in", None)  # an option of the sampler alone
+    return WHOLE_FIT(data, model.model_copy(update=fewer) if fewer else model, **given)
 
 
 def run_python(piece: Piece, page: str, names: dict[str, Any]) -> str:
@@ -324,24 +342,31 @@ def to_run(page: str) -> list[Piece]:
 
 
 def cases() -> list[Any]:
+    """Return each page, and whether its fits are short ones."""
     found = []
     for page in sorted(PAGES, key=lambda page: -SECONDS.get(page, 0)):
         mark = pytest.mark.slow if page in SLOW else pytest.mark.thorough
         marks = [] if page in QUICK else [mark, pytest.mark.timeout(1800)]
+        short = page in LONG or not (page in SLOW or printed_tables(page))
         if to_run(page):
-            found.append(pytest.param(page, marks=marks))
+            found.append(pytest.param(page, short, marks=marks, id=page))
+        if page in LONG:
+            whole = [pytest.mark.slow, pytest.mark.timeout(1800)]
+            found.append(pytest.param(page, False, marks=whole, id=f"{page} whole"))
     return found
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("page", cases())
+@pytest.mark.parametrize(("page", "short"), cases())
 @pytest.mark.filterwarnings("default")  # as a reader has them
-def test_blocks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks(page: str, short: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page in NEEDS and find_spec(NEEDS[page]) is None:
         pytest.skip(f"needs {NEEDS[page]}")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
+    if short:
+        monkeypatch.setattr(factorflow, "fit", fit_briefly)
     names, printed = PREPARED.get(page, lambda _: {})(tmp_path), dict[int, str]()
     for piece in to_run(page):
         if piece.language in {"sh", "bash"}:
@@ -352,7 +377,7 @@ def test_blocks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             write_yaml(piece, tmp_path)
         else:
             pytest.fail(f"{page}:{piece.line}: blocks of {piece.language} are not known here")
-    for line, rows in printed_tables(page):
+    for line, rows in () if short else printed_tables(page):
         check_table(f"{page}:{line}", rows, printed[max(above for above in printed if above < line)])
 
 
