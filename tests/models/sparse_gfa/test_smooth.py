@@ -320,11 +320,26 @@ def test_products_of_cosines_are_never_made(per_column: tuple[int, ...]) -> None
     basis = Cosines(Places(("x", "y", "z")[:columns], (0,) * columns, **ends), "rbf", per_column)
     places, known = rng.random((n, columns)), np.arange(n) != 7
     centre, values, rows = (rng.standard_normal(shape) for shape in (basis.size, (basis.size, 3), (n, 3)))
+    values[:, 1] = 0.0  # of a factor without a course
     products = ProductRows(*basis.by_column(places), centre, known.astype(float))
     wanted = (basis.functions(places, np.zeros(n, int)) - centre) * known[:, None]
     assert_close(products.whole(), wanted, 1e-12)
     np.testing.assert_allclose(products.times(values), wanted @ values, atol=1e-12)
+    assert not products.times(np.zeros((basis.size, 3))).any()
     np.testing.assert_allclose(products.sums(rows), wanted.T @ rows, atol=1e-11)
+
+
+@pytest.mark.parametrize("groups", [(), ("a", "b")])
+@pytest.mark.parametrize("per_column", [(5,), (4, 6), (3, 2, 4)])
+def test_sums_of_products_of_cosines(groups: tuple[str, ...], per_column: tuple[int, ...]) -> None:
+    rng, columns = np.random.default_rng(7), len(per_column)
+    ends = {"low": (0.0,) * columns, "high": (1.0, 3.0, 2.0)[:columns], "nearest": (0.1,)}
+    places = Places(("x", "y", "z")[:columns], (0,) * columns, **ends, groups=groups)
+    basis = Cosines(places, "rbf", per_column)
+    rows, codes = rng.random((30, columns)), np.arange(30) % basis.n_groups
+    functions = basis.functions(rows, codes)
+    found = basis.products_from(basis.product_sums(rows, codes))
+    np.testing.assert_allclose(found, functions.T @ functions, atol=1e-12)
 
 
 @pytest.mark.parametrize("groups", [(), ("a", "b")])

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from factorflow.core.places import Places
+from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.contract import Array
 from factorflow.models.sparse_gfa.smooth.processes import LEVELS
 
@@ -97,6 +98,15 @@ class Basis:
     def functions(self, places: Rows, codes: Codes) -> Float64[Array, "B M"]:
         """Return functions of rows of the fit, not centred."""
         raise NotImplementedError
+
+    def product_sums(self, places: Rows, codes: Codes) -> Float64[Array, " P"]:
+        """Return what sums of products of two functions over rows follow from (`products_from`)."""
+        functions = self.functions(places, codes)
+        return pack(functions.T @ functions)
+
+    def products_from(self, sums: Float64[Array, " P"]) -> Float64[Array, "M M"]:
+        """Return sum_n phi_n phi_n' from the sums of the rows (`product_sums`)."""
+        return unpack(sums, self.size)
 
     def at(
         self, places: Rows, codes: Codes, lengths: Lengths, sharing: Sharing, centre: Float64[Array, " M"]

@@ -74,13 +74,15 @@ class ProductRows:
     ndim: ClassVar[int] = 2
 
     def times(self, values: Float64[Array, "M K"]) -> Float64[Array, "B K"]:
-        """Return the products times a matrix."""
-        m, o, k = self.first.shape[1], self.others.shape[1], values.shape[1]
-        table = np.ascontiguousarray(values.reshape(m, o, k).swapaxes(0, 1).reshape(o, m * k))
-        out = np.empty((len(self.first), k))
+        """Return the products times a matrix, whose columns may be 0: of factors without a course."""
+        used = np.flatnonzero(values.any(axis=0))
+        m, o, k = self.first.shape[1], self.others.shape[1], len(used)
+        table = values[:, used].reshape(m, o, k).swapaxes(0, 1).reshape(o, m * k)
+        out = np.zeros((len(self.first), values.shape[1]))
         for rows in _runs(len(out)):
-            by_first = (self.others[rows] @ table).reshape(-1, m, k)
-            out[rows] = np.matmul(self.first[rows, None, :], by_first)[:, 0]
+            part = self.others[rows]
+            by_first = (part @ table).reshape(len(part), m, k)
+            out[rows, used] = np.matmul(self.first[rows, None, :], by_first)[:, 0]
         out -= self.centre @ values
         out *= self.known[:, None]
         return out
@@ -195,6 +197,25 @@ class Cosines(PlacesBasis):
     def products(self) -> Cosines:
         """The functions that products of two of these are sums of: cosines of up to twice the frequencies."""
         return replace(self, per_column=tuple(2 * m - 1 for m in self.per_column))
+
+    def product_sums(self, places: Rows, codes: Codes) -> Float64[Array, " P"]:
+        """Return sums over rows of the functions of `products`, by group: some 4 M of them, not M^2 / 2."""
+        first, others = self.products.by_column(places)
+        if self.n_groups == 1:
+            return (first.T @ others).ravel()
+        members = [codes == g for g in range(self.n_groups)]
+        return np.concatenate([(first[rows].T @ others[rows]).ravel() for rows in members])
+
+    def products_from(self, sums: Float64[Array, " P"]) -> Float64[Array, "M M"]:
+        """Return sum_n phi_n phi_n' from the sums of the rows (`product_sums`)."""
+        own, columns = len(self._orders), len(self.per_column)
+        out = np.zeros((self.n_groups, own, self.n_groups, own))
+        for g, values in enumerate(sums.reshape(self.n_groups, *self.products.per_column)):
+            for table in self._addition:  # the first axis becomes two, the last ones
+                values = np.tensordot(values, table, ([0], [0]))
+            values = values.transpose(*range(0, 2 * columns, 2), *range(1, 2 * columns, 2))
+            out[g, :, g] = values.reshape(own, own)
+        return out.reshape(self.size, self.size)
 
     def quadratic(self, matrix: Float64[Array, "M M"], centre: Float64[Array, " M"]) -> Float64[Array, " P"]:
         """Return (phi - centre)' C (phi - centre), C symmetric, as a sum over the functions of `products`.

@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from factorflow.core.trees import replace
+from factorflow.kernels import device
 from factorflow.kernels.linalg import pack, unpack, whitening
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
@@ -39,12 +40,13 @@ from factorflow.models.sparse_gfa.smooth.evidence import (
     update_courses,
 )
 from factorflow.models.sparse_gfa.smooth.points import Points
-from factorflow.models.sparse_gfa.smooth.rows import place_functions
+from factorflow.models.sparse_gfa.smooth.rows import place_functions, place_values
 from factorflow.models.sparse_gfa.smooth.shears import SHEAR_ROUNDS, can_shear, shear_factors
 from factorflow.models.sparse_gfa.smooth.site_sums import SiteSums, forms_of, member_rows, site_sums
 from factorflow.models.sparse_gfa.smooth.warping import KNOTS, WARP_ROUNDS, learn_warp, moved_basis
 from factorflow.models.sparse_gfa.smooth.weak import WeakSums, add_weak_factors, weak_sums
 from factorflow.models.sparse_gfa.start.added_factor import with_fresh_pairs
+from factorflow.models.sparse_gfa.start.signs import as_signs
 from factorflow.models.sparse_gfa.state import Change, Globals, Local, Snapshot, replace_part
 from factorflow.models.sparse_gfa.stored_scores import rotated_scores, scores_before, scores_or_blank
 from factorflow.models.sparse_gfa.weights import expected_weights
@@ -68,7 +70,8 @@ class PlacesSums:
     number : float
         Number of them.
     functions, products : array
-        Of functions, and their products packed; of `Points` the rows of each place, and nothing.
+        Of functions, and of their products (`Basis.product_sums`); of `Points` the rows of each place, and
+        nothing.
     scores, totals : array
         sum phi z', and sum z', under each draw of signs, the first without.
     second : array
@@ -109,15 +112,16 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
         functions, has_place = place_functions(smooth, block)
         mean = mean * has_place[:, None]
         packed = step.bits(SITE_SIGNS, block.rows, SIGNS)
-        signs = 1.0 - 2.0 * np.unpackbits(packed, axis=1)[:, :SIGNS].astype(np.float64)
-        signs = np.concatenate([np.ones((len(mean), 1)), signs], axis=1)
+        signs = np.concatenate([np.ones((len(mean), 1)), as_signs(packed, SIGNS, np.float64)], axis=1)
         signed = (signs[:, :, None] * mean[:, None, :]).reshape(len(mean), -1)
         if isinstance(smooth.basis, Points):
             members = member_rows(functions, has_place, smooth.basis.size)
             total, products, scores = members @ np.ones(len(mean)), np.zeros(0), members @ signed
         else:
-            total, scores = functions.sum(axis=0), functions.T @ signed
-            products = pack(functions.T @ functions)
+            total = functions.sum(axis=0)
+            scores = device.product(functions.T.astype(settings.dtype), signed.astype(settings.dtype))
+            places, codes = place_values(block)[0], smooth.codes(block)
+            products = smooth.basis.product_sums(places[has_place], codes[has_place])
         extended = np.concatenate([expected_scores(rows.local)[0], rows.design], axis=1)
         weak = weak_sums(settings, block, prepared.globals_, extended, signs)
         number = float(has_place.sum())
@@ -133,7 +137,7 @@ class PlacesSweep(Sweep[Globals, Local, PlacesSums]):
         if isinstance(basis, Points):
             second = np.diag(centre) - np.outer(centre, centre)
         else:
-            second = unpack(stats.products, basis.size) / n_known - np.outer(centre, centre)
+            second = basis.products_from(stats.products) / n_known - np.outer(centre, centre)
         scores = (stats.scores - np.outer(centre, stats.totals)).reshape(basis.size, 1 + SIGNS, k)
         has_courses = k > 0 and shows_courses(basis, second, n_known, unpack(stats.second, k), scores)
         new = add_weak_factors(self.settings, _in_new_basis(globals_), stats.weak, n_known)
