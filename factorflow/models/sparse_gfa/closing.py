@@ -20,7 +20,7 @@ from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.start.restarts import other_starts, start_similarity
-from factorflow.models.sparse_gfa.state import Globals, Local, Start, replace_part
+from factorflow.models.sparse_gfa.state import Change, Globals, Local, Start, replace_part
 from factorflow.models.sparse_gfa.stored_scores import rotated_scores
 from factorflow.models.sparse_gfa.summaries import Closing, Corrected
 from factorflow.models.sparse_gfa.variance_explained import Squares, explained_squares, squares_of_block
@@ -92,7 +92,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             stats.moments, stats.covariance, float(settings.n_rows), globals_.n_factors, settings.n_given
         )
         order = np.arange(share.shape[1]) if self.warm else np.argsort(-share.sum(axis=0), kind="stable")
-        ordered = select_factors(replace_part(globals_, "change", transform=None, shift=None), order)
+        ordered = select_factors(replace(globals_, change=Change()), order)
         sign = np.ones(len(order)) if self.warm else _signs(settings, ordered)
         turned = change_basis(ordered, np.diag(sign), np.diag(sign))
         if settings.tangent:
@@ -112,7 +112,7 @@ class ClosingSweep(Sweep[Globals, Local, ClosingStats]):
             None if slopes is None else slopes[:, order] * sign,
             similarity,
         )
-        return replace_part(replace(turned, closing=closing), "change", regained=False), {}
+        return replace(turned, closing=closing), {}
 
 
 def _without_globals(globals_: Globals, start: Start) -> Start:

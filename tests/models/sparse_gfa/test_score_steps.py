@@ -110,6 +110,24 @@ def test_scores_of_counts_have_their_means_where_their_prior_has_them(tools: Any
     )
 
 
+def test_the_closing_pass_leaves_no_more_than_order_and_signs(tools: Any) -> None:
+    """Scores that it has moved would be moved once more where they are recorded."""
+    problem = tools.Problem(("poisson",), bound=False)
+    for _ in range(2):
+        problem.iterate()
+    globals_ = _shift_scores(problem.settings, problem.globals_)
+    moved = apply_transform(problem.local, globals_)
+    assert moved is not None
+    assert np.abs(moved.mean - problem.local.mean).max() > 1e-3
+    sweep = problem.stages["closing"].sweeps[0]
+    step = replace(problem.step, stage="closing")
+    local, stats = sweep.map(problem.block, problem.local, sweep.prepare(globals_), step)
+    after = sweep.update(globals_, stats, step)[0]
+    recorded = apply_transform(local, after)
+    assert recorded is not None
+    np.testing.assert_allclose(np.sort(abs(recorded.mean), axis=1), np.sort(abs(local.mean), axis=1))
+
+
 @pytest.mark.parametrize("sparse", [False, True])
 def test_no_feature_moves_further_than_its_tangents_reach(tools: Any, sparse: bool) -> None:
     """Entries of no rate say nothing of what is far above, and others moved them without limit."""
