@@ -67,6 +67,8 @@ SECONDS = {
     "docs/tutorial-motions.md": 8,
     "docs/models/sparse_gfa-smooth.md": 21,
     "docs/coming-from-mofa.md": 6,
+    "docs/coming-from-mefisto.md": 6,
+    "docs/coming-from-muvi.md": 6,
     "docs/models/identity_attribute.md": 8,
     "docs/models/probit.md": 4,
     "docs/tutorial-tables.md": 8,
