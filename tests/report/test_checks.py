@@ -69,6 +69,7 @@ def test_views_that_cannot_be_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("blank_figures")
 def test_report_has_the_checks(posterior: Any, tmp_path: Path) -> None:
     text = write_report(posterior, tmp_path / "r.html").read_text()
     for words in ("Checks of the response", "Surprising rows", "Weights", "Predictive probabilities"):

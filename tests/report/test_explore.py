@@ -32,6 +32,7 @@ def payload(path: Path) -> dict[str, Any]:
     return json.loads(found[1])  # type: ignore[no-any-return]
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_what_is_explored(given: Any, tmp_path: Path) -> None:
     """Scores, columns and data are those of the posterior, to a ten-thousandth of their range."""
     data = payload(write_report(given.posterior, tmp_path / "r.html"))

@@ -105,6 +105,7 @@ def test_a_samplers_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("blank_figures")
 def test_names_are_escaped_and_a_partial_run_says_so(given: Any, tmp_path: Path) -> None:
     given.posterior.run |= {"dataset": "<script>alert(1)</script>", "status": "partial"}
     text = write_report(given.posterior, tmp_path / "report.html").read_text()
@@ -113,6 +114,7 @@ def test_names_are_escaped_and_a_partial_run_says_so(given: Any, tmp_path: Path)
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("blank_figures")
 def test_the_dataset_may_be_gone(given: Any, tmp_path: Path) -> None:
     given.posterior.run["dataset"] = str(tmp_path / "gone.zarr")
     page = _page(write_report(given.posterior, tmp_path / "report.html"))
@@ -120,12 +122,14 @@ def test_the_dataset_may_be_gone(given: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("blank_figures")
 def test_a_place_that_cannot_be_written(given: Any, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="path"):
         write_report(given.posterior, tmp_path / "no" / "such" / "folder.html")
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("blank_figures")
 def test_a_projected_posterior(given: Any, tmp_path: Path) -> None:
     given.posterior.tree["optimization"] = xr.Dataset(coords={"iteration": np.zeros(0, int)})
     given.posterior.run["status"] = "projected"
@@ -278,6 +282,7 @@ def test_the_same_fit_again(given: Any, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("blank_figures")
 def test_scores_below_those_of_means_are_marked(given: Any, tmp_path: Path) -> None:
     table = given.posterior.tree["holdout"].to_dataset()
     given.posterior.tree["holdout"] = table.assign(

@@ -56,6 +56,7 @@ def test_other_families_have_no_identities(given: Any, ax: Any) -> None:
         report.plot_identities(given.posterior, 0, ax)
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_the_report_has_them(identities: Any, tmp_path: Path) -> None:
     posterior, _ = identities
     text = report.write_report(posterior, tmp_path / "report.html").read_text()
@@ -63,6 +64,7 @@ def test_the_report_has_them(identities: Any, tmp_path: Path) -> None:
     assert "attributes of Identity" in text
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_a_report_without_the_data_has_none(identities: Any, tmp_path: Path) -> None:
     posterior, _ = identities
     (tmp_path / "d").rename(tmp_path / "elsewhere")

@@ -207,6 +207,7 @@ def test_refused_figures_leave_nothing(fits: SimpleNamespace) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("blank_figures")
 def test_courses_of_groups_on_a_plane(tmp_path: Path, ax: Any) -> None:
     """Of the group that is named; without a name there is no telling which."""
     posterior = fit(tmp_path, [["x", "y"]], n_samples=150, places="plane", groups=2)
@@ -237,6 +238,7 @@ def test_axes_given_are_used(fits: SimpleNamespace) -> None:
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("blank_figures")
 def test_the_report_has_them(fits: SimpleNamespace, tmp_path: Path) -> None:
     text = write_report(fits.time, tmp_path / "r.html").read_text(encoding="utf-8")
     part = text[text.index('<h2 id="smooth">') : text.index('<h2 id="factors">')]

@@ -251,6 +251,7 @@ def test_a_projection_and_a_warm_start_keep_names(
     assert opened.refined_sets().equals(posterior.refined_sets())
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_a_report_lists_sets(posterior: Any, tmp_path: Path) -> None:
     text = write_report(posterior, tmp_path / "r.html").read_text()
     table = text.split('id="sets"')[1].split("</table>")[0]
