@@ -8,7 +8,7 @@ import re
 import stat
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +57,7 @@ class Deployed:
     processes: Any
     dashboard: str
     worker: list[str]
+    setup: list[str]
 
     def launch(self, **parameters: Any) -> list[str]:
         """Return the command that runs the deployment `fit/fit`."""
@@ -110,7 +111,8 @@ def compose(folder: Path, tools: Any, **environment: str) -> Iterator[Deployed]:
         tools.wait_for(lambda: tools.answers(f"{api}/health"), "the Prefect server")
         processes.run(commands["prefect-setup"])
         processes.start(commands["prefect-worker"])
-        yield Deployed(processes, f"http://127.0.0.1:{ports['8787']}/status", commands["dask-worker"])
+        dashboard = f"http://127.0.0.1:{ports['8787']}/status"
+        yield Deployed(processes, dashboard, commands["dask-worker"], commands["prefect-setup"])
 
 
 @pytest.mark.thorough
@@ -180,6 +182,58 @@ def test_compose_runs_a_deployment(deployed: Deployed, source: Path, tmp_path: P
     api = deployed.processes.environment["PREFECT_API_URL"]
     with pytest.raises(HTTPError, match="401"):
         urlopen(f"{api}/admin/version", timeout=30)
+
+
+@pytest.mark.thorough
+def test_a_server_is_put_back(deployed: Deployed) -> None:
+    """`deploy/setup.sh` run again: to what `deploy/prefect.yaml` declares."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    known = deployed.processes.environment
+    settings = {PREFECT_API_URL: known["PREFECT_API_URL"], PREFECT_API_AUTH_STRING: known[PASSWORD]}
+    with temporary_settings(settings):
+        check_setup(lambda: deployed.processes.run(deployed.setup))
+
+
+def check_setup(setup: Callable[[], str]) -> None:
+    """Change what is on a server that is set up, set it up again, and compare."""
+    from prefect.client.orchestration import get_client
+
+    names = ["fit/fit", "refresh/nightly", "refresh/hourly"]
+
+    def state() -> list[Any]:
+        with get_client(sync_client=True) as client:
+            found = [client.read_deployment_by_name(name) for name in names]
+            pool = client.read_work_pool("factorflow")
+        kept = {"parameters", "paused", "description", "tags", "enforce_parameter_schema", "job_variables"}
+        known = [one.model_dump(mode="json", include=kept) for one in found]
+        for one, deployment in zip(known, found, strict=True):
+            one["schedules"] = [(s.slug, s.active, s.schedule) for s in deployment.schedules]
+        return [pool.is_paused, *known]
+
+    before = state()
+    with get_client(sync_client=True) as client:
+        fit, nightly, hourly = (client.read_deployment_by_name(name) for name in names)
+        edited = {"parameters": {"source": "mine.csv"}, "description": "x", "enforce_parameter_schema": False}
+        client.request("PATCH", "/deployments/{id}", path_params={"id": nightly.id}, json=edited)
+        for deployment, active in ((nightly, False), (hourly, True)):
+            client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=active)
+        for deployment in (fit, nightly):
+            added = [{"active": True, "schedule": {"cron": "0 6 * * *"}}]
+            path = {"id": deployment.id}
+            client.request("POST", "/deployments/{id}/schedules", path_params=path, json=added)
+        client.pause_deployment(nightly.id)
+    assert state() != before
+    said = setup()
+    assert state() == before
+    for line in (
+        "refresh/nightly was paused",
+        "refresh/nightly: source was mine.csv, is examples/multiple_features.npz",
+        "refresh/nightly: schedule nightly was off, is on",
+        "refresh/hourly: schedule hourly was on, is off",
+        "fit/fit: schedule without a slug (0 6 * * * UTC) is not declared: deleted",
+    ):
+        assert line in said
 
 
 @pytest.mark.slow

@@ -132,7 +132,16 @@ def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
     [pytest.param("SIGINT", marks=pytest.mark.slow), pytest.param("SIGTERM", marks=pytest.mark.thorough)],
 )
 def test_an_interrupt_says_how_to_go_on(name: str, processes: Any, tmp_path: Path) -> None:
-    options = ["--executor", "local", "--set", "tol=1e-12", "--set", "max_iter=4000"]
+    options = [
+        "--executor",
+        "local",
+        "--set",
+        "tol=1e-12",
+        "--set",
+        "max_iter=4000",
+        "--checkpoint-every",
+        "1",
+    ]
     arguments = command("--out", tmp_path, *options)
     posterior = tmp_path / "posterior.zarr"
     restore = "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler)"

@@ -291,7 +291,13 @@ def test_an_interrupted_refresh_begins_anew_where_its_checkpoint_is_damaged(
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("damage", "with_draws"),
-    [("cut off", True), ("deleted", True), ("metadata", True), ("metadata", False), ("root", False)],
+    [
+        ("cut off", True),
+        ("metadata", True),
+        ("root", False),
+        pytest.param("deleted", True, marks=pytest.mark.slow),
+        pytest.param("metadata", False, marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupted_sampler_begins_anew_where_its_draws_are_damaged(
     tmp_path: Path, damage: str, with_draws: bool
@@ -731,12 +737,9 @@ def test_a_changed_covariate_is_changed_data(tmp_path: Path) -> None:
         done = refresh(source, Folder.at(out), model, RunOptions(max_iter=3), **options)  # type: ignore[arg-type]
         return done.due.action
 
-    assert [run(60), run(60), run(60, site=1)] == ["fit", "nothing", "nothing"]
-    assert [run(60, age=1), run(60, age=1)] == ["fit", "nothing"]
-    assert [run(60, 1, "w"), run(60, 1, "w")] == ["fit", "nothing"]
-    assert [run(70, 1, "w"), run(70, 1, "w"), run(70, 2, "w"), run(70, 2, "w")] == [
-        "project", "nothing", "project", "nothing",
-    ]  # fmt: skip
+    assert [run(60), run(60, site=1)] == ["fit", "nothing"]
+    assert [run(60, age=1), run(60, 1, "w"), run(60, 1, "w")] == ["fit", "fit", "nothing"]
+    assert [run(70, 1, "w"), run(70, 2, "w"), run(70, 2, "w")] == ["project", "project", "nothing"]
     assert run(70, 2, "4") == "project"  # of a level that the fit does not know
     head, *lines = obs.read_text().splitlines()
     lines = [re.sub(r",(\d)\d*,", r",decade \1,", line) for line in lines]

@@ -1,9 +1,8 @@
-"""`deploy/setup.sh` run again: a Prefect server is put back to what `deploy/prefect.yaml` declares."""
+"""What `deploy/setup.sh` says of differences; `test_deployment` runs it again."""
 
 from __future__ import annotations
 
 import importlib
-import subprocess
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -77,54 +76,3 @@ def test_a_schedule_that_was_switched_on_is_off_again(restore: ModuleType) -> No
     assert restore.differences("refresh/hourly", wanted, there) == [
         "refresh/hourly: schedule hourly was on, is off"
     ]
-
-
-@pytest.mark.thorough
-@pytest.mark.timeout(600)
-def test_a_server_is_put_back(prefect_api: str, processes: Any) -> None:
-    from prefect.client.orchestration import get_client
-
-    def setup() -> str:
-        done = subprocess.run(
-            ["sh", "deploy/setup.sh"], cwd=ROOT, env=processes.env(PREFECT_API_URL=prefect_api),
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    names = ["fit/fit", "refresh/nightly", "refresh/hourly"]
-
-    def state() -> list[Any]:
-        with get_client(sync_client=True) as client:
-            found = [client.read_deployment_by_name(name) for name in names]
-            pool = client.read_work_pool("factorflow")
-        kept = {"parameters", "paused", "description", "tags", "enforce_parameter_schema", "job_variables"}
-        known = [one.model_dump(mode="json", include=kept) for one in found]
-        for one, deployment in zip(known, found, strict=True):
-            one["schedules"] = [(s.slug, s.active, s.schedule) for s in deployment.schedules]
-        return [pool.is_paused, *known]
-
-    setup()
-    before = state()
-    with get_client(sync_client=True) as client:
-        fit, nightly, hourly = (client.read_deployment_by_name(name) for name in names)
-        edited = {"parameters": {"source": "mine.csv"}, "description": "x", "enforce_parameter_schema": False}
-        client.request("PATCH", "/deployments/{id}", path_params={"id": nightly.id}, json=edited)
-        for deployment, active in ((nightly, False), (hourly, True)):
-            client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=active)
-        for deployment in (fit, nightly):
-            added = [{"active": True, "schedule": {"cron": "0 6 * * *"}}]
-            path = {"id": deployment.id}
-            client.request("POST", "/deployments/{id}/schedules", path_params=path, json=added)
-        client.pause_deployment(nightly.id)
-    assert state() != before
-    said = setup()
-    assert state() == before
-    for line in (
-        "refresh/nightly was paused",
-        "refresh/nightly: source was mine.csv, is examples/multiple_features.npz",
-        "refresh/nightly: schedule nightly was off, is on",
-        "refresh/hourly: schedule hourly was on, is off",
-        "fit/fit: schedule without a slug (0 6 * * * UTC) is not declared: deleted",
-    ):
-        assert line in said
