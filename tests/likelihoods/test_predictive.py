@@ -14,7 +14,7 @@ MEAN, VARIANCE = np.array([-1.0, 0.3, 2.0]), np.array([0.2, 1.5, 0.6])
 
 
 def fine(of: Predictive) -> list[tuple[np.ndarray, float]]:
-    t = np.linspace(-10.0, 10.0, 4001)
+    t = np.linspace(-10.0, 10.0, 801)
     weights = stats.norm.pdf(t) / stats.norm.pdf(t).sum()
     return [(of.mean + np.sqrt(of.variance) * a, w) for a, w in zip(t, weights, strict=True)]
 

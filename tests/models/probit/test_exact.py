@@ -26,7 +26,7 @@ PAIRS = [
 ALWAYS = [("binary", "collapsed"), ("spike_slab", "gibbs"), ("nonnegative", "hmc")]
 """Pairs whose joint distribution is looked at always: each kind of factors, each sampler."""
 
-LENGTHS = [pytest.param(1, id="short"), pytest.param(15, id="long", marks=pytest.mark.slow)]
+LENGTHS = [pytest.param(1, id="short"), pytest.param(30, id="long", marks=pytest.mark.slow)]
 PRIORS = {"activity_prior": (1.5, 2.0), "density_prior": (2.0, 1.5), "variance_prior": (3.0, 2.0)}
 X = np.array([[1, 0], [1, 1]], np.int8)
 
@@ -140,7 +140,7 @@ def _feature(f: Any, x: Any, scale: float, nodes: Any, weights: Any) -> Any:
 @pytest.mark.parametrize(("factors", "sampler"), PAIRS)
 def test_posterior_matches_quadrature(factors: Any, sampler: Any, length: int) -> None:
     config = ProbitFactors(factors=factors, sampler=sampler, n_factors=1, **PRIORS)
-    sweeps = 2400 * length
+    sweeps = 1200 * length
     values = [summaries(f, g) for f, g in chain(config, X, sweeps + 100, 11)][100:]
     z = scores(values, quadrature(factors))
     assert np.abs(z).max() < 6, z
@@ -171,7 +171,7 @@ def test_joint_distribution(factors: Any, sampler: Any, length: int) -> None:
 
     config = ProbitFactors(factors=factors, sampler=sampler, n_factors=2, **PRIORS)
     start = np.where(missing, -1, 1).astype(np.int8)
-    sweeps = 4800 * length
+    sweeps = 2400 * length
     found = [values(f, g) for f, g in chain(config, start, sweeps + 200, 5, renew)][200:]
     z = scores(found, _prior_moments(factors))
     assert np.abs(z).max() < 6, z
