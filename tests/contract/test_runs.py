@@ -159,7 +159,7 @@ def test_narrow_runs_of_features(plan: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert_same_found(run_plan(plan, Cut(1, 3, look_ahead=2, feature_tasks=3)), narrow)
 
 
-@pytest.mark.parametrize("n_samples", [1, 31, 32, 33])
+@pytest.mark.parametrize("n_samples", [1, pytest.param(31, marks=pytest.mark.slow), 32, 33])
 def test_number_of_rows(n_samples: int, config: Any, family: str, datasets: Any) -> None:
     """Any number of rows runs, several blocks the same in one group and in one each, or is refused."""
     if n_samples < 2:

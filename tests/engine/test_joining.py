@@ -55,7 +55,7 @@ def case(tmp_path: Path) -> Any:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("package", ["numba", "factorflow"])
+@pytest.mark.parametrize("package", [pytest.param("numba", marks=pytest.mark.slow), "factorflow"])
 def test_it_is_refused_with_its_first_task(
     package: str, case: Any, processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
