@@ -17,7 +17,7 @@ from factorflow.models.sparse_gfa.loadings.ard import ARD
 from factorflow.models.sparse_gfa.loadings.base import _REGISTRY
 from factorflow.models.sparse_gfa.loadings.drawn import Equations, LoadingParameters
 
-N, ALPHA, THETA = 8_000, np.array([1.3, 0.7]), np.array([0.4, 0.6])
+N, ALPHA, THETA = 20_000, np.array([1.3, 0.7]), np.array([0.4, 0.6])
 SHARES = np.random.default_rng(1).dirichlet(np.ones(10), 2).T
 NAMES = (
     "nonnegative",
