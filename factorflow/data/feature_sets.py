@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,9 @@ from factorflow.errors import InputError, pluralize
 
 if TYPE_CHECKING:
     from factorflow.data.store.dataset import Dataset
+
+FACTOR_LABEL = re.compile(r"Factor[1-9]\d*")
+"""Labels of factors that have no names of their own (`Model.factor_names`)."""
 
 FEW = 0.1
 """Share of the members of all sets below which it is said how few of them are features."""
@@ -37,10 +41,15 @@ def match_feature_sets(
     Raises
     ------
     InputError
-        When a view is not among these, or none of its features is in a set.
+        When a view is not among these, or none of its features is in a set that was given for it; when a set
+        has a name of factors without one.
     """
     of_view = _by_view(source, views, option)
     names = list(dict.fromkeys(name for sets in of_view.values() for name in sets))
+    for name in names:
+        if FACTOR_LABEL.fullmatch(name):
+            expected = "names of sets that no factor without a set has"
+            raise InputError(option, name, expected, "Rename it: factors are called by their sets.")
     members, unmatched = {}, []
     for view, sets in of_view.items():
         features = dataset.features(view)
@@ -53,16 +62,20 @@ def match_feature_sets(
                 (view, n_matched, len(requested), str(next(iter(features))), min(requested - set(number)))
             )
         members[view] = of_names
-    if not any(each for of_names in members.values() for each in of_names):
-        view, _, _, feature, member = unmatched[0]
+    shared = len({id(sets) for sets in of_view.values()}) == 1  # not given by view
+    lacking = [each for each in unmatched if not each[1]]
+    if len(lacking) > (len(of_view) - 1 if shared else 0):
+        view, _, _, feature, member = lacking[0]
+        views_of_sets = of_view if shared else [view]
         raise InputError(
             option,
-            f"{pluralize(len(names), 'set')} without a feature of {' or '.join(of_view)}, such as {member!r}",
+            f"{pluralize(len(of_view[view]), 'set')} without a feature of {' or '.join(views_of_sets)}, "
+            f"such as {member!r}",
             f"members that are named as the features: {feature!r} of view {view}",
             "Take the same identifiers for both.",
         )
     for view, n_matched, n_asked, feature, member in unmatched:
-        if n_matched or len(of_view) == 1:
+        if n_matched:
             found_here = (
                 f"{n_matched} of the {n_asked} members of the feature sets are features of view {view}"
             )

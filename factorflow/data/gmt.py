@@ -35,14 +35,14 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     {'hallmark': ['gene1', 'gene2']}
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()  # without the mark that Excel writes
     except (OSError, UnicodeDecodeError) as error:
         raise InputError("gmt", str(path), "a GMT file", f"It cannot be read: {error}.") from error
     sets: dict[str, list[str]] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        name, *fields = line.rstrip("\r").split("\t")
+        name, *fields = (field.strip() for field in line.split("\t"))
         members = [member for member in fields[1:] if member]
         if not members or name in sets:
             what = "a new name" if name in sets else "name, description and members, separated by tabs"

@@ -228,6 +228,8 @@ def test_gmt(tmp_path: Path) -> None:
     file = tmp_path / "sets.gmt"
     file.write_text("A\tdescription\tg1\tg2\n\nB\t\tg3\tg4\t\n")
     assert read_gmt(file) == {"A": ["g1", "g2"], "B": ["g3", "g4"]}
+    file.write_text("A\td\tg1 \t g2\r\nB\td\tg3\r\n", encoding="utf-8-sig")  # as spreadsheets save it
+    assert read_gmt(file) == {"A": ["g1", "g2"], "B": ["g3"]}
     file.write_text("A\tdescription\n")
     with pytest.raises(InputError, match="line 1"):
         read_gmt(file)

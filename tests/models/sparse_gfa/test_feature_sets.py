@@ -294,6 +294,11 @@ def test_members_are_matched_with_features(dataset: Any, world: dict[str, Any], 
     with pytest.warns(DataWarning, match="2 of the 32 members of the feature sets are features of view rna"):
         found = factorflow.fit(dataset, model(few, max_iter=3), progress=False)
     assert found.meta.feature_sets.names == ("a",)
+    by_view = {"rna": {"a": ["g1", "g2"]}, "other": {"a": ["P1"], "b": ["P2"]}}  # sets for it, none matched
+    with pytest.raises(InputError, match="2 sets without a feature of other, such as 'P1'"):
+        factorflow.fit(dataset, model(by_view, views=None), progress=False)
+    with pytest.raises(InputError, match="feature_sets = Factor2: expected names of sets that no factor"):
+        factorflow.fit(dataset, model({"Factor2": ["g1", "g2"]}), progress=False)
     (tmp_path / "empty.gmt").touch()
     with pytest.raises(InputError, match=r"empty\.gmt: expected members by set, of one or more"):
         factorflow.fit(dataset, model(str(tmp_path / "empty.gmt")), progress=False)
