@@ -70,7 +70,8 @@ class PredictionMethods(VarianceMethods):
         Raises
         ------
         InputError
-            When there is no such view, sample or factor, a row is negative, or ``interval`` is not in (0, 1).
+            When there is no such view, sample or factor, a row is negative, ``interval`` is not in (0, 1), or
+            arguments exclude each other.
 
         Examples
         --------
@@ -89,6 +90,9 @@ class PredictionMethods(VarianceMethods):
                 if value is not None:
                     raise InputError(name, value, "left out beside new_obs", "Leave one of the two out.")
             return predict_new(self, self.check_explained(view), new_obs, interval, size_factor)
+        if size_factor != 1.0:
+            remedy = "Leave it out: samples of the fit have sizes of their own."
+            raise InputError("size_factor", size_factor, "left out without new_obs", remedy)
         return prediction.predict(
             self, self.check_explained(view), rows_of(self, start, stop, obs), interval, factors, trials
         )

@@ -100,7 +100,9 @@ def predict(
         predicted = opened.impute(view, start, stop)
     else:
         by = [int(name) if name.isdecimal() else name for name in factor or ()]
-        predicted = opened.predict(view, start, stop, factors=by or None, trials=trials)
+        predicted = opened.predict(
+            view, start, stop, factors=by or None, trials=trials, size_factor=size_factor
+        )
     if not predicted.sizes["obs"]:
         rows = f"rows of the {opened.meta.n_rows} samples, start < stop"
         raise InputError("start, stop", f"{start}, {stop}", rows, "Change them, or leave them out.")

@@ -105,7 +105,8 @@ def fit(
             text = OptionText(f"{{{name}}} does nothing here: {why}.", **{name: value})
             warn(text, UnusedWarning, stacklevel=3)
     if options.holdout_unit != "entry" and not options.holdout:
-        text = OptionText("{holdout_unit} does nothing without {holdout}.", **options.model_dump())
+        shown = options.model_dump() | {"holdout": 0.1}
+        text = OptionText("{holdout_unit} does nothing without {holdout}.", **shown)
         warn(text, UnusedWarning, stacklevel=3)
     start, origin = None, ("", "")
     if before is not None:

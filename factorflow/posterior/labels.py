@@ -41,10 +41,13 @@ def rows_of(
     Raises
     ------
     InputError
-        For a name that no sample has, and a negative number.
+        For a name that no sample has, a negative number, and names beside numbers.
     """
     import pandas as pd
 
+    for what, row in (("start", start), ("stop", stop)):
+        if row is not None and obs is not None:
+            raise InputError(what, row, "left out beside obs", "Leave one of the two out.")
     if obs is None:
         for what, row in (("start", start), ("stop", stop)):
             if row is not None and row < 0:

@@ -237,6 +237,7 @@ def test_options_that_do_nothing_say_so(dataset: Path, tmp_path: Path) -> None:
     texts = [str(each.message) for each in said]
     names = ["grouped_noise=True", "holdout_unit='row'", "workers=4"]
     assert [text.partition(" ")[0] for text in texts] == names
+    assert "without holdout=0.1" in texts[1]
     first = said[0].message
     assert isinstance(first, Warning)
     assert FIT.text(first.args[0]).startswith("--set grouped_noise=true does nothing here")

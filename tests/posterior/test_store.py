@@ -300,6 +300,8 @@ def test_unknown_names(given: Any) -> None:
         (lambda: given.posterior.variable("dna"), "variable"),
         (lambda: given.posterior.top_features("rna", "Factor9"), "factor"),
         (lambda: given.posterior.predict("rna", obs=["nobody"]), "obs"),
+        (lambda: given.posterior.predict("rna", start=1, obs=["sample 9"]), "start = 1: expected left out"),
+        (lambda: given.posterior.predict("rna", size_factor=2.0), "size_factor = 2.0: expected left out"),
     ):
         with pytest.raises(InputError, match=name):
             call()

@@ -321,6 +321,14 @@ class SparseGFA(ModelConfig):
                 unused["slab"] = "neither scores nor the loadings of any view are 'nonnegative'"
         if self.intercepts or self.scores == "nonnegative":
             unused["center"] = "intercepts are learned" if self.intercepts else "scores are not negative"
+        if not self.warping:
+            unused["warping_reference"] = "no times are aligned"
+        if not meta.groups:
+            unused["smooth_groups"] = "the dataset has no groups of samples"
+        if meta.places is None:
+            why = "no scores are functions of smooth_covariates"
+            names = ("kernel", "n_functions", "warping", "warping_reference", "smooth_groups")
+            unused |= dict.fromkeys(names, why)
         if not self.n_draws:
             why = "they are of the sampler; n_draws says how many draws it keeps"
             unused |= dict.fromkeys(("n_burn_in", "thin", "chains"), why)

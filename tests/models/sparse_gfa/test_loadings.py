@@ -261,6 +261,12 @@ def test_slabs_of_parts_are_checked(truth: dict[str, Any], tmp_path: Path) -> No
     data = factorflow.write_dataset(tmp_path / "d", {"y": truth["y"]})
     with pytest.warns(UnusedWarning, match="nor the loadings of any view are 'nonnegative'"):
         factorflow.fit(data, SparseGFA(n_factors=2, slab="half_normal", max_iter=2), progress=False)
+    options = {"kernel": "rbf", "n_functions": 5, "warping": True, "warping_reference": "A"}
+    with pytest.warns(UnusedWarning) as said:  # of smooth scores, of which there are none
+        factorflow.fit(
+            data, SparseGFA(n_factors=2, smooth_groups=False, max_iter=2, **options), progress=False
+        )
+    assert {str(each.message).partition("=")[0] for each in said} == {*options, "smooth_groups"}
     with pytest.raises(InputError, match="slab = normal: expected one of exponential, half_normal"):
         get_prior("nonnegative(slab=normal)")
 
