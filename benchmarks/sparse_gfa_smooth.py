@@ -286,7 +286,7 @@ def run_spots(
     views = {"a": ("gaussian", n_features)}
     data = factorflow.simulate(
         "sparse_gfa",
-        folder / "spots.zarr",
+        folder / f"spots_{n}_{n_factors}.zarr",
         n,
         views=views,
         seed=seed,
@@ -334,6 +334,9 @@ RUNS: dict[str, Callable[[int, Path], dict[str, Any]]] = {
     "twenty": partial(run_spots, n=1_000_000, n_features=1000, memory_limit="12GB"),
 }
 
+ONCE = {"passes", "spots", "million", "twenty"}
+"""Runs of one set."""
+
 
 def main() -> None:
     """Run what is asked for, set by set; results are added to those of the file."""
@@ -348,9 +351,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in a.only:
             rows = {}
-            for seed in range(
-                FIRST_SEED, FIRST_SEED + (1 if name in ("passes", "spots", "million") else a.sets)
-            ):
+            for seed in range(FIRST_SEED, FIRST_SEED + (1 if name in ONCE else a.sets)):
                 rows[str(seed)] = RUNS[name](seed, Path(folder))
                 print(name, seed, json.dumps(rows[str(seed)]), flush=True)
             results[name] = rows | {"date": time.strftime("%Y-%m-%d"), "load": round(os.getloadavg()[0], 1)}

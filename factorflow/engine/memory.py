@@ -368,7 +368,7 @@ def fit_into_memory(
 ) -> tuple[Footprint, int]:
     """Return the memory of a run, traced if it may not fit, and the budget of the block cache.
 
-    On workers blocks are kept in what is left; here the threads that update features have all of the memory.
+    Blocks are kept in what is left; here the threads that update features have all of the memory.
     """
     meta, limit, room = model.meta, executor.memory_bytes, executor.cache_bytes
     here = isinstance(executor, LocalExecutor)
@@ -379,7 +379,7 @@ def fit_into_memory(
         footprint = trace_scratch(model, footprint)
         need = required_bytes(meta, footprint, n_groups, model.n_chains, limit, n_threads)
     check_memory(meta, footprint, n_groups, model.n_chains, limit, n_threads, executor.memory_note)
-    return footprint, room if here else min(room, limit - need)
+    return footprint, min(room, (n_groups if here else 1) * (limit - need))
 
 
 def fits_one_group(model: Model[Any, Any], footprint: Footprint, executor: Executor) -> bool:

@@ -23,7 +23,15 @@ from factorflow.engine import memory, memory_limits
 from factorflow.engine import source as source_module
 from factorflow.engine.executors.assignment import cut_aligned, max_merged_nodes
 from factorflow.engine.executors.local import LocalExecutor
-from factorflow.engine.memory import Footprint, _CountingCache, _made_up, _try, measure, trace_scratch
+from factorflow.engine.memory import (
+    Footprint,
+    _CountingCache,
+    _made_up,
+    _try,
+    fit_into_memory,
+    measure,
+    trace_scratch,
+)
 from factorflow.engine.memory_limits import (
     KEPT_ROUNDS,
     check_memory,
@@ -475,10 +483,27 @@ def test_made_up_rows_lack_half_of_what_may_be_missing() -> None:
 
 
 def test_the_memory_of_a_run_is_shared_out_among_its_threads() -> None:
-    """What one task may use; half of all keeps blocks, which threads have in common."""
+    """What one task may use; threads have the blocks that are kept in common."""
     for n_threads, each in ((0, 800), (1, 800), (4, 200)):
         executor = LocalExecutor(n_threads, 800)
-        assert (executor.memory_bytes, executor.cache_bytes) == (each, 400)
+        assert (executor.memory_bytes, executor.cache_bytes) == (each, 600)
+        executor.close()
+
+
+@pytest.mark.parametrize("n_threads", [0, 2])
+def test_blocks_are_kept_in_what_a_run_leaves(n_threads: int) -> None:
+    """Of a limit that is given: three quarters at most, and no more than the rest."""
+    view = ViewMeta("a", "gaussian", 40, "none")
+    model = SparseGFA(n_factors=3).build(Meta(10_000, 20, 500, (view,)))
+    n_groups, measured = max(1, n_threads), measure(model)
+    for more in (1 << 20, 8 << 30):
+        limit = n_groups * required_bytes(model.meta, measured, n_groups, 1, 1 << 40, 1) + more
+        executor = LocalExecutor(n_threads, limit)
+        footprint, room = fit_into_memory(model, measured, n_groups, executor)
+        need = required_bytes(model.meta, footprint, n_groups, 1, executor.memory_bytes, 1)
+        left = n_groups * (executor.memory_bytes - need)
+        assert room == min(left, executor.cache_bytes)
+        assert (room == left) == (more == 1 << 20)
         executor.close()
 
 

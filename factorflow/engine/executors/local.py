@@ -21,6 +21,10 @@ CGROUP_LIMITS = (
 )
 """Where Linux says how much memory a container may use, by version of control groups: bytes, or "max"."""
 
+CACHE_SHARE = 0.75
+"""Share of a memory limit that blocks may take at most: what a run needs beside them is an estimate. Where no
+limit is given they take half of the memory that is free."""
+
 Function = Callable[..., Any]
 Handle = Any
 """Result of `Executor.submit`: a handle of a value that may not be there yet."""
@@ -124,7 +128,7 @@ class LocalExecutor:
         self._n_groups = self.n_root_threads = max(1, n_threads)
         self.look_ahead = 1 if n_threads else 0
         self.memory_bytes = (memory_bytes or available_memory()) // self._n_groups
-        self.cache_bytes = (memory_bytes or available_memory()) // 2
+        self.cache_bytes = int(CACHE_SHARE * memory_bytes) if memory_bytes else available_memory() // 2
 
     def cut(self, n_blocks: int) -> list[range]:
         """Return one run of blocks for each thread."""
