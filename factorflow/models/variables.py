@@ -35,22 +35,24 @@ class Variable:
     doc : str
         One line of prose, with the symbol in the model's equations.
     value : callable
-        Of the globals; of samples (`rows`) of what `Model.finish` made of a block; with ``draws`` of its
-        local state.
+        Of the globals; with ``rows`` of what `Model.finish` made of a block; with ``draws`` of its local
+        state.
     group : str
         Group of the posterior: left out, "variational" or, of a sampler, "posterior" for draws and
         `AVERAGES` for what has none.
+    rows : bool
+        Whether its leading dimension is ``obs``: computed block by block.
     draws : bool
-        Of samples: stored at every kept iteration instead of once at the end.
+        With ``rows``: stored at every kept iteration instead of once at the end.
     of_data : bool
-        Of samples: known from their data, the same under every draw.
+        With ``rows``: known of the samples from their data, the same under every draw.
     dtype : str
         Type on disk.
     positive : bool
         Of a mean that has a variance beside it: whether draws of it are of a Gamma, not of a normal.
     sums : callable, optional
-        Of a variable that is not of samples and describes those of a fit: (block, its variables of samples,
-        globals) to sums over the block, from which a projection describes its own samples.
+        Of a variable without ``rows`` that describes the samples of a fit: (block, its variables with
+        ``rows``, globals) to sums over the block, from which a projection describes its own samples.
     of_sums : callable, optional
         (globals, sums over all blocks) to the variable of a projection.
     """
@@ -60,17 +62,13 @@ class Variable:
     doc: str
     value: Callable[[Any], Array]
     group: str = ""
+    rows: bool = False
     draws: bool = False
     of_data: bool = False
     dtype: str = "float64"
     positive: bool = False
     sums: Callable[[Block, Mapping[str, Array], Any], Any] | None = None
     of_sums: Callable[[Any, Any], Array] | None = None
-
-    @property
-    def rows(self) -> bool:
-        """Whether its leading dimension is ``obs``: computed block by block."""
-        return self.dims[:1] == ("obs",)
 
 
 class VariableTable(Generic[G, L]):

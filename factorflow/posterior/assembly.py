@@ -74,10 +74,10 @@ def assemble(
     model : Model
         Its table of variables says which group and which dimensions an array has.
     record : mapping of str to array
-        Variables that are not of samples; of a sampler with leading (chain, draw), or nothing when its draws
+        Variables with ``rows=False``; of a sampler with leading (chain, draw), or nothing when its draws
         are in the store already.
     rows : mapping of str to array
-        Variables of samples, whole, with leading (chain, ...) or (chain, draw, ...), or nothing when
+        Variables with ``rows=True``, whole, with leading (chain, ...) or (chain, draw, ...), or nothing when
         they are written separately: then names and metadata of samples are not read either, but copied
         piece by piece when the tree is saved.
     trace : mapping

@@ -138,7 +138,7 @@ def write_rows(
     Parameters
     ----------
     variable : Variable
-        One of samples, created before.
+        One with ``rows=True``, created before.
     lead : tuple of int
         Of a sampler, the chain; for variables stored at every kept iteration, the chain and the draw.
     """

@@ -136,8 +136,8 @@ class PCA(Model[Globals, Any]):
         table = [
             Variable("alpha", ("weight",), "precision of weights, by factor", lambda g: g.alpha),
             Variable("tau", (), "noise precision", lambda g: g.tau),
-            Variable("scores", score, "z, last draw", lambda z: z),
-            Variable("scores_draws", score, "z", lambda z: z, draws=True),
+            Variable("scores", score, "z, last draw", lambda z: z, rows=True),
+            Variable("scores_draws", score, "z", lambda z: z, rows=True, draws=True),
         ]
         for v in (view.name for view in self.meta.views):
             of = f"feature_{v}"

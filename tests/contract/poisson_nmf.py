@@ -97,7 +97,7 @@ class NMF(Model[Globals, Any]):
         return Globals({v: step.uniform(START_W, n, self.config.n_factors) + 0.1 for v, n in numbers.items()})
 
     def variables(self) -> tuple[Variable, ...]:
-        return Variable("scores", ("obs", "factor"), "z", lambda z: z), *(
+        return Variable("scores", ("obs", "factor"), "z", lambda z: z, rows=True), *(
             Variable(f"loadings_{v}", (f"feature_{v}", "factor"), "w", lambda g, v=v: g.weights[v])
             for v in (view.name for view in self.meta.views)
         )

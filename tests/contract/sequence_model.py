@@ -309,10 +309,10 @@ class Drifting(Model[Globals, Local]):
         table = [
             Variable("noise", ("parameter",), "shape and rate of q(tau)", lambda g: g.noise),
             Variable("pull", ("factor",), "a, mean", lambda g: g.pull[0]),
-            Variable("scores", ("obs", "factor"), "m", lambda rows: rows.mean),
-            Variable("scores_covariance", ("obs", *two), "V", lambda rows: rows.covariance),
-            Variable("drift", ("obs",), "c, mean", lambda rows: rows.drift),
-            Variable("drift_variance", ("obs",), "c, variance", lambda rows: rows.drift_variance),
+            Variable("scores", ("obs", "factor"), "m", lambda rows: rows.mean, rows=True),
+            Variable("scores_covariance", ("obs", *two), "V", lambda rows: rows.covariance, rows=True),
+            Variable("drift", ("obs",), "c, mean", lambda rows: rows.drift, rows=True),
+            Variable("drift_variance", ("obs",), "c, variance", lambda rows: rows.drift_variance, rows=True),
         ]
         for view, _ in self.shape.views:
             of, pair = f"feature_{view}", ("weight", "other_weight")

@@ -239,8 +239,8 @@ class Stochastic(Model[Globals, Local]):
     def variables(self) -> tuple[Variable, ...]:
         k, score = self.config.n_factors, ("obs", "factor")
         table = [
-            Variable("scores", score, "m, mean of z", lambda rows: rows[0]),
-            Variable("scores_variance", score, "exp(2 r)", lambda rows: rows[1] ** 2),
+            Variable("scores", score, "m, mean of z", lambda rows: rows[0], rows=True),
+            Variable("scores_variance", score, "exp(2 r)", lambda rows: rows[1] ** 2, rows=True),
         ]
         for view, likelihood, _ in self.shapes:
             of = f"feature_{view}"

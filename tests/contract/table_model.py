@@ -274,7 +274,7 @@ class Products(Model[Globals, Looked]):
             ]
         if self.config.cached:
             doc = "prod_g mu, mean: what each component gives to the row, at exposure 1"
-            found.append(Variable("scores", ("obs", "factor"), doc, lambda rows: rows))
+            found.append(Variable("scores", ("obs", "factor"), doc, lambda rows: rows, rows=True))
         return tuple(found)
 
     def coords(self, globals_: Globals) -> dict[str, list[str]]:

@@ -43,9 +43,9 @@ class FieldsModel(Model[Any, Any]):
         column = ("identity", "attribute")
         return (
             named("loadings_patches", ("feature_patches", *column)),
-            named("present", ("obs", "identity")),
-            named("attributes", ("obs", *column)),
-            named("attributes_variance", ("obs", *column)),
+            named("present", ("obs", "identity"), rows=True),
+            named("attributes", ("obs", *column), rows=True),
+            named("attributes_variance", ("obs", *column), rows=True),
         )
 
     def coords(self, globals_: Any) -> dict[str, list[str]]:

@@ -45,8 +45,8 @@ class GivenModel(Model[Any, Any]):
             return Variable(name, dims, doc, lambda given: given[name], **options)
 
         table = [
-            named("scores", ("obs", "factor"), "E[z]"),
-            named("scores_variance", ("obs", "factor"), "Var z"),
+            named("scores", ("obs", "factor"), "E[z]", rows=True),
+            named("scores_variance", ("obs", "factor"), "Var z", rows=True),
         ]
         for view in self.meta.views:
             feature = f"feature_{view.name}"

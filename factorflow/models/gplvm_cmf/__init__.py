@@ -181,8 +181,8 @@ class Scorer(Model[Globals, RowScores]):
         """Return the scores and their standard errors."""
         error = "standard error over repeats"
         return (
-            Variable("log_likelihood", ("obs",), "log p(y_i), nats", lambda s: s.log_likelihood),
-            Variable("log_likelihood_error", ("obs",), error, lambda s: s.error),
+            Variable("log_likelihood", ("obs",), "log p(y_i), nats", lambda s: s.log_likelihood, rows=True),
+            Variable("log_likelihood_error", ("obs",), error, lambda s: s.error, rows=True),
         )
 
     def projection(self) -> tuple[Sweep[Globals, Any, Any], ...]:

@@ -52,8 +52,8 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
     """Return the table of variables."""
     score = ("obs", "factor")
     out = [
-        Variable("scores", score, "z, mean", lambda row: row.mean),
-        Variable("scores_variance", score, "z, variance", lambda row: row.variance),
+        Variable("scores", score, "z, mean", lambda row: row.mean, rows=True),
+        Variable("scores_variance", score, "z, variance", lambda row: row.variance, rows=True),
         Variable(
             "comparison",
             ("coupling",),
@@ -91,8 +91,10 @@ def _process_variables(settings: Settings) -> list[Variable]:
         return find
 
     out = [
-        Variable("inputs", ("obs", "input"), "phi, mean of X", lambda row: row.inputs),
-        Variable("inputs_variance", ("obs", "input"), "Phi, variance of X", lambda row: row.spread),
+        Variable("inputs", ("obs", "input"), "phi, mean of X", lambda row: row.inputs, rows=True),
+        Variable(
+            "inputs_variance", ("obs", "input"), "Phi, variance of X", lambda row: row.spread, rows=True
+        ),
         Variable("kernel_length", ("input",), "l_r", process_value("log_length", (r,), log=True)),
         Variable("kernel_variance", (), "s2", process_value("log_variance", (), log=True)),
         Variable("inducing_inputs", ("inducing", "input"), "Z", process_value("inducing", (m, r))),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from jaxtyping import Bool, Float64
@@ -125,13 +126,14 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
     ]
     for view in settings.views:
         out += _view_variables(view.name, by_column)
+    rows = partial(Variable, rows=True)
     return (
         *out,
-        Variable("present", ("obs", "identity"), "Q(b = 1)", lambda r: r.present),
-        Variable("attributes", ("obs", *column), "a, mean", lambda r: r.attributes),
-        Variable("attributes_variance", ("obs", *column), "a, variance", lambda r: r.variance),
-        Variable("activity", ("obs", *column), "x = a b, mean", lambda r: r.activity),
-        Variable(
+        rows("present", ("obs", "identity"), "Q(b = 1)", lambda r: r.present),
+        rows("attributes", ("obs", *column), "a, mean", lambda r: r.attributes),
+        rows("attributes_variance", ("obs", *column), "a, variance", lambda r: r.variance),
+        rows("activity", ("obs", *column), "x = a b, mean", lambda r: r.activity),
+        rows(
             "activity_covariance",
             ("obs", *column, "other_attribute"),
             "covariance of x within an identity",

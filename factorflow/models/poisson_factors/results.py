@@ -58,7 +58,7 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
     def of_best(find: Callable[[Programs, Array], Array]) -> Callable[[Globals], Array]:
         return lambda g: find(g.best, program_order(settings, g.best))
 
-    dims, single = ("obs", "factor"), partial(Variable, dtype="float32")
+    dims, single = ("obs", "factor"), partial(Variable, rows=True, dtype="float32")
     score = "theta_nk sum_d beta_dk: expected counts of a cell of size 1"
     out = [
         single("scores", dims, f"{score}, mean", lambda r: r.scores, positive=True),
@@ -94,10 +94,10 @@ def variables(settings: Settings) -> tuple[Variable, ...]:
         out.append(Variable("start_objective", ("start",), doc, _objectives))
     if any(view.size_factors != "none" for view in settings.views):
         doc = "s_n: how much of a cell was counted, relative to the others"
-        out.append(Variable("size_factors", ("obs", "view"), doc, lambda r: r.sizes))
+        out.append(Variable("size_factors", ("obs", "view"), doc, lambda r: r.sizes, rows=True))
     if settings.batch is not None:
         doc = "position of the batch of a cell; the number of batches: not known"
-        out.append(Variable("batch_code", ("obs",), doc, lambda r: r.codes, dtype="int32"))
+        out.append(Variable("batch_code", ("obs",), doc, lambda r: r.codes, rows=True, dtype="int32"))
     return tuple(out)
 
 

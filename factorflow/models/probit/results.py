@@ -42,7 +42,7 @@ def variables(settings: Settings, *, store_factors: bool) -> tuple[Variable, ...
             "loading_variance", (), "tau^2: variance of the loadings that are not 0", lambda g: g.variance
         ),
     ]
-    single = partial(Variable, dtype="float32")
+    single = partial(Variable, rows=True, dtype="float32")
     average = "mean over draws" if settings.keep_means else "last draw"
     symbol = "s_kt" if settings.kind == BINARY else "f_kt = s_kt v_kt"
     out.append(single("scores", ("obs", "factor"), f"{symbol}, {average}", lambda rows: rows.scores))

@@ -103,5 +103,5 @@ def variable(
     dims, doc = TABLE[name]
     named = (f"feature_{view}" if dim == "feature" else dim for dim in dims.split())
     own = tuple(dim for dim in named if grouped or dim != "group")
-    given = {"doc": doc, "value": value, **options}
+    given = {"doc": doc, "value": value, "rows": own[:1] == ("obs",), **options}
     return Variable(f"{name}_{view}" if view else name, own, **given)
