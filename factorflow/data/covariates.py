@@ -344,9 +344,9 @@ def numbers_of(name: str, values: Any) -> NDArray[np.float64]:
         raise InputError(
             f"column {name} of the sample metadata",
             str(np.asarray(values)[0]) if len(values) else "text",
-            "numbers or dates, as when the model was fitted",
-            "Correct the column (pandas.to_datetime makes dates of text), or leave it out: what is not "
-            "known is integrated over.",
+            "numbers, dates or durations",
+            "Correct the column (pandas.to_datetime makes dates of text); new samples may lack it: what is "
+            "not known is integrated over.",
         )
     return numbers
 

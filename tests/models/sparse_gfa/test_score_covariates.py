@@ -301,7 +301,7 @@ def test_what_is_refused(cohort: SimpleNamespace, fitted: Any) -> None:
         ({"height": [1.0]}, "no column time"),
         (pd.DataFrame({"age": []}), "at least one sample"),
         (5, "a frame, a mapping or the path"),
-        ({"age": ["old"]}, "numbers or dates, as when the model was fitted"),
+        ({"age": ["old"]}, "numbers, dates or durations"),
         ({"age": [50.0, 60.0], "arm": ["a"]}, "columns of 1 and 2 rows"),
     ):
         with pytest.raises(InputError, match=match):
