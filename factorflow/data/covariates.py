@@ -345,8 +345,7 @@ def numbers_of(name: str, values: Any) -> NDArray[np.float64]:
             f"column {name} of the sample metadata",
             str(np.asarray(values)[0]) if len(values) else "text",
             "numbers, dates or durations",
-            "Correct the column (pandas.to_datetime makes dates of text); new samples may lack it: what is "
-            "not known is integrated over.",
+            "Correct the column: pandas.to_datetime makes dates of text.",
         )
     return numbers
 

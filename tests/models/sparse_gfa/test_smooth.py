@@ -870,7 +870,7 @@ def test_dates_are_places_however_they_are_given(tmp_path: Path) -> None:
     number = (dates[10] - pd.Timestamp(0)) / pd.Timedelta(days=1)
     assert posterior.interpolate([number])["day"].item() == number
     np.testing.assert_allclose(posterior.interpolate(dates[10])["f_mean"].values, wanted[:1])
-    with pytest.raises(InputError, match=r"numbers or dates.*pandas\.to_datetime"):
+    with pytest.raises(InputError, match=r"numbers, dates or durations.*pandas\.to_datetime"):
         posterior.interpolate(["2024-01-11"])
 
 
