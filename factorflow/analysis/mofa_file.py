@@ -17,7 +17,7 @@ from factorflow.core.extras import require
 from factorflow.data.covariates import numbers_of
 from factorflow.errors import ExportWarning
 from factorflow.posterior.labels import group_labels, sample_metadata
-from factorflow.posterior.smooth import group_correlation, interpolate, smoothness, warped
+from factorflow.posterior.smooth import group_correlation, interpolate, smoothness, warped_numbers
 from factorflow.posterior.variance import variance_explained
 from factorflow.storage.location import Location
 from factorflow.storage.publish import new_file
@@ -235,7 +235,7 @@ def _write_smooth(file: Any, posterior: StoredPosterior, groups: Groups) -> None
     text = h5py.string_dtype(encoding="utf-8")
     file.create_dataset("covariates/covariates", data=np.array(places.columns, dtype=text))
     is_warped = posterior.has("warp")
-    clocks = warped(posterior, None).values[:, None] if is_warped else columns
+    clocks = warped_numbers(posterior)[:, None] if is_warped else columns
     for g, group in enumerate(groups.keys):
         file.create_dataset(f"cov_samples/{group}", data=columns[groups.codes == g])
         file.create_dataset(f"cov_samples_transformed/{group}", data=clocks[groups.codes == g])

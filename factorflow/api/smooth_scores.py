@@ -59,12 +59,12 @@ class SmoothScoresMethods(AnalysisMethods):
         Returns
         -------
         DataArray
-            (obs,), in units of the column; NaN where the time is not known.
+            (obs,), in units of the column, dates as dates in UTC; missing where the time or group is unknown.
 
         Raises
         ------
         InputError
-            When groups have one clock.
+            When groups have one clock, or times were a table given to `project`, which is not kept.
         """
         return smooth.warped(self, covariate)
 

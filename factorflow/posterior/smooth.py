@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.core.places import Places
-from factorflow.data.covariates import CodedColumns, numbers_of, plain_times
+from factorflow.data.covariates import CodedColumns, numbers_of, plain_times, projected_columns
 from factorflow.errors import InputError
 from factorflow.posterior.align import align_draws
 from factorflow.posterior.course_model import CourseModel, course_model
 from factorflow.posterior.finding import Finding, naming_option
+from factorflow.posterior.labels import group_labels, sample_metadata
 from factorflow.posterior.new_samples import in_pieces, predict_from_scores, scores_at
 
 if TYPE_CHECKING:
@@ -115,14 +116,47 @@ def warped(posterior: StoredPosterior, covariate: str | None) -> xr.DataArray:
     if covariate not in (None, *places.columns):
         expected = f"one of {', '.join(places.columns)}"
         raise InputError("covariate", covariate, expected, "Leave it out.")
-    data: Any = posterior.data
-    data = getattr(data, "dataset", data)  # of a projection, whose features are aligned
-    times = CodedColumns(places).read(data)
-    codes = data.codes("group").astype(np.int64) if places.groups else np.zeros(len(times), np.int64)
-    values = course_model(posterior.model).warped(posterior.global_variables(), times, codes)
+    values, name = warped_numbers(posterior), places.columns[0]
+    own = sample_metadata(posterior).get(name)
     obs = posterior.array("scores")["obs"]
-    name = places.columns[0]
-    return xr.DataArray(values, dims=("obs",), coords={"obs": obs}, name=name)
+    return xr.DataArray(_as_times(values, own), dims=("obs",), coords={"obs": obs}, name=name)
+
+
+def warped_numbers(posterior: StoredPosterior) -> NDArray[np.float64]:
+    """Return the time of each sample on the common clock, (N,); days of dates and durations."""
+    places, labels = check_places(posterior), group_labels(posterior)
+    number = {name: i for i, name in enumerate(places.groups)}
+    names = [""] * len(posterior.obs_names) if labels is None else labels.tolist()
+    codes = np.array([number.get(name, -1) for name in names], np.int64)
+    times = np.where(codes[:, None] >= 0, _own_times(posterior, places), np.nan)
+    return np.asarray(course_model(posterior.model).warped(posterior.global_variables(), times, codes))
+
+
+def _own_times(posterior: StoredPosterior, places: Places) -> NDArray[np.float64]:
+    """Return the places of the samples as a fit or a projection was given them, (N, p)."""
+    dataset = posterior.dataset
+    if posterior.run["status"] != "projected":
+        return CodedColumns(places).read(dataset)
+    for source in (None, False):  # columns of the dataset, or none; a table is not kept
+        columns = projected_columns(places, dataset, source)
+        assert columns is not None
+        if f"places:{columns.digest}" in posterior.record.identity.covariates:
+            return columns.read(dataset)
+    expected = "columns of the sample metadata"
+    remedy = "Write the new samples with {obs}, which has the times, and project them again."
+    raise InputError("times", "those of a table given to a projection", expected, remedy, obs=...)
+
+
+def _as_times(numbers: NDArray[np.float64], own: pd.Series[Any] | None) -> NDArray[Any]:
+    """Return days as dates or durations where a column has these, to the millisecond."""
+    import pandas as pd
+
+    times = None if own is None else plain_times(own)
+    if times is None:
+        return numbers
+    durations = pd.to_timedelta(np.round(8.64e7 * numbers), unit="ms")
+    is_date = pd.api.types.is_datetime64_dtype(times.dtype)
+    return (durations + pd.Timestamp(0) if is_date else durations).to_numpy()
 
 
 def group_correlation(posterior: StoredPosterior) -> xr.DataArray:
@@ -238,6 +272,10 @@ def _points(
             raise InputError("at", f"an array of shape {array.shape}", expected, remedy)
     columns = {name: pd.Series(values) for name, values in zip(names, given, strict=True)}
     n_places = len(columns[names[0]])
+    lengths = [len(values) for values in columns.values()] + ([] if own is None else [len(own)])
+    if len(set(lengths)) > 1:
+        found = f"columns of {', '.join(map(str, lengths))} places"
+        raise InputError("at", found, "as many in each", "Give each place all of its numbers.")
     if not places.groups:
         if groups is not None:
             raise InputError("groups", groups, "None where the model has one course for all", "Leave it out.")

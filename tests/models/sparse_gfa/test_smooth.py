@@ -799,6 +799,41 @@ def test_clocks_of_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
+def test_clocks_of_new_samples(tmp_path: Path) -> None:
+    """New samples of some groups are put on the clock as those of the fit; dates stay dates."""
+    rng = np.random.default_rng(3)
+    own = np.tile(np.linspace(0, 1, 20), 2)
+    common = np.where(np.arange(40) < 20, own, own**1.6)
+    z = np.column_stack([np.sin(7 * common), np.cos(10 * common)]) * 1.4
+    frame = pd.DataFrame(z @ rng.standard_normal((2, 30)) + 0.5 * rng.standard_normal((40, 30)))
+    frame.index = pd.Index([f"s{i}" for i in range(40)])
+    dates = pd.Timestamp("2020-01-01") + pd.to_timedelta(np.round(100 * own), unit="D")
+    obs = pd.DataFrame({"time": dates, "group": np.repeat(["a", "b"], 20)}, index=frame.index)
+    dataset = ff.write_dataset(tmp_path / "data.zarr", {"a": frame}, obs=obs, groups="group")
+    fit = ff.fit(
+        dataset, ff.models.SparseGFA(n_factors=3, smooth_covariates="time", warping=True), progress=False
+    )
+    clock = fit.warped().values
+    np.testing.assert_array_equal(clock[:20], dates[:20])  # the reference
+    assert (clock[21:39] != dates[21:39]).all()
+
+    def write(name: str, times: pd.Series, groups: pd.Series) -> ff.Dataset:
+        table = {"time": times[25:], "group": groups[25:]}
+        return ff.write_dataset(
+            tmp_path / name, {"a": frame[25:]}, obs=pd.DataFrame(table, frame.index[25:]), groups="group"
+        )
+
+    late = write("late.zarr", obs["time"], obs["group"])
+    np.testing.assert_array_equal(fit.project(late, progress=False).warped(), clock[25:])
+    assert np.isnat(fit.project(late, covariates=False, progress=False).warped().values).all()
+    with pytest.raises(InputError, match="a table given to a projection"):  # which is not kept
+        fit.project(late, covariates=obs, progress=False).warped()
+    with pytest.warns(UserWarning, match="not among the groups"):
+        unknown = fit.project(write("c.zarr", obs["time"], obs["group"].replace("b", "c")), progress=False)
+    assert np.isnat(unknown.warped().values).all()
+
+
+@pytest.mark.thorough
 def test_unknown_places(tmp_path: Path) -> None:
     dataset = simulated(tmp_path)
     obs = dataset.obs.copy()
@@ -850,6 +885,8 @@ def test_places_that_cannot_be_asked_for(fitted: SimpleNamespace) -> None:
         posterior.interpolate([0.5], interval=90)
     with pytest.raises(InputError, match="places of 1 numbers"):
         posterior.interpolate(np.zeros((3, 2)))
+    with pytest.raises(InputError, match="columns of 2, 3 places"):
+        posterior.interpolate({"time": [0.5, 0.6], "group": ["group0"] * 3})
 
 
 def test_dates_are_places_however_they_are_given(tmp_path: Path) -> None:

@@ -178,8 +178,10 @@ def _scaled_course(
 
     def negative(log_odds: float) -> float:
         noise = float(expit(log_odds))
-        ratio = (1.0 - noise) / noise
-        return 0.5 * float(n * np.log(noise * form(noise)) + np.log1p(values * ratio).sum())
+        ratio, left = (1.0 - noise) / noise, noise * form(noise)
+        if left <= 0.0:  # sums of z phi are of a pass before those of z^2, which they may exceed by a little
+            return float("inf")
+        return 0.5 * float(n * np.log(left) + np.log1p(values * ratio).sum())
 
     ends = float(logit(LEAST_NOISE)), -float(logit(LEAST_NOISE))
     noise = float(expit(minimize_scalar(negative, bounds=ends, method="bounded").x))
