@@ -20,7 +20,7 @@ def test_numbers_of_a_table(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     lines = [f"{a},{b},{rng.poisson(3 * (1 + a) * (1 + b))}" for a in range(4) for b in range(3)]
     table.write_text("\n".join(["a,b,count", *lines]) + "\n")
-    found = reproduce(tmp_path / "out", table, n_components=(1, 2), n_starts=1, splits=1, max_iter=30)
+    found = reproduce(tmp_path / "out", table, n_components=(1, 2), n_starts=1, splits=1, max_iter=10)
     assert json.loads((tmp_path / "out" / "molten.json").read_text()) == json.loads(json.dumps(found))
     assert set(found) == {"simulated", "t"}
     truth = found["simulated"]["components"]

@@ -70,6 +70,9 @@ TO_RUNS = ("deleted", "edited")
 OFTEN = {"probit": (), "sparse_gfa": pytest.mark.thorough}
 """Whose posteriors are damaged always, or by CI: draws, and means of q; those of others hold nothing else."""
 
+LONG = "identity_attribute"
+"""Whose runs are damaged by the slow tests alone: each takes a second, and keeps what the others keep."""
+
 MANY = {"deleted": delete, **{f"bit at {i / 64}": flip(i / 64) for i in range(64)}}
 FLIPS = 2
 """Bits of each file that the slow tests flip, one after the other, others in each file."""
@@ -199,7 +202,9 @@ def test_posterior(
 
 @pytest.mark.thorough
 @some
-@pytest.mark.parametrize("case", RUNS)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow if case.startswith(LONG) else ()) for case in RUNS]
+)
 def test_run(case: str, damages: dict[str, Damage], cases: Callable[[str], Case], tmp_path: Path) -> None:
     """A damaged checkpoint is refused, or the run ends as it would have ended."""
     given = cases(case)
