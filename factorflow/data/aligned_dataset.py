@@ -15,6 +15,7 @@ from factorflow.core.block import AUX_DTYPES, Block, Meta, ViewMeta
 from factorflow.core.design import TableDesign
 from factorflow.core.trees import freeze
 from factorflow.data.holdout import Holdout
+from factorflow.data.ingest.sticks import levels_of_sticks
 from factorflow.data.store.dataset import Dataset
 from factorflow.errors import InputError
 from factorflow.kernels.sparse_rows import SparseRows
@@ -200,6 +201,7 @@ class AlignedDataset:
     def _check_features(self) -> None:
         """Refuse samples without any feature of the model: they have the prior's scores."""
         if any(len(ours) for ours, _ in self._where.values()):
+            self._check_levels()
             return
         view = next(iter(self._where))
         raise InputError(
@@ -208,6 +210,28 @@ class AlignedDataset:
             f"names as in the fitted model, such as {self.features[view][0]}",
             "Name the features as in the dataset that the model was fitted to.",
         )
+
+    def _check_levels(self) -> None:
+        """Refuse categorical responses whose sticks are, or may be, those of levels in another order."""
+        for view in self._shared_views:
+            fitted = levels_of_sticks(view, self.features[view])
+            mine = levels_of_sticks(view, self.dataset.features(view))
+            if fitted is None or mine is None:
+                continue
+            shared = [level for level in mine if level in fitted]
+            if shared == [level for level in fitted if level in mine] and fitted[0] in mine:
+                continue
+            remedy = (
+                "Write the new samples with {features}: all levels in the order of the fit, its first one, "
+                "which no feature is called after, in front."
+            )
+            raise InputError(
+                f"levels of view {view} after the first",
+                ", ".join(mine),
+                f"{', '.join(fitted)}, as in the fitted model",
+                remedy,
+                features={view: ["...", *fitted]},
+            )
 
     @cached_property
     def _groups(self) -> Any:

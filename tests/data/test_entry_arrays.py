@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import factorflow
 from factorflow.cli import app
+from factorflow.data.aligned_dataset import AlignedDataset
 from factorflow.data.ingest.append import append_rows
 from factorflow.data.ingest.checks import DataWarning
 from factorflow.errors import InputError
@@ -200,6 +201,37 @@ def test_a_categorical_response_is_binary_features(tmp_path: Path) -> None:
         factorflow.write_dataset(tmp_path / "e", {"y": y, "x": np.full(30, "a")}, {"x": "categorical"})
 
 
+def test_levels_of_new_samples_are_in_the_order_of_the_fit(tmp_path: Path) -> None:
+    """Features of one name ask something else of levels in another order, or without the first of them."""
+    y = np.random.default_rng(0).normal(size=(12, 3))
+
+    def write(name: str, levels: list[str], **options: Any) -> factorflow.Dataset:
+        stage = np.array(levels * (12 // len(levels)), dtype=object)
+        return factorflow.write_dataset(
+            tmp_path / name, {"y": y, "stage": stage}, {"stage": "categorical"}, **options
+        )
+
+    fitted = write("fitted", ["I", "II", "III", "IV"])
+    names = {view: fitted.features(view) for view in fitted.views}
+
+    def align(data: factorflow.Dataset) -> AlignedDataset:
+        aligned = AlignedDataset(data, fitted.meta(), names)
+        assert len(aligned.meta.views) == 2
+        return aligned
+
+    align(write("same", ["III", "I", "IV", "II"]))
+    align(write("last", ["I", "II", "III"]))
+    with pytest.warns(DataWarning, match="constant"):
+        few = align(write("few", ["II", "IV", "III"], features={"stage": ["I", "II", "III", "IV"]}))
+    np.testing.assert_array_equal(few.block(0).data["stage"][:3], [[1, -1, -1], [0, 0, 1], [0, 1, -1]])
+    for name, levels, options in [
+        ("first", ["II", "III", "IV"], {}),  # III then asks of samples that are not in stage III or IV
+        ("order", ["I", "II", "III", "IV"], {"features": {"stage": ["I", "III", "II", "IV"]}}),
+    ]:
+        with pytest.raises(InputError, match="expected II, III, IV, as in the fitted model"):
+            align(write(name, levels, **options))
+
+
 @pytest.mark.parametrize("how", ["frame", "csv", "file alone", "features in rows"])
 def test_signs_in_a_table_set_the_sides_of_their_entries(
     how: str, values: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -361,3 +393,29 @@ def test_features_without_entries_are_left_out_with_what_lies_beside(tmp_path: P
         np.testing.assert_array_equal(beside(data, "trials"), trials[["x", "z"]])
     else:
         np.testing.assert_allclose(data.values("y").min(axis=0), [-0.1, -0.2], atol=1e-6)
+
+
+def test_entries_without_names_are_in_the_order_of_their_view(tmp_path: Path, values: np.ndarray) -> None:
+    """Samples of the dataset may be in another order, and more than those of the view."""
+    rng = np.random.default_rng(1)
+    names = [f"s{i}" for i in range(40)]
+    order = rng.permutation(40)[:30]
+    first = pd.DataFrame(rng.normal(size=(40, 2)), names)
+    y = pd.DataFrame(values, names, ["a", "b", "c"]).iloc[order]
+    lower, trials = rng.normal(size=(40, 3)), rng.integers(5, 20, (40, 3))
+    data = factorflow.write_dataset(
+        tmp_path / "limits", {"x": first, "y": y}, limits={"y": (lower[order], None)}
+    )
+    below = np.where(values <= lower, -1, 0)
+    np.testing.assert_array_equal(beside(data, "censored")[order], below[order])
+    counts = pd.DataFrame(rng.integers(0, 5, (40, 3)), names, ["a", "b", "c"])
+    views = {"x": first, "y": counts.iloc[order]}
+    data = factorflow.write_dataset(tmp_path / "trials", views, trials={"y": trials[order]})
+    np.testing.assert_array_equal(beside(data, "trials")[order], trials[order])
+    with pytest.raises(InputError, match="40 rows: expected 30, one a sample of the view"):
+        factorflow.write_dataset(tmp_path / "all", views, trials={"y": trials})
+    table = pd.DataFrame(trials, names, ["a", "b", "c"])
+    named = factorflow.write_dataset(tmp_path / "named", views, trials={"y": table.iloc[order[::-1]]})
+    assert named.fingerprint == data.fingerprint
+    with pytest.raises(InputError, match="expected rows for 's"):  # not: entries of no trials
+        factorflow.write_dataset(tmp_path / "few", views, trials={"y": table.iloc[order[1:]]})

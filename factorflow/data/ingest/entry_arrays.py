@@ -144,7 +144,13 @@ class Trials:
 
 
 def limits_of(
-    limits: Any, view: str, names: RowNames, features: Any, reading: Reading, sides: Any = None
+    limits: Any,
+    view: str,
+    names: RowNames,
+    features: Any,
+    reading: Reading,
+    sides: Any = None,
+    position: NDArray[np.int64] | None = None,
 ) -> Limits:
     """Return the limits of a view.
 
@@ -155,6 +161,8 @@ def limits_of(
         "LOWER,UPPER", either may be empty; or a table by feature with columns lower and upper.
     sides : DataFrame, optional
         Sides of entries whose values are limits already.
+    position : (N,) int64 array, optional
+        Row of each sample in the view, -1 where it lacks it; None: the same. Of entries without names, too.
     """
     if isinstance(limits, str | os.PathLike):
         limits = _limits_of_text(os.fspath(limits), view, features)
@@ -162,10 +170,10 @@ def limits_of(
         expected = "a pair of lower and upper limit; None: there is none"
         raise InputError(f"limits of view {view!r}", limits, expected, "For example (0.5, None).")
     what, reading = f"limits of view {view!r}", replace(reading, seen={})
-    low, high = (_rows(what, end, view, names, features, reading) for end in limits)
+    low, high = (_rows(what, end, view, names, features, reading, position) for end in limits)
     if sides is None:
         return Limits(low, high)
-    return Limits(low, high, _rows(what, sides, view, names, features, reading))
+    return Limits(low, high, _rows(what, sides, view, names, features, reading, position))
 
 
 def _limits_of_text(text: str, view: str, features: Any) -> tuple[Any, Any]:
@@ -185,13 +193,23 @@ def _limits_of_text(text: str, view: str, features: Any) -> tuple[Any, Any]:
     return table.get("lower"), table.get("upper")
 
 
-def trials_of(trials: Any, view: str, value: Any, names: RowNames, features: Any, reading: Reading) -> Trials:
+def trials_of(
+    trials: Any,
+    view: str,
+    value: Any,
+    names: RowNames,
+    features: Any,
+    reading: Reading,
+    position: NDArray[np.int64] | None = None,
+) -> Trials:
     """Return the numbers of trials of a view.
 
     Parameters
     ----------
     trials : int, path, layer or entries
         One number for all entries; a file, or entries as a view has them; or a layer of ``value``.
+    position : (N,) int64 array, optional
+        As of `limits_of`.
     """
     what, layer = f"trials of view {view!r}", None
     reading = replace(reading, seen={})
@@ -200,14 +218,22 @@ def trials_of(trials: Any, view: str, value: Any, names: RowNames, features: Any
     if isinstance(trials, str) and not os.path.exists(trials):
         reading = replace(reading, annotated=AnnDataOptions(layer=trials))
         trials, layer = value, trials
-    rows = _rows(what, trials, view, names, features, reading)
+    rows = _rows(what, trials, view, names, features, reading, position)
     if layer is not None and not reading.seen:  # the values of the view were read instead
         expected = "a whole number, a file that exists, entries, or a layer of AnnData, which the view is not"
         raise InputError(what, layer, expected, "Check the path.")
     return Trials(rows)
 
 
-def _rows(what: str, values: Any, view: str, names: RowNames, features: Any, reading: Reading) -> Rows:
+def _rows(
+    what: str,
+    values: Any,
+    view: str,
+    names: RowNames,
+    features: Any,
+    reading: Reading,
+    position: NDArray[np.int64] | None,
+) -> Rows:
     """Return a function that reads numbers of rows, features in the order of the view."""
     if values is None or isinstance(values, Real):
         number = np.nan if values is None else float(values)
@@ -238,12 +264,20 @@ def _rows(what: str, values: Any, view: str, names: RowNames, features: Any, rea
         actual = f"{source.shape[1]} columns"
         raise InputError(what, actual, f"{len(features)}, one a feature", "Name them, or check their number.")
     if source.samples is None or names.stored is None:
-        if source.shape[0] != names.n_rows:
+        n_rows = names.n_rows if position is None else int((position >= 0).sum())
+        if source.shape[0] != n_rows:
             actual = f"{source.shape[0]} rows"
-            raise InputError(what, actual, f"{names.n_rows}, one a sample", "Check their number.")
-        return lambda start, stop: _of_columns(source.read(start, stop), columns)
-    place = {name: i for i, name in enumerate(source.samples.tolist())}
-    rows = np.array([place.get(str(name), -1) for name in names.whole()])
+            raise InputError(what, actual, f"{n_rows}, one a sample of the view", "Check their number.")
+        if position is None:
+            return lambda start, stop: _of_columns(source.read(start, stop), columns)
+        rows = position
+    else:
+        place = {name: i for i, name in enumerate(source.samples.tolist())}
+        rows = np.array([place.get(str(name), -1) for name in names.whole()])
+        lacking = (rows < 0) if position is None else (rows < 0) & (position >= 0)
+        if lacking.any():
+            without = checks.join_names(np.asarray(names.whole())[lacking].tolist())
+            raise InputError(what, "none", f"rows for {without}", "Add them; NaN where there is none.")
     return lambda start, stop: _of_columns(source.take(rows[start:stop]), columns)
 
 

@@ -175,7 +175,9 @@ def write_dataset(
         for what, by_view in (("limits", limits), ("trials", trials)):
             check_by_view(what, by_view, sources)
         views = of_parts(views, parts)
-        of_views = entry_arrays(described, limits, trials, of_parts(sides, parts), views, names, reading)
+        of_views = entry_arrays(
+            described, limits, trials, of_parts(sides, parts), views, names, positions, reading
+        )
         described = with_defaults(described, chosen, of_views)
         row_bytes = sum(view.work_bytes for view in described)
         check_space(partial, names.n_rows * row_bytes)

@@ -27,6 +27,14 @@ def as_sticks(view: ViewSource) -> ViewSource:
     return replace(view, features=names, read=_reader(view.read, levels.size), kind=KINDS["bernoulli"])
 
 
+def levels_of_sticks(view: str, features: NDArray[Any]) -> list[str] | None:
+    """Return the levels but the first of a view of sticks, by its features' names; None of other views."""
+    names, before = [str(name) for name in features.tolist()], f"{view}["
+    if not names or not all(name.startswith(before) and name.endswith("]") for name in names):
+        return None
+    return [name[len(before) : -1] for name in names]
+
+
 def _reader(read: ReadBlock, n_levels: int) -> ReadBlock:
     def rows(start: int, stop: int) -> NDArray[Any]:
         return break_sticks(read(start, stop), n_levels)

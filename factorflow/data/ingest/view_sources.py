@@ -126,6 +126,7 @@ def entry_arrays(
     sides: Mapping[str, Any],
     views: Any,
     names: RowNames,
+    positions: Mapping[str, NDArray[np.int64] | None],
     reading: Reading,
 ) -> dict[str, Limits | Trials]:
     """Return the limits or numbers of trials of the views that have some."""
@@ -137,6 +138,7 @@ def entry_arrays(
         if side.loc[:, [str(column) in features.get(name, ()) for column in side.columns]].to_numpy().any()
     }
     for view in described:
+        common = names, view.features, reading
         if view.split is not None and view.name in {*limits, *trials, *sides}:
             expected = "columns time and event, and neither limits nor trials"
             raise InputError(
@@ -144,13 +146,13 @@ def entry_arrays(
             )
         if view.name in limits or view.name in sides:
             limits_of_view, side = limits.get(view.name, (None, None)), sides.get(view.name)
-            arrays[view.name] = limits_of(limits_of_view, view.name, names, view.features, reading, side)
+            arrays[view.name] = limits_of(limits_of_view, view.name, *common, side, positions[view.name])
         if view.name in trials:
             if view.name in arrays:
                 raise InputError("trials", view.name, "a view without limits", "Leave one of the two out.")
             value = views.get(view.name) if isinstance(views, Mapping) else views
-            limits_of_view = trials[view.name]
-            arrays[view.name] = trials_of(limits_of_view, view.name, value, names, view.features, reading)
+            position = positions[view.name]
+            arrays[view.name] = trials_of(trials[view.name], view.name, value, *common, position)
     return arrays
 
 
