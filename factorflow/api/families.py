@@ -172,8 +172,8 @@ class FamilyMethods(SmoothScoresMethods):
         DataFrame
             A row for each factor and view: ``factor``, ``set``, ``view``; ``evidence``, the nats by which the
             bound is higher with the set; ``holds``, whether the evidence of all views is above
-            3 + log(number of sets), so that the factor has the name of the set; ``n_members`` in the view,
-            ``n_added`` and ``n_removed`` by `refined_sets`.
+            3 + log(number of sets), so that the factor has the name of the set (a guided one has that of its
+            outcome); ``n_members`` in the view, ``n_added`` and ``n_removed`` by `refined_sets`.
 
         Raises
         ------

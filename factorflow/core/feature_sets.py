@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+FACTOR_LABEL = re.compile(r"Factor[1-9]\d*")
+"""Labels of factors that have no names of their own (`Model.factor_names`)."""
+
+EVIDENCE = 3.0
+"""Nats that a name has to be better than none by, besides the logarithm of the number of sets."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,11 @@ class FeatureSets:
     def __len__(self) -> int:
         """Return how many sets there are."""
         return len(self.names)
+
+    @property
+    def evidence_needed(self) -> float:
+        """Evidence of all views together, in nats, above which a name holds."""
+        return EVIDENCE + float(np.log(len(self)))
 
     def inside(self, view: str, number: int, n_features: int) -> NDArray[np.bool_]:
         """Return which features of a view are in a set."""

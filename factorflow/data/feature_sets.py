@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from factorflow.core.feature_sets import FeatureSets
+from factorflow.core.feature_sets import FACTOR_LABEL, FeatureSets
 from factorflow.data.gmt import read_gmt
 from factorflow.data.ingest.checks import warn
 from factorflow.data.store.fingerprint import digest_names
@@ -15,9 +14,6 @@ from factorflow.errors import InputError, pluralize
 
 if TYPE_CHECKING:
     from factorflow.data.store.dataset import Dataset
-
-FACTOR_LABEL = re.compile(r"Factor[1-9]\d*")
-"""Labels of factors that have no names of their own (`Model.factor_names`)."""
 
 FEW = 0.1
 """Share of the members of all sets below which it is said how few of them are features."""

@@ -38,6 +38,7 @@ def feature_sets(posterior: StoredPosterior, error: float) -> pd.DataFrame:
 
     sets, refined = check_sets(posterior), refined_sets(posterior, error)
     evidence, rows = posterior.variable("set_evidence"), []
+    total = evidence.sum("view")
     for factor, number in _factors_with_sets(posterior):
         name = sets.names[number]
         for view, members in sets.members.items():
@@ -46,7 +47,11 @@ def feature_sets(posterior: StoredPosterior, error: float) -> pd.DataFrame:
             mine = refined[(refined["factor"] == factor) & (refined["view"] == view)]["change"]
             row: dict[str, Any] = {"factor": factor, "set": name, "view": view}
             row["evidence"] = float(evidence.sel(factor=factor, view=view))
-            row["holds"], row["n_members"] = factor == name, len(members[number])
+            by_outcome = factor in posterior.views  # a guided factor, whatever its set
+            row["holds"] = factor == name or (
+                by_outcome and float(total.sel(factor=factor)) > sets.evidence_needed
+            )
+            row["n_members"] = len(members[number])
             rows.append(row | {f"n_{what}": int((mine == what).sum()) for what in ("added", "removed")})
     columns = ["factor", "set", "view", "evidence", "holds", "n_members", "n_added", "n_removed"]
     return pd.DataFrame(rows, columns=columns)

@@ -19,7 +19,13 @@ from factorflow.models.sparse_gfa.examples import small_examples
 from factorflow.models.sparse_gfa.loadings import get_prior, prior_help
 from factorflow.models.sparse_gfa.model import SparseGFAModel
 from factorflow.models.sparse_gfa.refusals import refuse_options
-from factorflow.models.sparse_gfa.resolve import likelihoods_of, loadings_of, settings_of, sparse_views_of
+from factorflow.models.sparse_gfa.resolve import (
+    check_guided_names,
+    likelihoods_of,
+    loadings_of,
+    settings_of,
+    sparse_views_of,
+)
 from factorflow.models.sparse_gfa.sampler.sampled import SampledGFAModel
 from factorflow.models.views import refuse_inputs
 
@@ -274,6 +280,7 @@ class SparseGFA(ModelConfig):
                 f"{n_features} features",
                 "Ask for fewer factors.",
             )
+        check_guided_names(self, meta)
         return self.build_fitted(meta)
 
     def build_fitted(self, meta: Meta) -> SparseGFAModel | SampledGFAModel:

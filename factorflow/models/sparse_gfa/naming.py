@@ -8,7 +8,7 @@ the expected numbers of loadings that are not 0 and that are. So from the inclus
 is by how much the bound is higher where factor k has set t: two shares, inside and outside. Factors and sets
 are matched to where the sum of E is largest; a factor that no set serves has none. The bound never falls.
 
-A name holds where E is above `EVIDENCE` + log(number of sets): of many sets one fits by chance. Inside a view
+A name holds where E is above `FeatureSets.evidence_needed`: of many sets one fits by chance. Inside a view
 that a set has no members in nothing changes.
 """
 
@@ -24,8 +24,6 @@ from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.state import Globals, replace_part
 from factorflow.models.sparse_gfa.weights import Weights
 
-EVIDENCE = 3.0
-"""Nats that a name has to be better than none by, besides the logarithm of the number of sets."""
 WARM_UP = 3
 """Passes of the warm-up at most: it gives up factors that a set could still name."""
 EARLY = 14
@@ -139,4 +137,4 @@ def holds(settings: Settings, globals_: Globals) -> Bool[Array, " K"]:
         return np.zeros(globals_.n_factors, bool)
     own = own_evidence(settings, globals_).sum(axis=0)
     strong = globals_.factors.strength.max(axis=0) >= max(settings.drop, LEAST_SHARE)
-    return np.asarray((globals_.factors.sets >= 0) & strong & (own > EVIDENCE + np.log(len(settings.sets))))
+    return np.asarray((globals_.factors.sets >= 0) & strong & (own > settings.sets.evidence_needed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from factorflow.core.feature_sets import FACTOR_LABEL
 from factorflow.core.places import MOST_CELLS
 from factorflow.errors import InputError
 from factorflow.likelihoods import Likelihood, get_likelihood, likelihood_names
@@ -201,6 +202,16 @@ def _check_outcomes(options: Options, meta: Meta) -> None:
         if view.name in outcomes and isinstance(options.loadings, Mapping) and view.name in options.loadings:
             expected = "views that loadings do not name"
             raise InputError("outcomes", view.name, expected, "Leave the view out of one of the two.")
+
+
+def check_guided_names(options: Options, meta: Meta) -> None:
+    """Refuse guided outcomes whose factor would have the name of another one."""
+    names = () if meta.feature_sets is None else meta.feature_sets.names
+    for view, outcome in (options.outcomes or {}).items():
+        if outcome == "guided" and (view in names or FACTOR_LABEL.fullmatch(view)):
+            expected = "names that no feature set and no factor without a name has"
+            remedy = "Rename the view or the set: a guided factor is called by its outcome."
+            raise InputError("outcomes", view, expected, remedy)
 
 
 def likelihoods_of(options: Options, meta: Meta) -> list[tuple[ViewMeta, str]]:

@@ -126,6 +126,28 @@ def test_outcomes_that_are_none_are_refused(study: tuple[Any, ...]) -> None:
         fitted(data, outcomes={"score": "guided"}, loadings={"score": "ard"})
 
 
+def test_names_of_guided_factors_are_those_of_no_other(tmp_path: Path) -> None:
+    """Names of factors are labels of arrays: two of one name would be one. Its set holds by its evidence."""
+    rng = np.random.default_rng(1)
+    z, w = rng.standard_normal((100, 2)), np.zeros((40, 2))
+    w[:20, 0], w[20:, 1] = rng.standard_normal((2, 20))
+    rna = pd.DataFrame(z @ w.T + 0.7 * rng.standard_normal((100, 40)))
+    rna.columns = pd.Index([f"gene{i}" for i in range(40)])
+    outcome = 2.0 * z[:, :1] + 0.5 * rng.standard_normal((100, 1))
+    sets = {"early": rna.columns[:20].tolist(), "late": rna.columns[20:].tolist()}
+    given = {"loadings": {"rna": "informed"}, "outcomes": {"score": "guided"}}
+    data = written(tmp_path / "d", {"rna": rna, "score": outcome})
+    with pytest.raises(InputError, match="outcomes = score: expected names that no feature set"):
+        fitted(data, feature_sets={"rna": sets | {"score": sets["early"]}}, **given)
+    other = written(tmp_path / "e", {"rna": rna, "Factor2": outcome})
+    with pytest.raises(InputError, match="outcomes = Factor2: expected names"):
+        fitted(other, outcomes={"Factor2": "guided"})
+    table = fitted(data, feature_sets={"rna": sets}, **given).feature_sets().set_index("factor")
+    assert table.loc["score", "set"] == "early"
+    assert table.loc["score", "holds"]
+    assert table.loc["score", "evidence"] > 3.0 + np.log(2)
+
+
 def test_held_out_outcomes_have_scores_by_order(tmp_path: Path) -> None:
     """AUC of a binary one, Spearman's correlation of levels and measurements, of counts too."""
     views, x = simulate(3)
