@@ -14,7 +14,7 @@ from factorflow.analysis.survival import cox_regression
 from factorflow.data.ingest.checks import join_names
 from factorflow.data.ingest.sources import counts_rows, labels
 from factorflow.errors import InputError
-from factorflow.posterior.labels import sample_metadata
+from factorflow.posterior.labels import repeated_group_column, sample_metadata
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,8 +84,9 @@ def associate(
     posterior : Posterior
         What was fitted.
     columns : str, sequence of str, DataFrame or Series, optional
-        Columns to test; all that can be tested when left out (``rna:age`` not beside ``age``), and none
-        beside ``survival``. A DataFrame or Series is taken for ``metadata``, all of whose columns are tested.
+        Columns to test; all that can be tested when left out (``rna:age`` not beside ``age``, groups not
+        beside the column that they were named by), and none beside ``survival``. A DataFrame or Series is
+        taken for ``metadata``, all of whose columns are tested.
     metadata : DataFrame or Series, optional
         By sample name (of samples without names by position); that of the dataset when left out.
     adjust : str or sequence of str, optional
@@ -162,6 +163,8 @@ def run_tests(
     is_chosen = columns is not None
     if columns is None:
         copies = {f"{view}:{name}" for view in posterior.views for name in table.columns}  # MuData's
+        if metadata is None and (repeated := repeated_group_column(posterior, table)) is not None:
+            copies.add(repeated)
         columns = [name for name in table.columns if name not in {*others, *copies}]
         columns = [] if survival is not None else columns
     roles = {"columns": columns, **beside}

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from factorflow.core.block import sample_numbers
+from factorflow.data.covariates import labels_of
 from factorflow.data.store.column_types import decode, text_columns
 from factorflow.errors import InputError
 
@@ -112,6 +113,24 @@ def group_labels(posterior: StoredPosterior) -> NDArray[Any] | None:
         return None
     labels = np.array(dataset.groups, dtype=object)  # of a posterior written before columns said it
     return np.asarray(labels[dataset.codes("group")])
+
+
+def repeated_group_column(posterior: StoredPosterior, table: pd.DataFrame) -> str | None:
+    """Return the column of the groups where another one, which they were named by, has the same labels."""
+    import pandas as pd
+
+    if "constant_data" not in posterior.tree.children:
+        return None
+    for key, column in posterior.tree["constant_data"].to_dataset().data_vars.items():
+        name = str(column.attrs.get("long_name", key))
+        if column.attrs.get(CODE) != "group" or name not in table:
+            continue
+        codes = pd.factorize(table[name])[0]
+        for other in table.columns.drop(name):
+            is_alike = np.array_equal(pd.factorize(table[other])[0], codes)
+            if is_alike and (labels_of(table[other]) == labels_of(table[name])).all():
+                return name
+    return None
 
 
 def as_slice(rows: Any) -> Any:

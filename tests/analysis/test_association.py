@@ -35,6 +35,26 @@ def test_correlations_of_one_factor_and_of_none(given: Any) -> None:
         np.testing.assert_allclose(table, np.eye(k))
 
 
+def test_groups_are_tested_once(tmp_path: Path) -> None:
+    """Beside the column that they were named by their own is the same test, which q-values count."""
+    rng = np.random.default_rng(0)
+    arm = np.repeat([2, 1], 20)
+    obs = pd.DataFrame({"arm": arm, "turned": 3 - arm}, [f"s{i}" for i in range(40)])
+    views = {"a": pd.DataFrame(rng.standard_normal((40, 1)) + rng.standard_normal((40, 6)), obs.index)}
+    dataset = factorflow.write_dataset(tmp_path / "d", views, obs=obs, groups="arm")
+    options = {"n_factors": 2, "scores": "normal"}
+    posterior = factorflow.fit(dataset, factorflow.models.SparseGFA(**options), progress=False)
+    assert list(posterior.sample_metadata()) == ["group", "arm", "turned"]
+    found = associate(posterior)
+    assert set(found["column"]) == {"arm", "turned"}
+    assert "group" in set(associate(posterior, ["group", "arm"])["column"])
+    assert "group" in set(associate(posterior, posterior.sample_metadata())["column"])
+    dose = pd.DataFrame({"dose": arm + 0.5}, obs.index)  # a number, whose test is another one
+    dataset = factorflow.write_dataset(tmp_path / "e", views, obs=dose, groups=list(arm.astype(str)))
+    posterior = factorflow.fit(dataset, factorflow.models.SparseGFA(**options), progress=False)
+    assert set(associate(posterior)["column"]) == {"group", "dose"}
+
+
 def test_associations(given: Any) -> None:
     table = associate(given.posterior)
     assert set(table["column"]) == {"group", "age", "sex"}
