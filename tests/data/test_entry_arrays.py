@@ -245,8 +245,8 @@ def test_signs_in_a_table_set_the_sides_of_their_entries(
     if how == "features in rows":
         given, options["transpose"] = {"y": frame.T}, True
     if how in ("csv", "file alone"):
-        frame.to_csv("y.csv")
-        given = "y.csv" if how == "file alone" else {"y": "y.csv"}
+        frame.to_csv("y.CSV")
+        given = "y.CSV" if how == "file alone" else {"y": "y.CSV"}
     data = factorflow.write_dataset("d", given, **options)
     side, expected = beside(data, "censored"), np.where(values >= 1.5, 1, 0)
     expected[2, 0], expected[5, 1], expected[9, 2] = -1, 1, -1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from factorflow.data.ingest.checks import usable_name
+from factorflow.data.ingest.dialect import TEXT
 from factorflow.data.ingest.long import is_long_table
 from factorflow.data.ingest.metadata import read_texts
 from factorflow.data.ingest.missing import MISSING_NUMBERS
@@ -67,17 +68,13 @@ def _path(path: Any) -> Path:
 
 
 def _has_marks(path: Any) -> bool:
-    """Whether a file is a text table with such a sign in it, outside of its first line."""
+    """Whether a file is a text table, not compressed, with such a sign in it, outside of its first line."""
     place = _path(path)
-    if not place.is_file() or not is_table(place) or is_arrow(place) or place.suffix not in TEXTS:
+    if not place.is_file() or not is_table(place) or is_arrow(place) or place.suffix.lower() not in TEXT:
         return False
     with place.open("rb") as file:
         file.readline()
         return any(b"<" in line or b">" in line for line in file)
-
-
-TEXTS = {".csv", ".tsv", ".txt", ".tab"}
-"""Endings of tables that are looked into; compressed ones are not."""
 
 
 def _frame(view: str, value: Any, reading: Reading, *, transpose: bool) -> pd.DataFrame | None:
