@@ -82,13 +82,22 @@ class PredictionMethods(VarianceMethods):
         True
         """
         self.check_draws()
-        if self.meta.design is not None and not (isinstance(view, str) and view in self.views):
+        not_used = {"start": start, "stop": stop, "obs": obs, "factors": factors, "trials": trials}
+        is_table = self.meta.design is not None and not (isinstance(view, str) and view in self.views)
+        if is_table:
+            sized = size_factor if size_factor != 1.0 else None
+            not_used |= {"interval": interval, "new_obs": new_obs, "size_factor": sized}
+        if is_table or new_obs is not None:
+            beside = "rows of a table" if is_table else "new_obs"
+            remedy = (
+                f"It is of {self.views[0]}, a view of the fit." if is_table else "Leave one of the two out."
+            )
+            for name, value in not_used.items():
+                if value is not None:
+                    raise InputError(name, value, f"left out beside {beside}", remedy)
+        if is_table:
             return tables.predict_table(self, view)
         if new_obs is not None:
-            of_fit = {"start": start, "stop": stop, "obs": obs, "factors": factors, "trials": trials}
-            for name, value in of_fit.items():
-                if value is not None:
-                    raise InputError(name, value, "left out beside new_obs", "Leave one of the two out.")
             return predict_new(self, self.check_explained(view), new_obs, interval, size_factor)
         if size_factor != 1.0:
             remedy = "Leave it out: samples of the fit have sizes of their own."

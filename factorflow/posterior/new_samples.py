@@ -35,7 +35,10 @@ def predict_new(
     if not posterior.model.predicts_new:
         family = posterior.run["config"].get("model")
         expected = "a family that predicts samples by metadata alone"
-        raise InputError("new_obs", f"of model {family}", expected, "Project new samples first.")
+        remedy = (
+            "Project new samples first." if posterior.meta.design is None else "Give rows: predict(table)."
+        )
+        raise InputError("new_obs", f"of model {family}", expected, remedy)
     if not isinstance(size_factor, int | float) or not np.isfinite(size_factor) or size_factor <= 0.0:
         raise InputError("size_factor", size_factor, "a number above 0", "For example 1.0.")
     if share is not None and not 0.0 < share < 1.0:

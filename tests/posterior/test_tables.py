@@ -102,6 +102,11 @@ def test_refused(posterior: Posterior, table: pd.DataFrame, tmp_path: Path) -> N
     for message, source in refused.items():
         with pytest.raises(InputError, match=message):
             posterior.predict(source)
+    for name, value in {"interval": 0.9, "stop": 3, "new_obs": table, "size_factor": 2.0}.items():
+        with pytest.raises(InputError, match=rf"(?s){name} = .*left out beside rows of a table"):
+            posterior.predict(table, **{name: value})
+    with pytest.raises(InputError, match=r"of model product.*predict\(table\)"):
+        posterior.predict("count", new_obs=table)
     cached = fit(posterior.dataset, ProductTable(n_components=2, max_iter=2, cached=True))
     with pytest.raises(InputError, match="Project the new rows first"):
         cached.predict(table)
