@@ -82,7 +82,8 @@ class PredictionMethods(VarianceMethods):
         True
         """
         self.check_draws()
-        not_used = {"start": start, "stop": stop, "obs": obs, "factors": factors, "trials": trials}
+        not_used: dict[str, Any] = {"start": start, "stop": stop, "obs": obs}
+        not_used |= {"factors": factors, "trials": trials}
         is_table = self.meta.design is not None and not (isinstance(view, str) and view in self.views)
         if is_table:
             sized = size_factor if size_factor != 1.0 else None
