@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float64
 
-from factorflow.errors import InputError, pluralize
+from factorflow.errors import InputError, OptionText, pluralize
 from factorflow.posterior.finding import Finding, naming_option
 from factorflow.posterior.prediction import Predictor
 
@@ -106,6 +106,25 @@ def absent_features(posterior: StoredPosterior) -> Iterator[Finding]:
                 f"{len(absent)} of {pluralize(len(fitted_features), 'feature')} of {view.name} that the "
                 f"model knows are not in these samples ({names}) and count as missing{others}.",
                 "If they were measured, name them as in the dataset of the fit.",
+            )
+
+
+def without_limits(posterior: StoredPosterior) -> Iterator[Finding]:
+    """Find new samples of a view with limits of detection that were written without any."""
+    for view in posterior.meta.views:
+        try:
+            there = posterior.dataset.views.get(view.name)
+        except InputError:  # the dataset has moved
+            return
+        if view.aux == "censored" and there is not None and not there.aux:
+            yield Finding(
+                "limits",
+                f"{view.name} was fitted with limits of detection, and these samples were written without: "
+                "all of their values count as measured.",
+                OptionText(
+                    "If some are limits, write the samples with {limits}, or with entries such as <0.5.",
+                    limits=...,
+                ),
             )
 
 

@@ -17,7 +17,7 @@ class Finding:
     kind : str
         "burn-in", "mixing", "budget", "outlier", "baseline", "overdispersion", "no factors", "unstable",
         "intercepts", "scale", "one sample", "one feature", "resolution", "depth" or "batch"; of a projection
-        "outlier", "features", "not described" or "overdispersion".
+        "outlier", "features", "limits", "not described" or "overdispersion".
     remedy : str
         What to do; an `OptionText` where it names options, which front ends format.
     """

@@ -13,7 +13,13 @@ import numpy as np
 from factorflow.errors import InputError, OptionText, pluralize
 from factorflow.posterior.active_views import active_factors
 from factorflow.posterior.confounders import batch, depth
-from factorflow.posterior.data_findings import LEAST_MANY, absent_features, dispersion, not_described
+from factorflow.posterior.data_findings import (
+    LEAST_MANY,
+    absent_features,
+    dispersion,
+    not_described,
+    without_limits,
+)
 from factorflow.posterior.finding import Finding, naming_option
 from factorflow.posterior.labels import names_of_rows
 from factorflow.posterior.mixing_findings import mixing
@@ -54,7 +60,7 @@ LOG_LIKELIHOODS = ("log_likelihood", "baseline_log_likelihood")
 def findings(posterior: StoredPosterior) -> list[Finding]:
     """Return the findings of a posterior, the most serious first; of a projection, about its samples only."""
     if posterior.run["status"] == "projected":
-        parts = [_outliers(posterior), absent_features(posterior)]
+        parts = [_outliers(posterior), absent_features(posterior), without_limits(posterior)]
         parts += [not_described(posterior), dispersion(posterior)]
         return [finding for part in parts for finding in part]
     parts = [_budget(posterior), _outliers(posterior)]

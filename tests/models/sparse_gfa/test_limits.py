@@ -72,7 +72,13 @@ def test_limits_in_draws_and_of_new_samples(censored: tuple[Any, ...], tmp_path:
     data = factorflow.write_dataset(tmp_path / "d", {"y": y}, limits={"y": (limit, None)}, block_rows=64)
     posterior = fitted(data)
     own = posterior.scores().to_numpy()
-    found = posterior.project(data).scores().to_numpy()
+    projected = posterior.project(data)
+    assert all(finding.kind != "limits" for finding in projected.findings)
+    without = factorflow.write_dataset(tmp_path / "w", {"y": np.maximum(y, limit)}, {"y": "gaussian"})
+    (finding,) = (each for each in posterior.project(without).findings if each.kind == "limits")
+    assert "y was fitted with limits of detection" in str(finding)
+    assert "limits=..." in str(finding)
+    found = projected.scores().to_numpy()
     assert np.abs(np.corrcoef(found.T, own.T)[:3, 3:]).max(axis=0).min() > 0.97
     drawn = fitted(data, n_draws=10, n_burn_in=10, chains=1)
     assert (
