@@ -122,6 +122,7 @@ class PredictionMethods(VarianceMethods):
         Dataset
             ``mean``, ``sd`` and ``observed``, (obs, feature_<view>), computed for the rows that are looked
             at. Where there is a value, it is the ``mean``, and ``sd`` is 0; also where the fit held it out.
+            An entry beyond a limit of detection is not observed, and predicted given that it lies there.
 
         Raises
         ------

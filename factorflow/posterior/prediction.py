@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from factorflow.core.block import Block
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import triangle
+from factorflow.kernels.special import log_ndtr
 from factorflow.posterior.draws import check_seed
 from factorflow.posterior.labels import as_slice, names_of_rows
 from factorflow.posterior.lazy import lazy_array
@@ -271,9 +272,9 @@ def impute(posterior: StoredPosterior, view: str, rows: NDArray[np.intp]) -> xr.
             "observed": (partial(_is_observed, predictor), np.bool_),
         },
         {
-            "mean": "The value where it was observed, else the expected one.",
+            "mean": "The value where it was observed, else the expected one: given the limit it lies beyond.",
             "sd": "0 where the value was observed, else the standard deviation of the prediction.",
-            "observed": "Whether the dataset has the value.",
+            "observed": "Whether the dataset has the value, not a limit that it lies beyond.",
         },
     )
 
@@ -340,7 +341,11 @@ def _end(predictor: Predictor, share: float, which: int, rows: NDArray[np.intp])
 
 def _fill_observed(predictor: Predictor, which: int, rows: NDArray[np.intp]) -> NDArray[Any]:
     values, observed = _observed_values(predictor, rows)
-    return np.where(observed, values if which == 0 else 0.0, predictor(rows)[which])
+    predicted, sides = predictor(rows)[which], _sides(predictor, rows)
+    if sides is not None:
+        beyond = _beyond_limits(*predictor(rows), values, sides)[which]
+        predicted = np.where(sides != 0, beyond, predicted)
+    return np.where(observed, values if which == 0 else 0.0, predicted)
 
 
 def _is_observed(predictor: Predictor, rows: NDArray[np.intp]) -> NDArray[Any]:
@@ -348,10 +353,29 @@ def _is_observed(predictor: Predictor, rows: NDArray[np.intp]) -> NDArray[Any]:
 
 
 def _observed_values(predictor: Predictor, rows: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return values of the dataset, and which of them there are."""
+    """Return values of the dataset, and which of them were measured: not those beyond a limit."""
     dataset = predictor.posterior.data
     values = values_of_rows(dataset, predictor.view, rows)
-    return values, np.asarray(dataset.views[predictor.view].kind.observed(values))
+    observed, sides = np.asarray(dataset.views[predictor.view].kind.observed(values)), _sides(predictor, rows)
+    return values, observed if sides is None else observed & (sides == 0)
+
+
+def _sides(predictor: Predictor, rows: NDArray[np.intp]) -> NDArray[Any] | None:
+    """Return -1 or 1 of the entries that lie below or above a limit of detection, else 0; None: no limits."""
+    if predictor.posterior.model.likelihood(predictor.view).name != "censored":
+        return None
+    view = next(v for v in predictor.posterior.meta.views if v.name == predictor.view)
+    return values_of_rows(predictor.posterior.data, view.name, rows, view.aux_key) if view.aux else None
+
+
+def _beyond_limits(
+    mean: NDArray[Any], sd: NDArray[Any], limit: NDArray[Any], sides: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return mean and sd of normal variables of which it is known on which side of a limit they lie."""
+    distance = np.where(sides != 0, sides * (mean - limit) / sd, 0.0)  # inwards, in standard deviations
+    ratio = np.exp(-0.5 * distance**2 - 0.5 * np.log(2.0 * np.pi) - log_ndtr(distance))
+    share = np.clip(1.0 - ratio * (ratio + distance), 0.0, 1.0)
+    return mean + sides * sd * ratio, sd * np.sqrt(share)
 
 
 def values_of_rows(

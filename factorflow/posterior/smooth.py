@@ -276,6 +276,8 @@ def _points(
     if len(set(lengths)) > 1:
         found = f"columns of {', '.join(map(str, lengths))} places"
         raise InputError("at", found, "as many in each", "Give each place all of its numbers.")
+    if not n_places:
+        raise InputError("at", "no places", "at least one place", "Add one.")
     if not places.groups:
         if groups is not None:
             raise InputError("groups", groups, "None where the model has one course for all", "Leave it out.")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.special import expit
+from scipy.stats import truncnorm
 from typer.testing import CliRunner
 
 import factorflow
@@ -65,6 +66,14 @@ def test_limits_bias_nothing(censored: tuple[Any, ...], tmp_path: Path) -> None:
     ends = posterior.predict("y", interval=0.9)
     inside = (ends["lower"].to_numpy() <= y) & (y <= ends["upper"].to_numpy())
     assert 0.86 < inside.mean() < 0.94  # of what would have been measured
+    filled, open_ = posterior.impute("y"), posterior.predict("y")
+    np.testing.assert_array_equal(filled["observed"].to_numpy(), ~below)
+    np.testing.assert_allclose(filled["mean"].to_numpy()[~below], y[~below], rtol=1e-6)
+    centre, sd = (open_[name].to_numpy()[below] for name in ("mean", "sd"))
+    given = truncnorm(-np.inf, (limit - centre) / sd, centre, sd)
+    np.testing.assert_allclose(filled["mean"].to_numpy()[below], given.mean(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(filled["sd"].to_numpy()[below], given.std(), rtol=1e-4, atol=1e-5)
+    assert abs((filled["mean"].to_numpy() - y)[below].mean()) < 0.1
 
 
 def test_limits_in_draws_and_of_new_samples(censored: tuple[Any, ...], tmp_path: Path) -> None:

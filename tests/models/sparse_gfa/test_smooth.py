@@ -887,6 +887,8 @@ def test_places_that_cannot_be_asked_for(fitted: SimpleNamespace) -> None:
         posterior.interpolate(np.zeros((3, 2)))
     with pytest.raises(InputError, match="columns of 2, 3 places"):
         posterior.interpolate({"time": [0.5, 0.6], "group": ["group0"] * 3})
+    with pytest.raises(InputError, match="no places: expected at least one"):
+        posterior.interpolate([])
 
 
 def test_dates_are_places_however_they_are_given(tmp_path: Path) -> None:
