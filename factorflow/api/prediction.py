@@ -56,7 +56,7 @@ class PredictionMethods(VarianceMethods):
             model's covariates, of features and scores, times or places, groups. Cells that are empty, and
             columns of the scores that are left out, are not known. Of `SparseGFA`.
         size_factor : float
-            Of the counts of these.
+            Of the counts of these, where they lack the column that the fit took size factors from.
 
         Returns
         -------

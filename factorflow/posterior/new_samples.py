@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from factorflow.core.block import Block
 from factorflow.core.covariates import Covariates
-from factorflow.data.covariates import labels_of, prepare_columns, warn_of_groups, warn_of_levels
+from factorflow.data.covariates import labels_of, numbers_of, prepare_columns, warn_of_groups, warn_of_levels
 from factorflow.errors import InputError
 from factorflow.kernels.linalg import block_places, n_pairs, pack
 from factorflow.kernels.random import Step
@@ -49,13 +49,14 @@ def predict_new(
         expected = f"1 where the model has no size factors of the view ({view})"
         remedy = "Leave it out, or fit with {model.size_factors}."
         raise InputError("size_factor", size_factor, expected, remedy, **{"model.size_factors": "total"})
+    sizes = _size_factors_of(posterior, view, frame, float(size_factor))
     numbers, codes = _places_of(posterior, frame), _group_codes(posterior, frame)
     covariates, record = posterior.meta.covariates, posterior.global_variables()
     design = None if covariates is None else _encode_covariates(covariates, frame)
 
     def of_rows(rows: slice) -> xr.Dataset:
         scores = scores_at(posterior, record, numbers[rows], codes[rows])
-        given = share, None if design is None else design[rows], float(size_factor)
+        given = share, None if design is None else design[rows], sizes[rows]
         return predict_from_scores(posterior, record, view, *scores, *given, first=rows.start)
 
     predicted = in_pieces(posterior, len(frame), of_rows)
@@ -125,6 +126,29 @@ def _has_size_factors(posterior: StoredPosterior, view: str) -> bool:
     choices = getattr(posterior.config, "size_factors", "none")
     choice = choices.get(view, "none") if isinstance(choices, Mapping) else choices
     return choice != "none" and posterior.model.likelihood(view).log_link
+
+
+def _size_factors_of(
+    posterior: StoredPosterior, view: str, frame: pd.DataFrame, size_factor: float
+) -> NDArray[np.float64]:
+    """Return the size factors of a view: by its column, where the table has it, else one for all."""
+    choices = getattr(posterior.config, "size_factors", "none")
+    choice = choices.get(view) if isinstance(choices, Mapping) else choices
+    column = next((one for one in posterior.meta.sizes if one.name == choice and one.name in frame), None)
+    if column is None:
+        return np.full(len(frame), size_factor)
+    if size_factor != 1.0:
+        remedy = "Leave one of the two out."
+        raise InputError(
+            "size_factor", size_factor, f"left out beside column {column.name} of new_obs", remedy
+        )
+    values = numbers_of(column.name, frame[column.name])
+    wrong = np.flatnonzero(~((values > 0.0) & (values < np.inf)))
+    if wrong.size:
+        what = f"{values[wrong[0]]:g} of sample {frame.index[wrong[0]]} in column {column.name}"
+        remedy = "Correct it, or leave the column out: samples are of average size then."
+        raise InputError("new_obs", what, "a number above 0 for each sample", remedy)
+    return values / column.mean
 
 
 def _encode_covariates(covariates: Covariates, frame: pd.DataFrame) -> NDArray[np.float64]:
@@ -197,7 +221,7 @@ def predict_from_scores(
     noise: NDArray[np.float64],
     share: float | None,
     covariates: NDArray[np.float64] | None = None,
-    size_factor: float = 1.0,
+    size_factors: NDArray[np.float64] | None = None,
     first: int = 0,
 ) -> xr.Dataset:
     """Return the distribution of new observations of a view, given `scores_at`; of draws by a score of each.
@@ -210,8 +234,8 @@ def predict_from_scores(
         Of new observations that ``lower`` and ``upper`` are to hold; None: without these.
     covariates : (n, P) array or None
         Of the features, as they are coded, NaN where they are not known; None: all at their average.
-    size_factor : float
-        Of the counts of a sample.
+    size_factors : (n,) array or None
+        Of the counts of the samples; None: 1.
     first : int
         Number of the first of these rows among all that are asked for, which noise is keyed by.
 
@@ -233,7 +257,8 @@ def predict_from_scores(
         if np.isnan(rows["covariates"]).any():
             rows |= _unknown_covariates(posterior, rows, first)
     if posterior.has("size_factors"):
-        sizes = np.full((n_rows, posterior.array("size_factors").shape[-1]), size_factor)
+        of_rows = np.ones(n_rows) if size_factors is None else size_factors
+        sizes = np.tile(of_rows[:, None], posterior.array("size_factors").shape[-1])
         rows["size_factors"] = sizes
         if posterior.kind != "variational":  # of a sampler learned ones have draws
             leading = rows["scores_draws"].shape[:2]

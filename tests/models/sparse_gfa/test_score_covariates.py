@@ -346,6 +346,32 @@ def test_features_with_covariates(cohort: SimpleNamespace, tmp_path: Path) -> No
         one.predict("m", new_obs={"age": [50.0]}, size_factor=2.0)
 
 
+def test_size_factors_of_a_column_of_new_samples(cohort: SimpleNamespace, tmp_path: Path) -> None:
+    """Relative to the mean of the fit, as those of its own samples; of average size where it is not there."""
+    effort = np.random.default_rng(1).uniform(0.5, 4.0, 300)
+    counts = np.random.default_rng(0).poisson(3.0 * effort[:, None], (300, 20))
+    obs = cohort.obs.assign(effort=effort)
+    data = ff.write_dataset(
+        tmp_path / "counts.zarr", {"n": pd.DataFrame(counts, index=obs.index)}, {"n": "poisson"}, obs=obs
+    )
+    posterior = ff.fit(
+        data, SparseGFA(n_factors=1, covariates="age", size_factors={"n": "effort"}), progress=False
+    )
+    new = pd.DataFrame({"age": 50.0, "effort": [1.0, 4.0]})
+    found = posterior.predict("n", new_obs=new, interval=0.9)
+    np.testing.assert_allclose(found["mean"].mean("feature_n"), [3.0, 12.0], rtol=0.1)
+    average = posterior.predict("n", new_obs=new[["age"]])["mean"].values
+    np.testing.assert_allclose(
+        found["mean"].values, average * new[["effort"]].values / effort.mean(), rtol=1e-6
+    )
+    for column, given, match in (
+        ([1.0, 0.0], {}, "0 of sample 1 in column effort: expected a number above 0"),
+        ([1.0, 2.0], {"size_factor": 2.0}, "size_factor = 2.0: expected left out beside column effort"),
+    ):
+        with pytest.raises(InputError, match=match):
+            posterior.predict("n", new_obs=new.assign(effort=column), **given)
+
+
 def test_intercepts_by_group(tmp_path: Path) -> None:
     """Levels of groups are not factors; what groups differ by comes out as coefficients."""
     rng = np.random.default_rng(2)
