@@ -122,7 +122,8 @@ class PredictionMethods(VarianceMethods):
         Dataset
             ``mean``, ``sd`` and ``observed``, (obs, feature_<view>), computed for the rows that are looked
             at. Where there is a value, it is the ``mean``, and ``sd`` is 0; also where the fit held it out.
-            An entry beyond a limit of detection is not observed, and predicted given that it lies there.
+            An entry beyond a limit of detection, or a time without an event, is not observed, and predicted
+            given that it lies there.
 
         Raises
         ------

@@ -131,6 +131,10 @@ class Likelihood(ABC):
     def moments(self, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         """Return mean and variance of y given x."""
 
+    def moments_after(self, y: Array, x: Array, phi: Array) -> tuple[Array, Array]:
+        """Return mean and variance of a time (`is_time`) given x, and that it is after y."""
+        raise NotImplementedError(f"{self.name} is not of times")
+
     @abstractmethod
     def tails(self, y: Array, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         """Return P(Y < y) and P(Y > y), each with small relative error."""

@@ -81,6 +81,17 @@ class Predictive:
             low, high = low + weight * below, high + weight * above
         return np.asarray(low), np.asarray(high)
 
+    def mean_and_sd_after(self, y: Float[Array, ...]) -> tuple[Float[Array, ...], Float[Array, ...]]:
+        """Return mean and standard deviation of times, given that they are after y."""
+        total, mean, square = 0.0, 0.0, 0.0
+        for x, weight in self._places():
+            alive = weight * self.likelihood.tails(y, x, self.phi, self.aux)[1]
+            after, variance = self.likelihood.moments_after(y, x, self.phi)
+            total, mean = total + alive, mean + alive * after
+            square = square + alive * (variance + after**2)
+        mean = mean / total
+        return np.asarray(mean), np.sqrt(np.maximum(square / total - mean**2, 0.0))
+
     def interval(self, share: float) -> tuple[Float[Array, ...], Float[Array, ...]]:
         """Return the central interval that holds this share of new observations: ends, inclusive."""
         tail = 0.5 * (1.0 - share)

@@ -151,9 +151,13 @@ class Survival(Likelihood):
 
     def moments(self, x: Array, phi: Array, aux: Array | None = None) -> tuple[Array, Array]:
         """Return them of the time of the event, the last hazard going on."""
+        return self.moments_after(0.0 * x, x, phi)
+
+    def moments_after(self, y: Array, x: Array, phi: Array) -> tuple[Array, Array]:
         xp = namespace(x)
-        mean, half_square, alive = 0.0 * x, 0.0 * x, 1.0 + 0.0 * x
-        for j, begin, end in self._spans():
+        mean, half_square, alive = y + 0.0 * x, 0.5 * y**2 + 0.0 * x, 1.0 + 0.0 * x
+        for j, first, last in self._spans():
+            begin, end = xp.where(y > first, y, first + 0.0 * y), xp.where(y > last, y, last + 0.0 * y)
             rate = rate_of(xp.where(x > -LARGEST, x, -LARGEST + 0.0 * x) + phi[j, ...])
             z = rate * (end - begin)
             z = xp.where(z < LARGEST, z, LARGEST + 0.0 * x)

@@ -343,8 +343,12 @@ def _fill_observed(predictor: Predictor, which: int, rows: NDArray[np.intp]) -> 
     values, observed = _observed_values(predictor, rows)
     predicted, sides = predictor(rows)[which], _sides(predictor, rows)
     if sides is not None:
-        beyond = _beyond_limits(*predictor(rows), values, sides)[which]
-        predicted = np.where(sides != 0, beyond, predicted)
+        ends = np.where(sides != 0, values, 0.0)
+        if predictor.posterior.model.likelihood(predictor.view).is_time:
+            beyond = predictor.distribution(rows).mean_and_sd_after(ends)
+        else:
+            beyond = _beyond_limits(*predictor(rows), ends, sides)
+        predicted = np.where(sides != 0, beyond[which], predicted)
     return np.where(observed, values if which == 0 else 0.0, predicted)
 
 
@@ -361,8 +365,8 @@ def _observed_values(predictor: Predictor, rows: NDArray[np.intp]) -> tuple[NDAr
 
 
 def _sides(predictor: Predictor, rows: NDArray[np.intp]) -> NDArray[Any] | None:
-    """Return -1 or 1 of the entries that lie below or above a limit of detection, else 0; None: no limits."""
-    if predictor.posterior.model.likelihood(predictor.view).name != "censored":
+    """Return -1 or 1 of entries below or above what stands there, a limit or the time last seen, else 0."""
+    if predictor.posterior.model.likelihood(predictor.view).aux != "censored":
         return None
     view = next(v for v in predictor.posterior.meta.views if v.name == predictor.view)
     return values_of_rows(predictor.posterior.data, view.name, rows, view.aux_key) if view.aux else None

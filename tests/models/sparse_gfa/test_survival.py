@@ -84,6 +84,23 @@ def test_survival_curves_are_calibrated(fitted: tuple[Any, ...]) -> None:
         posterior.risk("rna")
 
 
+def test_times_without_an_event_are_imputed_after_them(fitted: tuple[Any, ...]) -> None:
+    """As the area below the survival curve says: E T = c + int_c S(t) dt / S(c), E T^2 likewise."""
+    _, _, _, times, posterior = fitted
+    filled = posterior.impute("death").isel(feature_death=0)
+    shown, seen = np.arange(N) < SHOWN, times["event"].to_numpy() == 1.0
+    np.testing.assert_array_equal(filled["observed"], shown & seen)
+    np.testing.assert_allclose(filled["mean"][shown & seen], times["time"][shown & seen], rtol=1e-6)
+    one = int(np.flatnonzero(shown & ~seen)[1])
+    last = float(times["time"].iloc[one])
+    after = np.concatenate([[0.0], np.geomspace(1e-2, 1e5, 500)])
+    alive = posterior.survival("death", list(last + after), obs=[f"sample{one}"]).values[0]
+    mean = np.trapezoid(alive, after) / alive[0]
+    square = 2.0 * np.trapezoid(alive * after, after) / alive[0]
+    assert float(filled["mean"][one]) == pytest.approx(last + mean, rel=3e-3)
+    assert float(filled["sd"][one]) == pytest.approx(np.sqrt(square - mean**2), rel=3e-3)
+
+
 def test_the_baseline_is_breslows_of_the_fit(fitted: tuple[Any, ...]) -> None:
     """Events, and half of one, over exposures times E e^x, in each interval."""
     _, _, _, times, posterior = fitted
