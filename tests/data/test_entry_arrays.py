@@ -73,7 +73,8 @@ def test_limits_on_the_command_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     pd.DataFrame(values, columns=list("abc")).to_csv("y.csv", index=False)
-    pd.DataFrame({"lower": [-0.3, -0.1]}, index=["a", "b"]).to_csv("limits.csv")
+    table = pd.DataFrame({"lower": [-0.3, -0.1]}, index=["a", "b"])
+    table.to_csv("limits.csv")
     for text, n in (("-0.5,1", (values <= -0.5).sum() + (values >= 1).sum()), ("limits.csv", None)):
         said = ["ingest", "y.csv", "--out", "d", "--limits", f"y={text}", "--overwrite"]
         found = CliRunner().invoke(app, said)
@@ -81,6 +82,8 @@ def test_limits_on_the_command_line(
         side = beside(factorflow.open_dataset("d"), "censored")
         expected = n if n is not None else (values[:, 0] <= -0.3).sum() + (values[:, 1] <= -0.1).sum()
         assert np.abs(side).sum() == expected
+    same = factorflow.write_dataset("e", "y.csv", limits={"y": table})
+    np.testing.assert_array_equal(beside(same, "censored"), side)
 
 
 def test_limits_that_are_refused(values: np.ndarray, tmp_path: Path) -> None:
@@ -89,6 +92,7 @@ def test_limits_that_are_refused(values: np.ndarray, tmp_path: Path) -> None:
         ({"z": (0.0, None)}, "limits = z: expected views among y"),
         ({"y": ({"q": 1.0}, None)}, "'q': expected names of its features"),
         ({"y": "low"}, "LOWER,UPPER"),
+        ({"y": pd.DataFrame({"low": [0.1]}, index=["feature0"])}, "columns lower, upper or both"),
     ):
         with pytest.raises(InputError, match=message):
             factorflow.write_dataset(tmp_path / "d", {"y": values}, limits=given)

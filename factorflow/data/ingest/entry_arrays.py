@@ -156,9 +156,10 @@ def limits_of(
 
     Parameters
     ----------
-    limits : pair, text or path
+    limits : pair, text, path or DataFrame
         Lower and upper limit: None, a number, a Series or mapping by feature, or entries as a view has them;
-        "LOWER,UPPER", either may be empty; or a table by feature with columns lower and upper.
+        "LOWER,UPPER", either may be empty; or a table by feature with columns lower and
+        upper, or its path.
     sides : DataFrame, optional
         Sides of entries whose values are limits already.
     position : (N,) int64 array, optional
@@ -166,6 +167,8 @@ def limits_of(
     """
     if isinstance(limits, str | os.PathLike):
         limits = _limits_of_text(os.fspath(limits), view, features)
+    elif hasattr(limits, "columns"):
+        limits = _limits_of_table(limits, view)
     if not isinstance(limits, tuple | list) or len(limits) != 2:
         expected = "a pair of lower and upper limit; None: there is none"
         raise InputError(f"limits of view {view!r}", limits, expected, "For example (0.5, None).")
@@ -185,6 +188,10 @@ def _limits_of_text(text: str, view: str, features: Any) -> tuple[Any, Any]:
             raise InputError(f"limits of view {view!r}", text, expected, "For example '0.5,'.") from None
         return low, high
     table = read_metadata(Path(text), f"limits of view {view!r}", samples=np.asarray(features, dtype=str))
+    return _limits_of_table(table, view)
+
+
+def _limits_of_table(table: Any, view: str) -> tuple[Any, Any]:
     if not set(table.columns) & {"lower", "upper"}:
         available = ", ".join(map(str, table.columns))
         raise InputError(
