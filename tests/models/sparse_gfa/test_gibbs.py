@@ -51,7 +51,7 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
             False,
             {"covariates": True},
             id="counts-covariates",
-            marks=pytest.mark.thorough,
+            marks=pytest.mark.slow,
         ),
         pytest.param(("gaussian", "bernoulli"), False, "last", True, {}, id="outcome"),
         pytest.param(("gaussian",), False, False, False, {"courses": "levels"}, id="levels"),
@@ -87,7 +87,7 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
             False,
             {"scores": "nonnegative", "sizes": "learned"},
             id="count-parts",
-            marks=pytest.mark.thorough,
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             ("poisson", "gaussian"),
@@ -96,7 +96,7 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
             False,
             {"scores": "nonnegative", "score_slab": "half_normal", "covariates": True},
             id="half-normal-parts",
-            marks=pytest.mark.thorough,
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             ("gaussian", "bernoulli"), False, "last", True, {"loadings": "nonnegative"}, id="positive"
@@ -128,7 +128,7 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
             False,
             {"loadings": "adaptive_shrinkage"},
             id="adaptive-counts",
-            marks=pytest.mark.thorough,
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             ("gaussian",), False, False, True, {"loadings": "guided"}, id="guided", marks=pytest.mark.thorough
@@ -141,7 +141,7 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
             True,
             {"sizes": "learned"},
             id="dense-counts",
-            marks=pytest.mark.thorough,
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             ("negative_binomial", "gaussian"), True, False, False, {}, id="phi", marks=pytest.mark.thorough
