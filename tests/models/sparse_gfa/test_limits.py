@@ -15,6 +15,7 @@ import factorflow
 from factorflow.cli import app
 from factorflow.errors import InputError
 from factorflow.models import SparseGFA
+from factorflow.posterior.prediction import _beyond_limits
 
 
 def fitted(data: Any, **options: Any) -> Any:
@@ -74,6 +75,14 @@ def test_limits_bias_nothing(censored: tuple[Any, ...], tmp_path: Path) -> None:
     np.testing.assert_allclose(filled["mean"].to_numpy()[below], given.mean(), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(filled["sd"].to_numpy()[below], given.std(), rtol=1e-4, atol=1e-5)
     assert abs((filled["mean"].to_numpy() - y)[below].mean()) < 0.1
+
+
+def test_normal_variables_beyond_limits_of_either_side() -> None:
+    mean, sd, limit = np.array([1.0, -2.0, 0.5]), np.array([0.7, 1.5, 2.0]), np.array([1.4, -1.0, 3.0])
+    for side, ends in ((-1, (-np.inf, (limit - mean) / sd)), (1, ((limit - mean) / sd, np.inf))):
+        found = _beyond_limits(mean, sd, limit, np.full(3, side))
+        expected = truncnorm(*ends, mean, sd)
+        np.testing.assert_allclose(found, [expected.mean(), expected.std()], rtol=1e-6)
 
 
 def test_limits_in_draws_and_of_new_samples(censored: tuple[Any, ...], tmp_path: Path) -> None:
