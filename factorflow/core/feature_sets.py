@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-FACTOR_LABEL = re.compile(r"Factor[1-9]\d*")
-"""Labels of factors that have no names of their own (`Model.factor_names`)."""
-
-EVIDENCE = 3.0
+NAME_EVIDENCE = 3.0
 """Nats that a name has to be better than none by, besides the logarithm of the number of sets."""
 
 
@@ -39,7 +35,7 @@ class FeatureSets:
     @property
     def evidence_needed(self) -> float:
         """Evidence of all views together, in nats, above which a name holds."""
-        return EVIDENCE + float(np.log(len(self)))
+        return NAME_EVIDENCE + float(np.log(len(self)))
 
     def inside(self, view: str, number: int, n_features: int) -> NDArray[np.bool_]:
         """Return which features of a view are in a set."""

@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from factorflow.core.feature_sets import FACTOR_LABEL, FeatureSets
+from factorflow.core.factor_labels import is_number_label
+from factorflow.core.feature_sets import FeatureSets
 from factorflow.data.gmt import read_gmt
 from factorflow.data.ingest.checks import warn
 from factorflow.data.store.fingerprint import digest_names
@@ -43,7 +44,7 @@ def match_feature_sets(
     of_view = _by_view(source, views, option)
     names = list(dict.fromkeys(name for sets in of_view.values() for name in sets))
     for name in names:
-        if FACTOR_LABEL.fullmatch(name):
+        if is_number_label(name):
             expected = "names of sets that no factor without a set has"
             raise InputError(option, name, expected, "Rename it: factors are called by their sets.")
     members, unmatched = {}, []

@@ -20,6 +20,9 @@ SHORTEST = 1 / 32
 NEWTON = 40
 """Steps to a quantile at most; a few are taken, and halves where a quarter of them does not do."""
 
+LEAST_ALIVE = 1e-300
+"""Least probability of being without an event: where all are less, nodes weigh as they do before the time."""
+
 CLOSE = 1e-7
 """Probability to which a quantile of measurements is found."""
 
@@ -85,7 +88,7 @@ class Predictive:
         """Return mean and standard deviation of times, given that they are after y."""
         total, mean, square = 0.0, 0.0, 0.0
         for x, weight in self._places():
-            alive = weight * self.likelihood.tails(y, x, self.phi, self.aux)[1]
+            alive = weight * np.maximum(self.likelihood.tails(y, x, self.phi, self.aux)[1], LEAST_ALIVE)
             after, variance = self.likelihood.moments_after(y, x, self.phi)
             total, mean = total + alive, mean + alive * after
             square = square + alive * (variance + after**2)

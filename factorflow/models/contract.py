@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from factorflow.core.block import Array, Block, Meta, ViewMeta
+from factorflow.core.factor_labels import number_label
 from factorflow.core.trees import Gather, wide
 from factorflow.errors import InputError
 from factorflow.kernels.random import Step
@@ -125,7 +126,7 @@ class Model(VariableTable[G, L]):
         list of str
             ``Factor1``, ``Factor2``, ...
         """
-        return [f"Factor{k + 1}" for k in (range(n_factors) if numbers is None else numbers)]
+        return [number_label(k) for k in (range(n_factors) if numbers is None else numbers)]
 
     def prepare(self, globals_: G) -> Any:
         """Return the argument of `finish`; by default the globals.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from factorflow.core.feature_sets import FACTOR_LABEL
+from factorflow.core.factor_labels import is_number_label
 from factorflow.core.places import MOST_CELLS
 from factorflow.errors import InputError
 from factorflow.likelihoods import Likelihood, get_likelihood, likelihood_names
@@ -208,7 +208,7 @@ def check_guided_names(options: Options, meta: Meta) -> None:
     """Refuse guided outcomes whose factor would have the name of another one."""
     names = () if meta.feature_sets is None else meta.feature_sets.names
     for view, outcome in (options.outcomes or {}).items():
-        if outcome == "guided" and (view in names or FACTOR_LABEL.fullmatch(view)):
+        if outcome == "guided" and (view in names or is_number_label(view)):
             expected = "names that no feature set and no factor without a name has"
             remedy = "Rename the view or the set: a guided factor is called by its outcome."
             raise InputError("outcomes", view, expected, remedy)
@@ -228,7 +228,7 @@ def likelihoods_of(options: Options, meta: Meta) -> list[tuple[ViewMeta, str]]:
     for view in meta.views:
         likelihood = _as_written(by_view.get(view.name), view)
         if view.likelihood not in get_likelihood(likelihood).kinds:
-            suited = [name for name in likelihood_names() if view.likelihood in get_likelihood(name).kinds]
+            suited = [name for name in likelihood_names() if _explains(name, view)]
             raise InputError(
                 "likelihoods",
                 f"{likelihood} for view {view.name}, which was written as {view.likelihood}",
@@ -335,15 +335,29 @@ def _as_written(likelihood: str | None, view: ViewMeta) -> str:
     return stored if likelihood is None or stored.startswith(f"{likelihood}(") else likelihood
 
 
+def _explains(likelihood: str, view: ViewMeta) -> bool:
+    """Return whether a likelihood explains the entries of a view."""
+    try:
+        _for_view(_as_written(likelihood, view), view)
+    except InputError:
+        return False
+    return view.likelihood in get_likelihood(likelihood).kinds
+
+
 def _for_view(likelihood: str, view: ViewMeta) -> str:
     """Return a likelihood with the parameters that follow from the entries of a view.
 
     Raises
     ------
     InputError
-        For a view of which the likelihood would take limits for measurements.
+        For a view of which the likelihood would take limits for measurements, or lacks what it needs.
     """
-    density = get_likelihood(likelihood).for_entries(view.largest, view.aux)
+    try:
+        density = get_likelihood(likelihood).for_entries(view.largest, view.aux)
+    except InputError as error:
+        raise InputError(
+            error.parameter, f"{error.value} for view {view.name}", error.expected, error.remedy
+        ) from None
     if view.aux == "censored" and density.aux != view.aux:
         raise InputError(
             "likelihoods",

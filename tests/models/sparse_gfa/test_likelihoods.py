@@ -228,10 +228,11 @@ def test_student_t_projects(dataset: Any, truth: dict[str, Any], tmp_path: Path)
         ({"z": "poisson"}, "likelihoods = z: expected views among y, n, two"),
         (
             {"y": "poisson"},
-            "poisson for view y, which was written as gaussian: expected one of beta, censored, gamma",
+            "poisson for view y, which was written as gaussian: expected one of beta, censored, gamma, "
+            "gaussian, logit_normal, lognormal, student_t. Choose",
         ),
         ({"n": "binomial(n=3)"}, r"binomial\(n=3\): expected binomial\(trials=1\)"),
-        ({"n": "binomial(trials=0)"}, "trials = 0: expected an integer >= 1"),
+        ({"n": "binomial(trials=0)"}, "trials = 0 for view n: expected an integer >= 1"),
         ({"y": "student_t(nu=-1)"}, "nu = -1.0: expected degrees of freedom above 0"),
         ("posson", "posson: expected one of bernoulli, beta, binomial"),
         (

@@ -11,6 +11,8 @@ import pytest
 
 import factorflow
 from factorflow.errors import InputError
+from factorflow.likelihoods import get_likelihood
+from factorflow.likelihoods.predictive import Predictive
 from factorflow.likelihoods.survival import Survival
 from factorflow.models import SparseGFA
 from factorflow.posterior.ranks import concordance
@@ -82,6 +84,15 @@ def test_survival_curves_are_calibrated(fitted: tuple[Any, ...]) -> None:
         posterior.survival("death", [-1.0])
     with pytest.raises(InputError, match="fitted under the likelihood survival"):
         posterior.risk("rna")
+
+
+def test_the_expected_time_after_one_that_nobody_reaches_is_soon_after_it() -> None:
+    """Not NaN: the probability of being without an event there is 0 in double precision."""
+    density = get_likelihood("survival(times=, hazards=1.0)")
+    x, y = np.array([0.0, 8.0]), np.array([2.0, 3.0])
+    mean, sd = Predictive(density, x, np.full(2, 1e-4), np.zeros((1, 2))).mean_and_sd_after(y)
+    np.testing.assert_allclose(mean - y, np.exp(-x), rtol=1e-3)  # without memory
+    np.testing.assert_allclose(sd, np.exp(-x), rtol=1e-3)
 
 
 def test_times_without_an_event_are_imputed_after_them(fitted: tuple[Any, ...]) -> None:
