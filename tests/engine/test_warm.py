@@ -119,7 +119,7 @@ def test_a_dropped_factor_takes_its_name_along(datasets: Any) -> None:
     """Names are those of the first fit, through drops and projections."""
     cold = factorflow.fit(datasets(200), gfa(drop=0.0))
     assert cold.factors == ["Factor1", "Factor2", "Factor3", "Factor4"]
-    from factorflow.models.sparse_gfa.global_step import select_factors
+    from factorflow.models.sparse_gfa.change_of_basis import select_factors
     from factorflow.models.sparse_gfa.start.warm_start import warm_globals
     from factorflow.posterior.globals import StoredGlobals
 

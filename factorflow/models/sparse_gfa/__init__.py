@@ -24,7 +24,7 @@ One iteration
    curvature u of its expected log-likelihood at q(x) = N(m, v).
 2. On every run of features: w by its prior (`loadings`), b, tau or phi (`m_step`).
 3. At the root (`global_step`): m, lambda, alpha, theta, beta, psi and the bound (`elbo`), a change of basis
-   every third pass (`kernels.rotation`; with tangents z -> z + c, b -> b - W c, too), hyperparameters at
+   every third pass (`change_of_basis`; with tangents z -> z + c, b -> b - W c, too), hyperparameters at
    their optimum (`hyperparameters`), the worth of each factor (`n_factors`), how far the next pass goes
    (`squarem`).
 

@@ -12,7 +12,7 @@ from factorflow.core.trees import replace
 from factorflow.kernels.explained import explained_share
 from factorflow.kernels.linalg import pack, unpack
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
-from factorflow.models.sparse_gfa.global_step import change_basis, select_factors
+from factorflow.models.sparse_gfa.change_of_basis import change_basis, select_factors
 from factorflow.models.sparse_gfa.intervals import Spread, corrected_moments
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.learned_sizes import log_sizes_of

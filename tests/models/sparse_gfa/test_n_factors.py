@@ -14,7 +14,7 @@ import factorflow
 from factorflow.kernels.linalg import congruence, pack, unpack
 from factorflow.models import SparseGFA
 from factorflow.models.sparse_gfa import global_step, squarem
-from factorflow.models.sparse_gfa.global_step import extend_transform
+from factorflow.models.sparse_gfa.change_of_basis import extend_transform
 from factorflow.models.sparse_gfa.n_factors import HORIZON, least_worth
 from factorflow.models.sparse_gfa.state import Change, Progress, replace_part
 from factorflow.models.sparse_gfa.stored_scores import apply_transform

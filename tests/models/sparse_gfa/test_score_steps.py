@@ -11,7 +11,7 @@ import pytest
 import factorflow
 from factorflow.core.trees import replace, restrict
 from factorflow.kernels.linalg import unpack
-from factorflow.models.sparse_gfa.global_step import _shift_scores
+from factorflow.models.sparse_gfa.change_of_basis import shift_scores
 from factorflow.models.sparse_gfa.m_step import update_features
 from factorflow.models.sparse_gfa.score_steps import MAX_RISE, interpolate_scores, step_fraction
 from factorflow.models.sparse_gfa.squarem import REACH
@@ -83,7 +83,7 @@ def test_scores_of_counts_have_their_means_where_their_prior_has_them(tools: Any
         problem.iterate()
     old, name, local = problem.globals_, problem.settings.views[0].name, problem.local
     view, weights = old.views[name], old.weights[name]
-    moved = _shift_scores(problem.settings, old)
+    moved = shift_scores(problem.settings, old)
     after, scores = moved.weights[name], apply_transform(local, moved)
     assert scores is not None
 
@@ -115,7 +115,7 @@ def test_the_closing_pass_leaves_no_more_than_order_and_signs(tools: Any) -> Non
     problem = tools.Problem(("poisson",), bound=False)
     for _ in range(2):
         problem.iterate()
-    globals_ = _shift_scores(problem.settings, problem.globals_)
+    globals_ = shift_scores(problem.settings, problem.globals_)
     moved = apply_transform(problem.local, globals_)
     assert moved is not None
     assert np.abs(moved.mean - problem.local.mean).max() > 1e-3

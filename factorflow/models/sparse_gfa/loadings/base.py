@@ -372,10 +372,9 @@ def _default_first(name: str) -> tuple[bool, str]:
 def prior_help() -> str:
     """Return a line about each prior of loadings, for the help of the option."""
     _scan_package()
-    own_names = sorted(
-        (n for n, kind in _REGISTRY.items() if kind.__module__.startswith(__package__)), key=_default_first
-    )
-    return ", ".join(f"{name} ({_REGISTRY[name].help})" for name in own_names)
+    names = sorted(_REGISTRY, key=_default_first)
+    own = [kind for name in names if (kind := _REGISTRY[name]).__module__.startswith(__package__)]
+    return ", ".join(f"{kind.name} ({kind.help})" for kind in own)
 
 
 @cache

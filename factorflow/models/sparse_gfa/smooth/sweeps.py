@@ -20,8 +20,8 @@ from factorflow.kernels import device
 from factorflow.kernels.linalg import pack, unpack, whitening
 from factorflow.kernels.sites import MODELS
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
+from factorflow.models.sparse_gfa.change_of_basis import change_basis
 from factorflow.models.sparse_gfa.e_step import update_rows
-from factorflow.models.sparse_gfa.global_step import change_basis
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores, strip_for_workers
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.smooth.basis import Basis

@@ -27,8 +27,8 @@ from jaxtyping import Float64
 from factorflow.core.trees import replace
 from factorflow.kernels import device
 from factorflow.models.contract import Array, Block, Info, Step, Sweep
+from factorflow.models.sparse_gfa.change_of_basis import select_factors
 from factorflow.models.sparse_gfa.entries import values_of
-from factorflow.models.sparse_gfa.global_step import select_factors
 from factorflow.models.sparse_gfa.kernels import products as gfa
 from factorflow.models.sparse_gfa.projection import project_scores
 from factorflow.models.sparse_gfa.pseudo_data import PreparedGlobals, expected_scores

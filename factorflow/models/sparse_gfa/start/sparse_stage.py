@@ -8,7 +8,8 @@ from jaxtyping import Float64
 from factorflow.core.trees import replace
 from factorflow.kernels.linalg import diagonal, varimax, whitening
 from factorflow.models.contract import Array
-from factorflow.models.sparse_gfa.global_step import change_basis, select_factors, without_weak_factors
+from factorflow.models.sparse_gfa.change_of_basis import change_basis, select_factors
+from factorflow.models.sparse_gfa.global_step import without_weak_factors
 from factorflow.models.sparse_gfa.settings import Settings
 from factorflow.models.sparse_gfa.squarem import discard_unverified_step
 from factorflow.models.sparse_gfa.start.guided import (
