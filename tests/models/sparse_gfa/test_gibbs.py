@@ -53,7 +53,9 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
             id="counts-covariates",
             marks=pytest.mark.slow,
         ),
-        pytest.param(("gaussian", "bernoulli"), False, "last", True, {}, id="outcome"),
+        pytest.param(
+            ("gaussian", "bernoulli"), False, "last", True, {}, id="outcome", marks=pytest.mark.slow
+        ),
         pytest.param(("gaussian",), False, False, False, {"courses": "levels"}, id="levels"),
         pytest.param(("gaussian", TIMES), False, False, False, {"covariates": True}, id="survival"),
         pytest.param(
@@ -74,8 +76,8 @@ LENGTHS = [pytest.param(1, id="short"), pytest.param(12, id="long", marks=pytest
             id="time",
             marks=pytest.mark.thorough,
         ),
-        pytest.param(("gaussian",), True, False, False, {}, id="groups", marks=pytest.mark.thorough),
-        pytest.param(("gaussian",), False, True, False, {}, id="dense", marks=pytest.mark.thorough),
+        pytest.param(("gaussian",), True, False, False, {}, id="groups", marks=pytest.mark.slow),
+        pytest.param(("gaussian",), False, True, False, {}, id="dense", marks=pytest.mark.slow),
         pytest.param(("gaussian", "bernoulli"), False, False, True, {"scores": "nonnegative"}, id="parts"),
         pytest.param(
             ("gaussian",), True, False, False, {"scores": "spike"}, id="spikes", marks=pytest.mark.thorough
