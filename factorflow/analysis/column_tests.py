@@ -29,6 +29,12 @@ MAX_LEVELS = 0.5
 NO_TEST = float("nan"), 1.0
 """Statistic and p-value of scores that do not vary."""
 
+EXACT = 1 << 53
+"""The largest integer up to which float64 tells all apart."""
+
+OBJECTS_OF_NUMBERS = "decimal", "floating", "integer", "mixed-integer-float"
+"""What pandas calls columns of objects that hold numbers, and nothing else but what is missing."""
+
 ROUNDING = 1e-10
 """A column of which the adjustment leaves less than this share of its squares is determined by it."""
 
@@ -84,15 +90,17 @@ def as_numbers(column: pd.Series[Any]) -> NDArray[Any]:
 
     column = without_arrow(column)
     kind = getattr(column.dtype, "kind", "O")
-    if kind in "iu" and column.notna().any() and int(column.max()) - int(column.min()) < 1 << 63:
-        column = column - column.min()  # so that large ones are told apart as float64
+    if kind in "iu" and column.notna().any():
+        low, high = int(column.min()), int(column.max())
+        if max(high, -low) > EXACT and high - low < 1 << 63:  # told apart as float64; all have 64 bits
+            column = column - column.min()
     if kind in "iuf":
         return column.to_numpy(dtype=np.float64, na_value=np.nan)
     if isinstance(column.dtype, pd.PeriodDtype):
         column = column.dt.start_time
     if kind == "O":
-        if pd.api.types.infer_dtype(column, skipna=True) == "decimal":
-            return column.astype(float).to_numpy()
+        if pd.api.types.infer_dtype(column, skipna=True) in OBJECTS_OF_NUMBERS:
+            return column.astype("Float64").to_numpy(np.float64, na_value=np.nan)
         column = _read_times(column)
     if getattr(column.dtype, "kind", "O") not in "mM":
         plain = column.astype(object)

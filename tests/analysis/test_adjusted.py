@@ -240,6 +240,9 @@ def test_survival_that_cannot_be_tested(
     pytest.importorskip("statsmodels")
     with pytest.raises(InputError, match="died: 'maybe'"):
         associate(given.posterior, metadata=table.assign(died="maybe"), survival=("months", "died"))
+    for months in (range(-1, 69), np.arange(70.0) - 1.0):  # -1: not known, say
+        with pytest.raises(InputError, match="a column of times, 0 or more"):
+            associate(given.posterior, metadata=table.assign(months=months), survival=("months", "died"))
     with pytest.raises(InputError, match="0 events"):
         associate(given.posterior, metadata=table.assign(died=False), survival=("months", "died"))
     with pytest.raises(InputError, match="survival = sex"):

@@ -105,6 +105,17 @@ def test_dates_and_durations_are_numbers(given: Any) -> None:
     assert set(associate(given.posterior, ["born"], wrong)["test"]) == {"kruskal-wallis"}
 
 
+@pytest.mark.parametrize("dtype", ["int8", "Int8", "int16", "float32", object])
+def test_numbers_are_the_same_in_every_type(given: Any, dtype: Any) -> None:
+    """Narrow integers do not overflow, and numbers among objects are no categories."""
+    scores = given.rows["scores"][:, 1]
+    values = np.linspace(-120, 120, 30).round()[np.argsort(np.argsort(scores)) * 30 // 70]
+    column = pd.Series(values.astype(int), given.posterior.obs_names, name="change").astype(dtype)
+    row = associate(given.posterior, column).set_index("factor").loc["Factor2"]
+    assert row["test"] == "spearman"
+    assert row["effect"] == pytest.approx(spearmanr(scores, values).statistic)
+
+
 @pytest.mark.parametrize("values", [np.arange(12.0) / 7.0, np.array(list("ab" * 6), dtype=object)])
 def test_scores_that_do_not_vary_go_with_nothing(values: Any) -> None:
     """Corrections over all tests take no p-value that is missing."""
