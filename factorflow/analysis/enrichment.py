@@ -100,8 +100,10 @@ def enrich(
     loadings = posterior.loadings(view).sel(factor=chosen).values
     correlation: NDArray[Any] | None = None
     if correlation_adjusted and chosen:
-        aligned = np.sign(loadings) if sign == "both" else np.ones_like(loadings)
-        correlation = mean_correlations(posterior.data, view, [*inside.values()], aligned)
+        aligned, directions = np.ones_like(loadings), [*inside.values()]
+        if sign == "both":  # absolute loadings: signs of weights do not count
+            aligned, directions = np.sign(loadings), [np.abs(row) for row in directions]
+        correlation = mean_correlations(posterior.data, view, directions, aligned)
     rows: list[dict[str, Any]] = []
     for number, (name, row) in enumerate(inside.items()) if chosen else ():
         mask = row != 0

@@ -293,6 +293,19 @@ def test_correlated_features(given: Any, sign: Any, test: Any) -> None:
             assert row.p_value == pytest.approx(student.sf(row.statistic, n - 2))
 
 
+@pytest.mark.parametrize("test", ["rank", "parametric"])
+def test_signs_of_weights_do_not_count_where_both_signs_do(given: Any, test: Any) -> None:
+    """Nor does the correlation that a set gets: absolute loadings are the same."""
+    edges = [(name, member) for name, members in SETS.items() for member in members]
+    network = pd.DataFrame(edges, columns=["source", "target"])
+    signed = network.assign(weight=np.where(np.arange(len(network)) % 2, -1.0, 1.0))
+    plain, turned = (
+        enrich(given.posterior, "rna", table, test=test, correlation_adjusted=True)
+        for table in (network, signed)
+    )
+    pd.testing.assert_frame_equal(turned, plain)
+
+
 def test_uncorrelated_features_have_the_usual_tests(given: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("factorflow.analysis.enrichment.mean_correlations", lambda *_: np.zeros((2, 3)))
     ranks = enrich(given.posterior, "rna", SETS, correlation_adjusted=True)
