@@ -16,6 +16,7 @@ from factorflow.analysis.export import check_target, run_attributes
 from factorflow.core.extras import require
 from factorflow.data.covariates import numbers_of
 from factorflow.errors import ExportWarning
+from factorflow.posterior.covariates import group_effects
 from factorflow.posterior.labels import group_labels, sample_metadata
 from factorflow.posterior.smooth import group_correlation, interpolate, smoothness, warped_numbers
 from factorflow.posterior.variance import variance_explained
@@ -42,7 +43,8 @@ def export_mofa(
 ) -> Location:
     """Write a model file in the layout of mofapy2 0.7, which mofax (and MOFA2) read.
 
-    Gaussian data are written with our intercepts subtracted, as MOFA's are centred; missing entries as NaN.
+    Gaussian data are written with our intercepts subtracted (by group where they are), as MOFA's are centred;
+    missing entries as NaN.
     Samples without groups are in ``group1``. Of smooth scores the columns, their clocks, length scales,
     correlations of groups and courses are written as those of MEFISTO. Names of groups and columns that
     HDF5 cannot have, such as those with "/", are changed, which a warning says (`ExportWarning`). Of the
@@ -93,12 +95,11 @@ def export_mofa(
         if posterior.meta.places is not None:
             _write_smooth(file, posterior, groups)
         for view in posterior.views:
-            intercept = posterior.intercept(view).values
-            for group in groups.keys:
+            intercepts = _intercepts(posterior, view, groups)
+            for group, intercept in zip(groups.keys, intercepts, strict=True):
                 file.create_dataset(f"intercepts/{view}/{group}", data=intercept)
-        if data:
-            for view in posterior.views:
-                _write_data(file, posterior, view, groups)
+            if data:
+                _write_data(file, posterior, view, groups, intercepts)
     return target
 
 
@@ -276,11 +277,23 @@ def _write_courses(file: Any, posterior: StoredPosterior, groups: Groups) -> Non
         file.create_dataset(f"Z_predictions/{group}/variance", data=courses["f_sd"].values ** 2)
 
 
-def _write_data(file: Any, posterior: StoredPosterior, view: str, sample_groups: Groups) -> None:
-    """Write the data of a view, group by group, as blocks come."""
+def _intercepts(posterior: StoredPosterior, view: str, groups: Groups) -> NDArray[np.float64]:
+    """Return the intercepts of each group, (G, D)."""
+    intercepts = np.tile(posterior.intercept(view).values, (len(groups.names), 1))
+    present, first = np.unique(groups.codes, return_index=True)
+    effects = group_effects(posterior, view, first)
+    if effects is not None:
+        intercepts[present] += effects
+    return intercepts
+
+
+def _write_data(
+    file: Any, posterior: StoredPosterior, view: str, sample_groups: Groups, intercepts: NDArray[np.float64]
+) -> None:
+    """Write the data of a view, group by group, as blocks come; measurements less the intercepts (G, D)."""
     dataset, codes = posterior.data, sample_groups.codes
     groups, d = sample_groups.keys, len(posterior.features(view))
-    centre = posterior.intercept(view).values if posterior.model.likelihood(view).is_location else 0.0
+    centre = intercepts if posterior.model.likelihood(view).is_location else np.zeros_like(intercepts)
     sizes = np.bincount(codes, minlength=len(groups))
     out = [
         file.create_dataset(
@@ -300,6 +313,6 @@ def _write_data(file: Any, posterior: StoredPosterior, view: str, sample_groups:
         values = np.where(observed, block.data[view], np.nan).astype(np.float64)
         mine = codes[block.start : block.start + block.n_rows]
         for g in range(len(groups)):
-            part = values[mine == g] - centre
+            part = values[mine == g] - centre[g]
             out[g][filled[g] : filled[g] + len(part)] = part
             filled[g] += len(part)

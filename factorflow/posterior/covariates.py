@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from factorflow.core.covariates import Covariates
 from factorflow.errors import InputError
-from factorflow.posterior.labels import as_slice, rows_of
+from factorflow.posterior.labels import as_slice, group_column, rows_of
 from factorflow.posterior.prediction import Predictor, lazily, values_of_rows
 from factorflow.posterior.variance import By, terms_from_data
 
@@ -112,6 +112,18 @@ def adjusted(
     of = f"without the effect of {', '.join(terms)}"
     docs = {"mean": f"Expected value {of}.", "observed": f"Value of the dataset {of}; NaN where missing."}
     return lazily(posterior, name, rows, parts, docs)
+
+
+def group_effects(
+    posterior: StoredPosterior, view: str, rows: NDArray[np.intp]
+) -> NDArray[np.float64] | None:
+    """Return what the intercepts of the groups of some rows are beyond those of all, (R, D); None without."""
+    covariates, column = posterior.meta.covariates, group_column(posterior)
+    if not posterior.config.has_group_intercepts or covariates is None or column not in covariates.names:
+        return None
+    columns = covariates.groups == covariates.names.index(column)
+    slopes = posterior.variable(f"coefficients_{view}").values[:, columns]
+    return _effect(Predictor(posterior, view), slopes, columns, rows)
 
 
 def variance_explained(posterior: StoredPosterior, by: By | None, view: str | None) -> xr.DataArray:

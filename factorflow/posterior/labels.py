@@ -115,6 +115,15 @@ def group_labels(posterior: StoredPosterior) -> NDArray[Any] | None:
     return np.asarray(labels[dataset.codes("group")])
 
 
+def group_column(posterior: StoredPosterior) -> str | None:
+    """Return the name of the column of the sample metadata that has the groups; None: there is none."""
+    if "constant_data" in posterior.tree.children:
+        for key, column in posterior.tree["constant_data"].to_dataset().data_vars.items():
+            if column.attrs.get(CODE) == "group":
+                return str(column.attrs.get("long_name", key))
+    return None
+
+
 def repeated_group_column(posterior: StoredPosterior, table: pd.DataFrame) -> str | None:
     """Return the column of the groups where another one, which they were named by, has the same labels."""
     import pandas as pd

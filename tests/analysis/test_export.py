@@ -229,17 +229,17 @@ def test_mofa_data_of_several_blocks(tmp_path: Path) -> None:
         data=dataset,
         meta=dataset.meta(),
         features=dataset.features,
-        intercept=lambda view: SimpleNamespace(values=np.array([1.0, 2.0, 3.0])),
         model=SimpleNamespace(likelihood=lambda view: get_likelihood(kinds[view])),
     )
     with h5py.File(tmp_path / "m.hdf5", "w") as file:
         for view, values in views.items():
             groups = Groups(["u", "v"], ["u", "v"], (group == "v").astype(int))
-            _write_data(file, posterior, view, groups)  # type: ignore[arg-type]
-            centre = [1.0, 2.0, 3.0] if view == "x" else 0.0
-            for name in "uv":
+            intercepts = np.arange(2.0 * values.shape[1]).reshape(2, -1)
+            _write_data(file, posterior, view, groups, intercepts)  # type: ignore[arg-type]
+            for name, intercept in zip("uv", intercepts, strict=True):
                 found = file[f"data/{view}/{name}"][:]
-                np.testing.assert_allclose(found, (values - centre)[group == name], rtol=1e-5, atol=1e-6)
+                expected = (values - (intercept if view == "x" else 0.0))[group == name]
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 N = 40
@@ -288,6 +288,33 @@ def test_names_that_hdf5_cannot_have(tmp_path: Path) -> None:
         assert all(isinstance(column, h5py.Dataset) for column in columns.values())
         assert columns["dose mg_kg_"][:].tolist() == [*range(0, N, 4)]
         assert columns["dose mg_kg"][:].tolist() == [*range(1, N + 1, 4)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_iter": 5, "warmup_iter": 2}, {"n_draws": 20, "n_burn_in": 20, "chains": 2}]
+)
+def test_intercepts_by_group(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Where a fit has them, what the factors leave of predictions are the intercepts of the group."""
+    rng, site = np.random.default_rng(0), np.array(["b", "a", "a", "a"] * 10)
+    levels = np.array([4.0, -3.0, 2.0, 0.0, 1.0, 5.0])
+    values = pd.DataFrame(rng.normal(size=(N, 6)), IDS, list("abcdef")) + np.outer(site == "b", levels)
+    data = factorflow.write_dataset(
+        tmp_path / "d.zarr", {"x": values}, obs=pd.DataFrame({"site": site}, IDS), groups="site"
+    )
+    model = factorflow.models.SparseGFA(n_factors=2, drop=0.0, intercepts="group", **options)
+    posterior = factorflow.fit(data, model, progress=False)
+    export_mofa(posterior, tmp_path / "m.hdf5")
+    with h5py.File(tmp_path / "m.hdf5") as file:
+        intercepts = {name: file[f"intercepts/x/{name}"][:] for name in "ab"}
+        for name, intercept in intercepts.items():
+            found = file[f"data/x/{name}"][:] + intercept
+            np.testing.assert_allclose(found, values[site == name], atol=1e-5)
+    if "max_iter" in options:
+        factors = posterior.scores().values @ posterior.loadings("x").values.T
+        left = posterior.predict("x")["mean"].values - factors
+        np.testing.assert_allclose(left, [intercepts[name] for name in site], atol=1e-5)
+    else:
+        assert np.corrcoef(intercepts["b"] - intercepts["a"], levels)[0, 1] > 0.9
 
 
 def test_groups_of_new_samples(tmp_path: Path) -> None:
