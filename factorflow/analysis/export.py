@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
+KINDS = "loadings", "inclusion", "intercept"
+"""Variables of a view that have a table each."""
+
 INCOMPLETE = "export.incomplete"
 """Name of the file that says, beside tables, that some of them are missing."""
 
@@ -74,8 +77,9 @@ def annotate_anndata(posterior: StoredPosterior, adata: AnnData, view: str | Non
         remedy = "Make one of a table: anndata.AnnData(table)."
         raise InputError("adata", type(adata).__name__, "an AnnData object", remedy)
     scores = _reindex(posterior.scores().values, posterior.obs_names, adata.obs_names, "samples")
+    of_variables = _of_variables(posterior, adata, view)
     adata.obsm["X_factorflow"] = scores
-    _annotate_variables(posterior, adata, view)
+    _annotate_variables(adata, of_variables)
     adata.uns["factorflow"] = run_attributes(posterior)
     return adata
 
@@ -110,9 +114,12 @@ def annotate_mudata(posterior: StoredPosterior, mdata: MuData) -> MuData:
             "Name the modalities as the views are named.",
         )
     scores = _reindex(posterior.scores().values, posterior.obs_names, mdata.obs_names, "samples")
+    of_variables = {
+        name: _of_variables(posterior, mdata.mod[name], view) for name, view in modalities.items()
+    }
     mdata.obsm["X_factorflow"] = scores
-    for name, view in modalities.items():
-        _annotate_variables(posterior, mdata.mod[name], view)
+    for name, values in of_variables.items():
+        _annotate_variables(mdata.mod[name], values)
     mdata.uns["factorflow"] = run_attributes(posterior)
     return mdata
 
@@ -135,7 +142,8 @@ def export_tables(
     file_format : {"csv", "parquet"}
         Ending and format of the files.
     overwrite : bool
-        Replace files of the same names. When the process is killed, all old tables are there, or all new
+        Replace files of the same names; tables of these views that this posterior lacks (say, of held-out
+        scores) are removed. When the process is killed, all old tables are there, or all new
         ones, or the file ``export.incomplete`` says that some are missing: export again. Tables of two
         posteriors are never there together.
 
@@ -161,7 +169,7 @@ def export_tables(
         raise InputError("file_format", file_format, "csv or parquet", "Choose one of these.")
     tables: dict[str, Any] = {"scores": posterior.scores().to_pandas()}
     for view in posterior.views:
-        for kind in ("loadings", "inclusion", "intercept"):
+        for kind in KINDS:
             if posterior.has(f"{kind}_{view}"):
                 table: Any = posterior.variable(f"{kind}_{view}").to_pandas()
                 tables[f"{kind}_{view}"] = table.to_frame(kind) if isinstance(table, pd.Series) else table
@@ -178,6 +186,9 @@ def export_tables(
     with disk_errors(out, "folder"):
         out.mkdir(parents=True, exist_ok=True)
     paths = [check_target(out / f"{name}.{file_format}", overwrite) for name in tables]
+    every = [f"{kind}_{view}" for view in posterior.views for kind in (*KINDS, "coefficients")]
+    every += ["variance_explained", "holdout_scores"]
+    old = [out / f"{name}.{file_format}" for name in every if name not in tables] if overwrite else []
     marker = out / INCOMPLETE
     with ExitStack() as stack:  # all are written, then the old ones go, then the new ones take their place
         for path, table in zip(paths, tables.values(), strict=True):
@@ -188,7 +199,7 @@ def export_tables(
                 table.to_parquet(unfinished)
         write_file(marker, "Tables are missing: the export was not finished. Export again.\n")
         with disk_errors(out, "folder"):
-            for path in paths:
+            for path in [*paths, *old]:
                 path.unlink(missing_ok=True)
             if isinstance(out, Path):
                 sync_directory(out)
@@ -208,12 +219,20 @@ def check_target(path: str | os.PathLike[str] | RemotePath, overwrite: bool) -> 
     return target
 
 
-def _annotate_variables(posterior: StoredPosterior, adata: AnnData, view: str) -> None:
-    names = posterior.features(view)
-    adata.varm["factorflow"] = _reindex(posterior.loadings(view).values, names, adata.var_names, "features")
+def _of_variables(posterior: StoredPosterior, adata: AnnData, view: str) -> dict[str, NDArray[np.float64]]:
+    """Return what there is of variables, by key of varm."""
+    values = {"factorflow": posterior.loadings(view).values}
     if posterior.has(f"inclusion_{view}"):
-        inclusion = posterior.inclusion(view).values
-        adata.varm["factorflow_inclusion"] = _reindex(inclusion, names, adata.var_names, "features")
+        values["factorflow_inclusion"] = posterior.inclusion(view).values
+    names = posterior.features(view)
+    return {key: _reindex(of_all, names, adata.var_names, "features") for key, of_all in values.items()}
+
+
+def _annotate_variables(adata: AnnData, values: dict[str, NDArray[np.float64]]) -> None:
+    """Put what there is of variables in varm, and take away that of another posterior."""
+    adata.varm.pop("factorflow_inclusion", None)
+    for key, of_variables in values.items():
+        adata.varm[key] = of_variables
 
 
 def _reindex(values: NDArray[Any], names: Any, target: Any, what: str) -> NDArray[np.float64]:

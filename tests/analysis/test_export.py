@@ -270,6 +270,40 @@ def test_groups_are_those_of_groups(tmp_path: Path, stored: bool) -> None:
         assert file["expectations/Z/B"].shape[1] == 15
 
 
+def test_nothing_of_another_posterior_stays(tmp_path: Path) -> None:
+    """Neither inclusion probabilities nor held-out scores, where the new one has none."""
+    anndata = pytest.importorskip("anndata")
+    data = small(tmp_path).dataset
+    first = factorflow.fit(data, SMALL, holdout=0.1, progress=False)
+    second = factorflow.fit(data, SMALL.model_copy(update={"loadings": "ard"}), progress=False)
+    adata = anndata.AnnData(pd.DataFrame(0.0, IDS, list("abcdef")))
+    annotate_anndata(first, adata)
+    assert "factorflow_inclusion" in adata.varm
+    annotate_anndata(second, adata)
+    assert set(adata.varm) == {"factorflow"}
+    export_tables(first, tmp_path / "tables")
+    (tmp_path / "tables" / "inclusion_other.csv").write_text("of somebody else")
+    paths = export_tables(second, tmp_path / "tables", overwrite=True)
+    found = {path.name for path in (tmp_path / "tables").iterdir()}
+    assert "holdout_scores.csv" not in found
+    assert found == {path.name for path in paths} | {"inclusion_other.csv"}
+
+
+def test_what_does_not_match_changes_nothing(tmp_path: Path) -> None:
+    anndata, mudata = pytest.importorskip("anndata"), pytest.importorskip("mudata")
+    posterior = small(tmp_path)
+    adata = anndata.AnnData(pd.DataFrame(0.0, IDS, list("uvwxyz")))
+    with pytest.raises(InputError, match="features"):
+        annotate_anndata(posterior, adata)
+    assert not adata.obsm
+    chosen = mudata.set_options(pull_on_update=False) if hasattr(mudata, "set_options") else nullcontext()
+    with chosen:
+        mdata = mudata.MuData({"x": adata})
+        with pytest.raises(InputError, match="features"):
+            annotate_mudata(posterior, mdata)
+    assert "X_factorflow" not in mdata.obsm
+
+
 def test_names_that_hdf5_cannot_have(tmp_path: Path) -> None:
     names = ["dose mg/kg", "dose mg_kg", "", ".", "x/", "a\0b"]
     obs = pd.DataFrame({name: np.arange(N) + i for i, name in enumerate(names)}, index=IDS)
