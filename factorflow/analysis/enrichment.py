@@ -89,6 +89,9 @@ def enrich(
     import pandas as pd
     from scipy.stats import false_discovery_control
 
+    if min_size < 1:
+        expected = "1 or more: a set without features has no test"
+        raise InputError("min_size", min_size, expected, "Leave it out for 5.")
     named_by, inside = _sets_of_view(posterior, view, sets, min_size)
     for name, value, choices in (
         ("sign", sign, ("both", "positive", "negative")),
@@ -174,11 +177,15 @@ def _directions(members: Any, names: NDArray[Any]) -> dict[str, NDArray[np.int8]
     for name, group in members.items():
         if isinstance(group, str) or not isinstance(group, Iterable):
             raise InputError(f"sets[{name!r}]", group, "the names of its features, a list", "Correct it.")
-    return {str(name): np.isin(names, list(group)).astype(np.int8) for name, group in members.items()}
+    texts = {str(name): [str(member) for member in group] for name, group in members.items()}
+    return {name: np.isin(names, group).astype(np.int8) for name, group in texts.items()}
 
 
 def _of_network(table: pd.DataFrame, names: NDArray[Any]) -> dict[str, NDArray[np.int8]]:
-    """Return the same of a network; a weight of 0 is none, an edge that comes twice is refused."""
+    """Return the same of a network.
+
+    A weight of 0 is none; an edge that comes twice, or whose weight is no number, is refused.
+    """
     import pandas as pd
 
     missing = {"source", "target"} - set(table.columns)
@@ -189,7 +196,13 @@ def _of_network(table: pd.DataFrame, names: NDArray[Any]) -> dict[str, NDArray[n
         edge = table[table.duplicated(["source", "target"])].iloc[0]
         expected, remedy = "every pair once", "Drop duplicates: DataFrame.drop_duplicates."
         raise InputError("sets", f"{edge['source']}, {edge['target']} twice", expected, remedy)
-    weight = table["weight"].to_numpy(float) if "weight" in table else np.ones(len(table))
+    weight = np.ones(len(table))
+    if "weight" in table:
+        weight = pd.to_numeric(table["weight"], errors="coerce").to_numpy(float, na_value=np.nan)
+        if (wrong := np.isnan(weight)).any():
+            edge = table[wrong].iloc[0]
+            actual = f"weight {edge['weight']} of {edge['source']}, {edge['target']}"
+            raise InputError("sets", actual, "a number for every pair", "Correct it, or drop the pair.")
     edges = pd.DataFrame(
         {"set": table["source"].astype(str), "name": table["target"].astype(str), "sign": np.sign(weight)}
     )

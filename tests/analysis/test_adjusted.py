@@ -360,5 +360,20 @@ def test_networks(given: Any) -> None:
         enrich(given.posterior, "rna", network.rename(columns={"source": "tf"}))
     with pytest.raises(InputError, match="twice"):
         enrich(given.posterior, "rna", pd.concat([network, network]))
+    for wrong in (None, "strong"):
+        unclear = network.assign(weight=[wrong, *[1.0] * (len(network) - 1)])
+        with pytest.raises(InputError, match=rf"weight {'nan|None' if wrong is None else wrong} of a, rna 0"):
+            enrich(given.posterior, "rna", unclear)
     with pytest.raises(InputError, match="sets = list"):
         enrich(given.posterior, "rna", ["rna 0"])  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="min_size = 0"):
+        enrich(given.posterior, "rna", {**SETS, "none": []}, min_size=0)
+
+
+def test_members_that_are_numbers() -> None:
+    """Features that are called by numbers, such as genes of Entrez, are found by these."""
+    from factorflow.analysis.enrichment import _directions
+
+    names = np.array([str(number) for number in range(7, 12)], dtype=object)
+    for members in ([7, 9, 40], np.array([7, 9]), ["7", "9"], pd.Index([7, 9])):
+        assert _directions({1: members}, names)["1"].tolist() == [1, 0, 1, 0, 0]
