@@ -278,8 +278,10 @@ def _write_courses(file: Any, posterior: StoredPosterior, groups: Groups) -> Non
 
 
 def _intercepts(posterior: StoredPosterior, view: str, groups: Groups) -> NDArray[np.float64]:
-    """Return the intercepts of each group, (G, D)."""
-    intercepts = np.tile(posterior.intercept(view).values, (len(groups.names), 1))
+    """Return the intercepts of each group, (G, D); 0 where a family has none."""
+    has_intercept = posterior.has(f"intercept_{view}")
+    whole = posterior.intercept(view).values if has_intercept else np.zeros(len(posterior.features(view)))
+    intercepts = np.tile(whole, (len(groups.names), 1))
     present, first = np.unique(groups.codes, return_index=True)
     effects = group_effects(posterior, view, first)
     if effects is not None:

@@ -351,6 +351,18 @@ def test_intercepts_by_group(tmp_path: Path, options: dict[str, Any]) -> None:
         assert np.corrcoef(intercepts["b"] - intercepts["a"], levels)[0, 1] > 0.9
 
 
+def test_mofa_layout_of_programs(tmp_path: Path) -> None:
+    """A family without intercepts has 0 for them."""
+    counts = np.random.default_rng(0).poisson(2.0, (N, 6))
+    data = factorflow.write_dataset(tmp_path / "d.zarr", {"x": counts})
+    model = factorflow.models.PoissonFactors(n_factors=2, settling_iter=3, max_iter=3)
+    posterior = factorflow.fit(data, model, progress=False)
+    with h5py.File(export_mofa(posterior, tmp_path / "m.hdf5")) as file:
+        np.testing.assert_array_equal(file["intercepts/x/group1"], np.zeros(6))
+        np.testing.assert_array_equal(file["data/x/group1"], counts)
+        np.testing.assert_array_equal(file["expectations/W/x"], posterior.loadings("x").values.T)
+
+
 def test_groups_of_new_samples(tmp_path: Path) -> None:
     """They need not be those of the fit, where these have no parameters of their own."""
     plain = factorflow.models.SparseGFA(n_factors=2, max_iter=5, warmup_iter=2, scores="normal", drop=0.0)
