@@ -3,8 +3,9 @@
 A family takes part with every case in ``examples()`` of its configuration, and with those of `MORE`. The
 families beside this file are written against the guide in ``docs/add-a-model.md`` and take part like the
 others. A test that no other case of a family could tell more about takes its first one only (mark ``once``),
-or those that the mark names; one that starts much takes the first and the last (mark ``few``). In tests that
-run a model to its end, cases between the first and the last take part in CI only. Where a family of the
+or those that the mark names; one that starts much takes the first and the last (mark ``few``). Of cases
+between these, tests that run a model to its end take a third in CI, each another one, and the others with the
+slow tests. Where a family of the
 package has the shape of one of these, the tests that start much take this one with the slow tests, and so all
 of them take its other cases.
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import bayesian_pca  # noqa: F401  (they register themselves)
 import poisson_nmf  # noqa: F401
@@ -100,8 +102,12 @@ MORE = {
 FIRST = {"sparse_gfa", "probit"}
 """Families that take part always in tests of once, a variational one and a sampler; the others in CI."""
 
-WHOLE_RUNS = {"test_runs", "test_stored", "test_projection"}
-"""Modules in which cases between the first and the last of a family take part in CI only."""
+WHOLE_RUNS = {"test_device", "test_runs", "test_stored", "test_projection"}
+"""Modules of tests that run a model to its end."""
+
+ONE_IN = 3
+"""Of cases between the first and the last of a family, the share that such a test takes in CI: by the names
+of both, so that each case meets some tests, and each test some cases."""
 
 ALONE = {"stochastic_factors"}
 """Families of these tests whose shape no family of the package has without an extra."""
@@ -119,9 +125,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         always = len(words) if of_package else name in ALONE or not (once or few)
         whole_runs = metafunc.module.__name__.rpartition(".")[2] in WHOLE_RUNS
         for i, word in enumerate(words):
-            in_ci = (once and of_package and name not in FIRST) or (whole_runs and 0 < i < len(words) - 1)
+            between = whole_runs and 0 < i < len(words) - 1
+            turn = crc32(f"{metafunc.definition.name} {name}:{word}".encode()) % ONE_IN if between else 0
+            in_ci = (once and of_package and name not in FIRST) or between
             marks = [pytest.mark.thorough] if in_ci else []
-            cases.append(pytest.param(f"{name}:{word}", marks=marks if i < always else [pytest.mark.slow]))
+            marks = marks if i < always and turn == 0 else [pytest.mark.slow]
+            cases.append(pytest.param(f"{name}:{word}", marks=marks))
     metafunc.parametrize("family", once.args if once and once.args else cases)
 
 
