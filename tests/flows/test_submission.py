@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -10,6 +11,21 @@ from typing import Any
 import pytest
 
 from factorflow.errors import InputError
+
+
+@pytest.fixture(autouse=True, scope="module")
+def check_of_schemas() -> Iterator[Callable[[Any], None]]:
+    """Leave the check of a schema, a second for each run, to one test."""
+    validation = pytest.importorskip("prefect.utilities.schema_tools.validation")
+    check = validation._VALIDATOR.check_schema
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(validation._VALIDATOR, "check_schema", lambda *_, **__: None)
+        yield check
+
+
+@pytest.mark.parametrize("flow", ["fit", "refresh", "select"])
+def test_schemas_are_schemas(flow: str, check_of_schemas: Callable[[Any], None]) -> None:
+    check_of_schemas(schema(flow))
 
 
 @cache
@@ -31,7 +47,6 @@ def refusal(flow: str = "fit", **parameters: Any) -> str:
     return ""
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
@@ -108,7 +123,6 @@ def test_a_hook_is_refused_that_has_no_path() -> None:
     )
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("parameters", "said"),
     [
