@@ -35,6 +35,7 @@ def test_correlations_of_one_factor_and_of_none(given: Any) -> None:
         np.testing.assert_allclose(table, np.eye(k))
 
 
+@pytest.mark.thorough
 def test_groups_are_tested_once(tmp_path: Path) -> None:
     """Beside the column that they were named by their own is the same test, which q-values count."""
     rng = np.random.default_rng(0)
@@ -186,6 +187,7 @@ def test_metadata_of_samples_that_are_dates(tmp_path: Path) -> None:
     assert associate(posterior, metadata=scores).iloc[0]["effect"] == pytest.approx(1.0)
 
 
+@pytest.mark.thorough
 def test_numbered_samples_of_different_datasets_are_not_the_same(tmp_path: Path) -> None:
     first, other = runs(tmp_path, (0, 1))
     with pytest.warns(UserWarning, match="without names are matched by their position"):

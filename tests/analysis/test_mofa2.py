@@ -128,6 +128,7 @@ def export(posterior: ff.Posterior, folder: Path) -> Loaded:
     return Loaded(ff.analysis.export_mofa(posterior, folder / "model.hdf5"))  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_groups_and_views(dataset: ff.data.Dataset, tmp_path: Path) -> None:
     posterior = fit(dataset)
     found = export(posterior, tmp_path)

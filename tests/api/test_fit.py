@@ -51,6 +51,7 @@ def test_frames(frame: pd.DataFrame, cache: Path, caplog: pytest.LogCaptureFixtu
     )
 
 
+@pytest.mark.thorough
 def test_an_option_of_both_goes_to_what_is_written_first(frame: pd.DataFrame, tmp_path: Path) -> None:
     counts = {"a": (np.abs(frame) * 3).round()}
     found = ff.fit(counts, likelihoods={"a": "gaussian"}, **QUICK)

@@ -119,6 +119,7 @@ def test_a_folder_is_verified(stored: Path) -> None:
         ff.load(stored)
 
 
+@pytest.mark.thorough
 def test_a_url_of_a_folder(stored: Path, server: Server, cache: Path) -> None:
     expected = ff.open_posterior(stored).scores().values
     found = ff.load(f"{server.url}/p.zarr?key=1")
@@ -247,6 +248,7 @@ def test_an_interruption_leaves_nothing(
     assert list(cache.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_commands_take_what_was_shared(
     stored: Path, server: Server, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return found
 
 
+@pytest.mark.thorough
 def test_what_is_logged(dataset: Dataset, recorder: Recorder) -> None:
     posterior = fit(dataset, on_event=ff.tracking.mlflow_logger())
     objective = posterior.trace["objective"].values.ravel()

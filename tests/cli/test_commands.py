@@ -245,6 +245,7 @@ def test_select_and_refresh(dataset: Path, source: Path, tmp_path: Path) -> None
     assert again.stderr.startswith("warning: The run was ended by max_iter after 2 iterations")
 
 
+@pytest.mark.thorough
 def test_what_select_prints(dataset: Path, tmp_path: Path) -> None:
     """The table comes first, and no option that all combinations share."""
     grid = ["--grid", "n_factors=1,2", "--seeds", "0,1", "--no-refit", "--max-iter", 5]

@@ -73,6 +73,7 @@ def test_all_groups_of_a_column_alone(fitted: Path, tmp_path: Path) -> None:
     assert run(fitted, "--at", tmp_path / "t.csv", "--out", tmp_path / "c.csv")["n_points"] == 4
 
 
+@pytest.mark.thorough
 def test_what_is_refused(fitted: Path, places: Path, tmp_path: Path) -> None:
     (tmp_path / "other.csv").write_text("tme,group\n0.5,group0\n")
     out, at = tmp_path / "c.csv", ["--at", places]

@@ -190,6 +190,7 @@ def run(home: Path, *command: str, **environment: str) -> subprocess.CompletedPr
     return subprocess.run([sys.executable, *command], env=given, capture_output=True, text=True, cwd=ROOT)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("environment", "profiles", "said"),
     [
@@ -214,6 +215,7 @@ def test_the_doctor_reads_what_prefect_reads(
     assert f"False {said.format(home=tmp_path)}" in run(tmp_path, "-c", looks, **environment).stdout
 
 
+@pytest.mark.thorough
 def test_a_flow_names_what_prefect_cannot_read(tmp_path: Path) -> None:
     """In place of Prefect's traceback."""
     pytest.importorskip("prefect")

@@ -115,6 +115,7 @@ def test_bad_input_exits_with_2(table: Path, tmp_path: Path, options: list[str],
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*rows left out")
 def test_what_tables_have_no_part_in(table: Path, tmp_path: Path) -> None:
     """Models of matrices, and analyses of samples; each refusal says which way to go."""

@@ -127,7 +127,7 @@ def failures(made: dict[str, Any], name: str, call: Any, every: int) -> Iterator
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "every", [5, pytest.param(2, marks=pytest.mark.thorough), pytest.param(1, marks=pytest.mark.slow)]
+    "every", [5, pytest.param(2, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow)]
 )
 def test_no_raw_error(
     made: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int

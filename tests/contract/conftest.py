@@ -5,7 +5,7 @@ families beside this file are written against the guide in ``docs/add-a-model.md
 others. A test that no other case of a family could tell more about takes its first one only (mark ``once``),
 or those that the mark names; one that starts much takes the first and the last (mark ``few``). Of cases
 between these, tests that run a model to its end take a third in CI, each another one, and the others with the
-slow tests. Where a family of the
+slow tests; known numbers are compared in CI for all. Where a family of the
 package has the shape of one of these, the tests that start much take this one with the slow tests, and so all
 of them take its other cases.
 """
@@ -123,10 +123,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         words, of_package = list(examples(name)), kind.__module__.startswith("factorflow.")
         words = words[:1] if once else words[:1] + words[1:][-1:] if few else words
         always = len(words) if of_package else name in ALONE or not (once or few)
-        whole_runs = metafunc.module.__name__.rpartition(".")[2] in WHOLE_RUNS
+        module = metafunc.module.__name__.rpartition(".")[2]
         for i, word in enumerate(words):
-            between = whole_runs and 0 < i < len(words) - 1
-            turn = crc32(f"{metafunc.definition.name} {name}:{word}".encode()) % ONE_IN if between else 0
+            between = module in WHOLE_RUNS | {"test_numbers"} and 0 < i < len(words) - 1
+            by_turns = between and module in WHOLE_RUNS
+            turn = crc32(f"{metafunc.definition.name} {name}:{word}".encode()) % ONE_IN if by_turns else 0
             in_ci = (once and of_package and name not in FIRST) or between
             marks = [pytest.mark.thorough] if in_ci else []
             marks = marks if i < always and turn == 0 else [pytest.mark.slow]

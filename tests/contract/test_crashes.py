@@ -33,7 +33,7 @@ if __name__ == "__main__":
 OFTEN: dict[str, dict[tuple[str, str], Any]] = {
     "killed worker": {
         ("probit:nonnegative", "on disk"): (),
-        ("identity_attribute:frame_then_chain", "in memory"): pytest.mark.thorough,
+        ("identity_attribute:frame_then_chain", "in memory"): pytest.mark.slow,
         ("stochastic_factors:parts", "in memory"): pytest.mark.thorough,
     },
     "all workers lost": {("molten_poisson:default", ""): pytest.mark.thorough},

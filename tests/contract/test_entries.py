@@ -33,6 +33,7 @@ def counts(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return factorflow.add_view(path, "log", of="counts", transform="log1p")
 
 
+@pytest.mark.thorough
 def test_cuts_and_workers(cluster: Any, counts: Any) -> None:
     plan = plan_of(counts, CONFIG)
     assert plan.model.meta.sparse_views == ("log",)

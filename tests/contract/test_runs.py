@@ -375,6 +375,7 @@ def test_killed_in_the_middle_of_a_checkpoint(
     assert_same_bits(fit(dataset, config, out=out, resume=True), reference)
 
 
+@pytest.mark.thorough
 @pytest.mark.once
 @pytest.mark.parametrize(
     "share", [0.5, pytest.param(0.1, marks=pytest.mark.slow), pytest.param(0.95, marks=pytest.mark.slow)]

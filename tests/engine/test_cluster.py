@@ -134,6 +134,7 @@ def test_a_damaged_chunk_is_reported_once(tmp_path: Path, capfd: pytest.CaptureF
     assert not list(tmp_path.glob("p.zarr*"))
 
 
+@pytest.mark.thorough
 def test_urgent_tasks_and_those_of_earlier_rounds_come_first() -> None:
     """Of those that wait for a worker: the record of a round goes before the next, however long that is."""
     client, owned = local_cluster(1, "1GiB")

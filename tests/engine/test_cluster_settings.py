@@ -394,6 +394,7 @@ def test_a_queue_that_refuses_jobs(
         factorflow.fit(data, config, executor=SLURM)
 
 
+@pytest.mark.thorough
 def test_jobs_that_die(data: Any, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their last lines are said when none has come."""
     pytest.importorskip("dask_jobqueue")
@@ -402,6 +403,7 @@ def test_jobs_that_die(data: Any, config: Any, tmp_path: Path, monkeypatch: pyte
         factorflow.fit(data, config, executor={**SLURM, "wait": "2s"})
 
 
+@pytest.mark.thorough
 def test_a_queue_that_nothing_is_asked_of(
     data: Any, config: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ def wait_for(path: Path, pattern: str, count: int) -> list[str]:
     return sorted(found)
 
 
+@pytest.mark.thorough
 def test_each_worker_is_asked_before_the_first_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a run does not mind what becomes of it."""
     folder = str(tmp_path)

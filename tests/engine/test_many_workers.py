@@ -15,7 +15,7 @@ from factorflow.engine.memory_limits import required_bytes
 from factorflow.errors import InputError
 from factorflow.models import SparseGFA
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 WORKERS = 8
 
 

@@ -17,7 +17,7 @@ from factorflow.engine.memory_limits import required_bytes
 from factorflow.errors import InputError
 from factorflow.models import PoissonFactors, SparseGFA
 
-pytestmark = [pytest.mark.thorough, pytest.mark.filterwarnings("ignore::factorflow.data.DataWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::factorflow.data.DataWarning")
 
 MODELS = {
     "gfa": SparseGFA(views=("log",), n_factors=16, warmup_iter=2, max_iter=3),
@@ -38,7 +38,11 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return factorflow.add_view(path, "log", of="rna", transform="log1p")
 
 
-@pytest.mark.parametrize(("name", "n_workers"), [("gfa", 1), ("gfa", 3), ("poisson_factors", 2)])
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("name", "n_workers"),
+    [("gfa", 1), pytest.param("gfa", 3, marks=pytest.mark.slow), ("poisson_factors", 2)],
+)
 def test_workers_have_the_memory_that_is_asked_for(name: str, n_workers: int, dataset: Any) -> None:
     config = MODELS[name]
     model = config.build(model_meta(dataset, config))

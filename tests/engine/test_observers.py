@@ -45,6 +45,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.thorough
 def test_a_line_of_json_for_each_event(data: Any, config: Any, tmp_path: Path) -> None:
     """Each is on the disk when the user hears of the event; what a second run says is appended."""
     log, seen = tmp_path / "log.jsonl", []

@@ -59,6 +59,7 @@ def test_the_bar_shows_bound_and_iteration(capsys: pytest.CaptureFixture[str]) -
     assert "4/4" in end
 
 
+@pytest.mark.thorough
 def test_the_bar_is_there_before_the_run(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

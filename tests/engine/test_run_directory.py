@@ -325,6 +325,7 @@ def test_a_projection_is_not_resumed_as_a_fit(data: Any, fit: Callable[..., Any]
         fit(out=tmp_path / "other.zarr", resume=True, warm_start=None)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("way", ["resume", "project", "auto", "overwrite"])
 def test_a_killed_projection_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """From its checkpoint, by each of the ways that the refusal names, with equal bits."""

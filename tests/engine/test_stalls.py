@@ -100,6 +100,7 @@ def test_a_run_that_stalls_twice_ends(cluster: LocalCluster) -> None:
         executor.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("every", [3, 100])
 def test_the_run_goes_on(
     cluster: LocalCluster, every: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

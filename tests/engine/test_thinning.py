@@ -71,6 +71,7 @@ def check_scores(
     )
 
 
+@pytest.mark.thorough
 def test_programs_are_scored_by_hand(dataset: Dataset, programs: factorflow.Posterior) -> None:
     seen, rest = parts(dataset, "c")
     rate = (

@@ -58,6 +58,7 @@ def equal(one: Any, other: Any) -> None:
                 assert np.array_equal(left, right, equal_nan=left.dtype.kind == "f"), (name, variable)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["gaussian", pytest.param("bernoulli", marks=pytest.mark.thorough)])
 def test_the_same_data_need_few_iterations_and_change_nothing(datasets: Any, kind: str) -> None:
     cold = factorflow.fit(datasets(300, kind), gfa())

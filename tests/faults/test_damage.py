@@ -177,6 +177,7 @@ def rich_dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.thorough
 @some
 def test_dataset(damages: dict[str, Damage], rich_dataset: Path) -> None:
     expected = dataset_contents(rich_dataset)
@@ -239,6 +240,7 @@ def changed_digits(file: Path) -> Iterator[str]:
     file.write_text(text)
 
 
+@pytest.mark.thorough
 def test_a_changed_digit_in_what_holds_the_checksums(
     rich_dataset: Path, cases: Callable[[str], Case], tmp_path: Path
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_configuration_of_bytes(tmp_path: Path) -> None:
         _read_options(tmp_path / "model.yaml")
 
 
+@pytest.mark.thorough
 def test_a_run_that_was_ended_in_its_burn_in_says_how_to_go_on(tmp_path: Path) -> None:
     """Complete by its own budget it is run anew; interrupted it is resumed."""
     y = (np.random.default_rng(1).random((40, 5)) < 0.5).astype(float)
@@ -115,6 +116,7 @@ def test_a_run_that_was_ended_in_its_burn_in_says_how_to_go_on(tmp_path: Path) -
         factorflow.open_posterior(out).predict("y")
 
 
+@pytest.mark.thorough
 def test_a_full_disk_in_the_closing_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is told by name, with what is free and needed; the checkpoint is kept and goes on."""
     data = factorflow.write_dataset(tmp_path / "d.zarr", {"y": Y})

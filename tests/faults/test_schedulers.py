@@ -28,6 +28,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return factorflow.simulate("binary", path, n_samples=200, block_rows=64, seed=1)
 
 
+@pytest.mark.thorough
 def test_an_address_where_nobody_answers(data: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A port that takes connections and says nothing: Dask's own timeout does not end that."""
     monkeypatch.setattr("factorflow.engine.executors.clusters.CONNECT_SECONDS", 1)

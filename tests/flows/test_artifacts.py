@@ -53,6 +53,7 @@ def label() -> Any:
     return Label("<b>cohort</b>", "runs/a_b_c")
 
 
+@pytest.mark.thorough
 def test_names_are_text_everywhere(shown: dict[str, Any], posterior: Any) -> None:
     from flows.artifacts import publish_factors, publish_objective, publish_report
 
@@ -157,6 +158,7 @@ def test_the_command_of_a_checkpoint_is_that_of_the_run(tmp_path: Any) -> None:
     assert commands == {f"factorflow resume {out} --executor threads --workers 1 --checkpoint-every 1"}
 
 
+@pytest.mark.thorough
 def test_a_line_a_minute_while_nothing_iterates(
     shown: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

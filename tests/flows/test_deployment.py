@@ -184,7 +184,7 @@ def test_compose_runs_a_deployment(deployed: Deployed, source: Path, tmp_path: P
         urlopen(f"{api}/admin/version", timeout=30)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_server_is_put_back(deployed: Deployed) -> None:
     """`deploy/setup.sh` run again: to what `deploy/prefect.yaml` declares."""
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings

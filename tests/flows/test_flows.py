@@ -202,7 +202,7 @@ def test_select_ranks_by_held_out_score(
     assert (out / "best.zarr" / "zarr.json").exists()
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_select_runs_trials_at_the_same_time(source: Path, tmp_path: Path, prefect_api: str) -> None:
     """With the results of one after the other."""
     from flows.select import select

@@ -89,6 +89,7 @@ def test_a_source_is_looked_for_before_a_server_starts(monkeypatch: pytest.Monke
         fit.main(Path("absent.csv"), Path("out"), None, RunOptions(), SourceOptions())  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 def test_a_terminal_says_that_prefect_is_loaded() -> None:
     """It takes several seconds."""
     pytest.importorskip("prefect")
@@ -127,6 +128,7 @@ def test_a_server_that_does_not_answer_is_named(tmp_path: Path) -> None:
     assert "prefect server start" in error["remedy"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [pytest.param("SIGINT", marks=pytest.mark.slow), pytest.param("SIGTERM", marks=pytest.mark.thorough)],

@@ -710,6 +710,7 @@ def test_records_with_values_that_cannot_be_are_named(tmp_path: Path, changes: d
         History(tmp_path).entries()
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_lost_rows_is_refused(tmp_path: Path) -> None:
     """Where the source is a dataset, which is used where it is."""
     source, out = tmp_path / "d.zarr", tmp_path / "out"

@@ -28,7 +28,7 @@ LOCAL = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_on_a_cluster(tmp_path: Path) -> None:
     """Its fits work on workers, which see what they need; the numbers are those of this process."""
     from examples.reproduce.flow import reproduce

@@ -134,6 +134,7 @@ def test_parameters_that_a_run_would_refuse(
     assert caught.value.parameter == parameter
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("address", [None, "http://127.0.0.1:9/api"])
 def test_no_server(address: str | None) -> None:
     """A flow started directly would start one; a schedule needs one that stays."""

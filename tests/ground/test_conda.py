@@ -21,7 +21,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "deploy" / "conda" / "recipe.yaml"
 
-pytestmark = pytest.mark.thorough
+pytestmark = pytest.mark.slow
 
 rattler_build: Any = pytest.importorskip("rattler_build")
 for module in ("hatchling", "hatch_vcs", "pip"):

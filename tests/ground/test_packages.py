@@ -172,7 +172,7 @@ def test_commands_of_the_snakemake_wrappers() -> None:
         assert {next(iter(param)) for param in meta["params"]} == read
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_snakemake_wrappers_run(shell: Any) -> None:
     """With the options of the rules in deploy/snakemake/test, by a stand-in for Snakemake."""
     text = (DEPLOY / "snakemake" / "test" / "Snakefile").read_text(encoding="utf-8")

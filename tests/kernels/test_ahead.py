@@ -53,6 +53,7 @@ def test_other_models_have_none() -> None:
     assert loops_of({}) == ("", [])
 
 
+@pytest.mark.thorough
 def test_one_process_compiles_for_all_that_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
     process = ahead.start({"model": "probit"})
@@ -97,6 +98,7 @@ print(sum(function.stats.cache_misses.values()))
 """
 
 
+@pytest.mark.thorough
 def test_processes_that_need_a_loop_at_the_same_time_compile_it_once(tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -96,7 +96,10 @@ def test_an_entry_does_not_depend_on_those_beside_it(name: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", ["poisson", "negative_binomial", "zero_inflated_negative_binomial"])
+@pytest.mark.parametrize(
+    "name",
+    ["poisson", "negative_binomial", pytest.param("zero_inflated_negative_binomial", marks=pytest.mark.slow)],
+)
 def test_intervals_of_rates_that_are_hardly_known(name: str) -> None:
     """Where x says little, quantiles are those of e^x; SciPy's of large counts are NaN."""
     likelihood = get_likelihood(name)

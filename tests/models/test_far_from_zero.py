@@ -26,6 +26,7 @@ def fitted(folder: Path, values: Any, model: Any, block_rows: int = 64, **more: 
     return ff.fit(data, model, progress=False)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("block_rows", [32, 64])
 def test_offsets_change_nothing(block_rows: int, tmp_path: Path) -> None:
     values, offsets = measurements(), np.repeat(OFFSETS, 3)

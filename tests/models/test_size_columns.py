@@ -41,6 +41,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return {"frame": frame, "obs": obs, "folder": folder, "dataset": dataset, "size": depth / depth.mean()}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", SHORT)
 def test_rates_are_relative_to_the_column(family: str, world: dict[str, Any]) -> None:
     posterior = ff.fit(world["dataset"], SHORT[family] | {"size_factors": "depth"})
@@ -54,6 +55,7 @@ def test_rates_are_relative_to_the_column(family: str, world: dict[str, Any]) ->
     np.testing.assert_array_equal(threads.scores(), posterior.scores())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", ["poisson_factors", "sparse_gfa"])
 def test_new_samples_need_the_column(family: str, world: dict[str, Any], tmp_path: Path) -> None:
     """It is relative to the mean of the fit; the run is known by its content."""

@@ -63,6 +63,7 @@ def test_the_same_fit_has_the_same_card(dataset: Dataset) -> None:
     assert "Held-out entries" not in card
 
 
+@pytest.mark.thorough
 def test_a_card_is_written_beside_a_stored_posterior(
     dataset: Dataset, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

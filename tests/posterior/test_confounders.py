@@ -49,6 +49,7 @@ def test_total_counts(tmp_path: Path) -> None:
     assert not list(depth(even))
 
 
+@pytest.mark.thorough
 def test_successes_and_levels_are_no_depths(tmp_path: Path) -> None:
     """Nothing has size factors of them; as Poisson counts the same entries are a depth."""
     common = np.random.default_rng(2).normal(size=N)

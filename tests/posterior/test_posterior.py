@@ -63,6 +63,7 @@ def test_predictions_by_rows_and_by_name(given: Any, tmp_path: Path) -> None:
         assert posterior.predict("mutation", 5, 5)["mean"].shape == (0, 7)
 
 
+@pytest.mark.thorough
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.lists(st.integers(0, 69), min_size=0, max_size=6),
@@ -276,6 +277,7 @@ def sampled(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return factorflow.fit(data, bayesian_pca.BayesianPCA(n_draws=20), out=folder / "p.zarr", holdout=0.1)
 
 
+@pytest.mark.thorough
 def test_a_sampler_in_arviz(sampled: Any) -> None:
     import arviz_base
 

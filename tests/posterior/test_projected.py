@@ -48,6 +48,7 @@ def projected(fitted: Any, new: pd.DataFrame, tmp_path: Path) -> Any:
     return fitted.project(ff.write_dataset(tmp_path / "n.zarr", {"a": new}), progress=False)
 
 
+@pytest.mark.thorough
 def test_values_are_joined_by_name(projected: Any, new: pd.DataFrame) -> None:
     wanted = new.reindex(columns=FEATURES).to_numpy(np.float32)
     imputed = projected.impute("a")
@@ -62,6 +63,7 @@ def test_values_are_joined_by_name(projected: Any, new: pd.DataFrame) -> None:
     assert find_anomalies(projected, "b").empty  # not measured
 
 
+@pytest.mark.thorough
 def test_figures_and_exports_take_the_features_of_the_fit(
     projected: Any, new: pd.DataFrame, tmp_path: Path
 ) -> None:
@@ -108,6 +110,7 @@ def test_variance_explained_is_that_of_the_new_samples(fitted: Any, projected: A
     np.testing.assert_array_equal(stored.variance_explained_total().values, total.values)
 
 
+@pytest.mark.thorough
 def test_what_is_not_described_is_said(fitted: Any, projected: Any, tmp_path: Path) -> None:
     def found(views: dict[str, Any]) -> dict[str, str]:
         data = ff.write_dataset(tmp_path / "x.zarr", views, overwrite=True)
@@ -128,6 +131,7 @@ def test_what_is_not_described_is_said(fitted: Any, projected: Any, tmp_path: Pa
     assert "1 feature that it does not know" in said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_few_samples_are_projected(fitted: Any, tmp_path: Path, n: int) -> None:
     many = ff.fit(fitted.dataset, ff.models.SparseGFA(n_factors=9, max_iter=10, drop=0.0), progress=False)

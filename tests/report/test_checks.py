@@ -30,6 +30,7 @@ def bars(ax: Any) -> Any:
     return np.array([[bar.get_x() + bar.get_width() / 2, bar.get_height()] for bar in ax.patches])
 
 
+@pytest.mark.thorough
 def test_rootogram_shows_how_often_counts_were_there(posterior: Any) -> None:
     if posterior.meta.value_views[0].likelihood != "poisson":
         pytest.skip("no counts")

@@ -32,6 +32,7 @@ def payload(path: Path) -> dict[str, Any]:
     return json.loads(found[1])  # type: ignore[no-any-return]
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("blank_figures")
 def test_what_is_explored(given: Any, tmp_path: Path) -> None:
     """Scores, columns and data are those of the posterior, to a ten-thousandth of their range."""
@@ -105,6 +106,7 @@ def test_the_first_screen(given: Any) -> None:
     }
 
 
+@pytest.mark.thorough
 def test_what_it_says(
     given: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

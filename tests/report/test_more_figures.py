@@ -310,6 +310,7 @@ def test_figures_read_a_part_of_many_samples(given: Any, monkeypatch: pytest.Mon
     assert set(read) == {0}
 
 
+@pytest.mark.thorough
 def test_the_command(given: Any, tmp_path: Path) -> None:
     given.posterior.save(tmp_path / "p.zarr")
 

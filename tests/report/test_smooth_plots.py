@@ -99,6 +99,7 @@ def test_colours_that_are_asked_for_stay(fits: SimpleNamespace, ax: Any) -> None
     assert len(ax.lines) == 2
 
 
+@pytest.mark.thorough
 def test_courses_of_dates(tmp_path: Path, ax: Any) -> None:
     rng = np.random.default_rng(0)
     days = rng.permutation(90)
@@ -252,6 +253,7 @@ def test_the_report_has_them(fits: SimpleNamespace, tmp_path: Path) -> None:
     assert 'id="smooth"' not in write_report(fits.plain, tmp_path / "q.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_the_command(fits: SimpleNamespace, tmp_path: Path) -> None:
     fits.plane.save(tmp_path / "p.zarr")
     words = [
@@ -268,6 +270,7 @@ def test_the_command(fits: SimpleNamespace, tmp_path: Path) -> None:
     assert "<svg" in (tmp_path / "f.svg").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 def test_a_fit_without_factors(tmp_path: Path, ax: Any) -> None:
     """Noise has none: the fit ends all the same, with empty tables and figures."""
     frame = pd.DataFrame(np.random.default_rng(0).normal(size=(80, 20)), [f"s{i}" for i in range(80)])

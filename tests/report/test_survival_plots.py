@@ -21,6 +21,7 @@ def test_kaplan_meier_is_the_product_limit() -> None:
     np.testing.assert_allclose(alive, [1.0, 0.8, 0.8 * 0.75, 0.0])
 
 
+@pytest.mark.thorough
 def test_groups_of_risk_and_curves_of_the_model(tmp_path: Path) -> None:
     views = {"rna": ("gaussian", 30), "death": ("survival", 1)}
     data = factorflow.simulate(

@@ -67,6 +67,7 @@ def test_a_dataset_is_the_one_on_the_disk(local: Any, there: str, monkeypatch: p
     assert again.fingerprint == found.fingerprint
 
 
+@pytest.mark.thorough
 def test_tiles_of_a_block_are_read_at_once(
     bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +79,7 @@ def test_tiles_of_a_block_are_read_at_once(
     np.testing.assert_array_equal(found.values("y"), y)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("executor", ["local", "threads"])
 def test_a_fit_has_the_same_bits(executor: str, local: Any, there: str) -> None:
     options: dict[str, Any] = {"executor": executor, "holdout": 0.1, "progress": False}
@@ -102,6 +104,7 @@ def test_no_credentials_are_pickled(there: str) -> None:
     assert pickle.loads(pickle.dumps(store)) == store
 
 
+@pytest.mark.thorough
 def test_requests_are_under_way_at_a_time(
     bucket: Any, proxy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,7 +264,7 @@ def test_no_bucket_no_dataset_no_server(there: str, bucket: Any, monkeypatch: py
     ("refusal", "state"),
     [
         ((503, "SlowDown"), r"is busy \((SlowDown|503)\)"),
-        ((429, "TooManyRequests"), r"is busy \((TooManyRequests|429)\)"),
+        pytest.param((429, "TooManyRequests"), r"is busy \((TooManyRequests|429)\)", marks=pytest.mark.slow),
         ((500, "InternalError"), r"has an error of its own \((InternalError|500)\)"),
     ],
 )

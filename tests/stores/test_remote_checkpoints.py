@@ -69,6 +69,7 @@ def cut_off(data: Any, url: str, after: int = 5, **options: Any) -> None:
         fit(data, url, on_event=End(after), **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_another_machine_goes_on(
     case: str, data: Any, bucket: Any, at: Any, monkeypatch: pytest.MonkeyPatch
@@ -90,6 +91,7 @@ def test_another_machine_goes_on(
     assert list(second.iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_back_on_the_first_machine(data: Any, bucket: Any, at: Any) -> None:
     """What the second machine found counts, not the older checkpoint on the disk of the first."""
     url, end = bucket.url("p.zarr"), End()
@@ -103,6 +105,7 @@ def test_back_on_the_first_machine(data: Any, bucket: Any, at: Any) -> None:
     assert min(end.seen) > 4
 
 
+@pytest.mark.thorough
 def test_who_is_overtaken_ends(data: Any, bucket: Any, at: Any, tmp_path: Path) -> None:
     url, folder = bucket.url("p.zarr"), tmp_path / "second" / "p.run"
 
@@ -118,6 +121,7 @@ def test_who_is_overtaken_ends(data: Any, bucket: Any, at: Any, tmp_path: Path) 
     assert_same_bits(factorflow.resume(url, progress=False), fit(data))
 
 
+@pytest.mark.thorough
 def test_a_new_run_replaces_what_another_machine_left(data: Any, bucket: Any, at: Any) -> None:
     url = bucket.url("p.zarr")
     cut_off(data, url)
@@ -138,7 +142,7 @@ def test_a_store_that_is_away_costs_a_warning(data: Any, bucket: Any, at: Any, p
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("number", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 3, 4)), 2, 5])
 def test_death_at_each_request(
     number: int, data: Any, bucket: Any, at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -54,6 +54,7 @@ def fit(data: Any, out: Any = None, **options: Any) -> Any:
     return factorflow.fit(data, CONFIG, out=out, **({"progress": False, "checkpoint_every": 2} | options))
 
 
+@pytest.mark.thorough
 def test_the_posterior_is_that_of_a_disk(data: Any, bucket: Any, runs: Path, tmp_path: Path) -> None:
     url, local = bucket.url("fits/p.zarr"), fit(data, tmp_path / "p.zarr")
     found = fit(data, url)
@@ -102,6 +103,7 @@ def test_an_interrupted_run_goes_on(data: Any, bucket: Any, runs: Path) -> None:
     assert left(runs) == []
 
 
+@pytest.mark.thorough
 def test_a_run_that_failed_goes_on(
     data: Any, bucket: Any, runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def appended(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:.*cannot be sample names")
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize(("first", "then"), [(40, 41), (100, 300), (256, 290)])

@@ -181,7 +181,7 @@ def test_states_are_the_best_there_are(factorisation: str) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("factorisation", ["frame", "chain"])
+@pytest.mark.parametrize("factorisation", [pytest.param("frame", marks=pytest.mark.slow), "chain"])
 def test_equals_monte_carlo(factorisation: str) -> None:
     """Mean of log p - log q of draws from q, all parameters included.
 

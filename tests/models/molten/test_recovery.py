@@ -79,6 +79,7 @@ def test_measurements(tmp_path: Path) -> None:
     assert cosines(posterior, data, VARIABLES).min() > 0.95
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("response", ["poisson", pytest.param("gaussian", marks=pytest.mark.thorough)])
 def test_linear_groups(response: str, tmp_path: Path) -> None:
     make: Any = MoltenPoisson if response == "poisson" else MoltenNormal

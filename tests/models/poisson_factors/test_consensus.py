@@ -35,6 +35,7 @@ def posterior(dataset: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return factorflow.fit(dataset, model, seed=1, out=out, progress=False)
 
 
+@pytest.mark.thorough
 def test_the_last_stage_begins_with_it(posterior: Any) -> None:
     """And goes on from it, not from the best start."""
     trace = posterior.tree["optimization"].to_dataset()

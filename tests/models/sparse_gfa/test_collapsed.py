@@ -58,6 +58,7 @@ def test_levels_match_quadrature() -> None:
     _agree(found, expected)
 
 
+@pytest.mark.thorough
 def test_prior_of_noise_matches_quadrature_over_precisions() -> None:
     """a, gamma and s given residuals, whatever the noise precisions, against sums over tau itself."""
     variances, level = np.array([0.03, 0.5, 0.2]), 2.0
@@ -117,6 +118,7 @@ def swept() -> tuple[Any, Any, Any, Any, Any, Any]:
     return settings, g, data, local.values, parts, sums
 
 
+@pytest.mark.thorough
 def test_what_entries_say_is_theirs(swept: Any) -> None:
     """Counts, residuals and their squares, and what becomes of them when intercepts move."""
     _, _, data, z, parts, _ = swept

@@ -152,6 +152,7 @@ def test_a_prior_that_says_nothing_of_draws_is_refused(tmp_path: Any) -> None:
         del _REGISTRY["fitted_only"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["nonnegative", "horseshoe", "adaptive_shrinkage"])
 def test_intervals_of_loadings_hold(name: str, tmp_path: Any) -> None:
     """Draws of a fit: loadings that are not 0 lie in their intervals, up to the scale of a factor."""

@@ -100,6 +100,7 @@ def test_fits_of_files_that_lack_features(files: Any, options: str) -> None:
     check_fit(files, SparseGFA(n_factors=4, max_iter=8, warmup_iter=3, **OPTIONS[options]))
 
 
+@pytest.mark.thorough
 def test_fits_without_rows_that_are_held_out(files: Any) -> None:
     model = SparseGFA(views=("rna", "other"), n_factors=3, max_iter=6, warmup_iter=2, scores="normal")
     check_fit(files, model, holdout=0.2, holdout_unit="row")
@@ -147,6 +148,7 @@ def test_what_needs_dense_rows_gets_them(dataset: Any) -> None:
     assert views(likelihoods="student_t") == ()
 
 
+@pytest.mark.thorough
 def test_new_samples(dataset: Any, tmp_path: Path) -> None:
     """New samples by their entries, dense ones, and ones that lack features of the fit."""
     fitted = ff.fit(dataset, SparseGFA(views=("rna",), n_factors=3, max_iter=20, scores="normal"), seed=1)
@@ -165,6 +167,7 @@ def test_new_samples(dataset: Any, tmp_path: Path) -> None:
     assert 0.9 < np.corrcoef(projected[0].ravel(), projected[2].ravel())[0, 1] < 1 - 1e-6
 
 
+@pytest.mark.thorough
 def test_absent_cells(tmp_path: Path) -> None:
     """A cell that the view lacks adds nothing to its features, and has the scores of its other view."""
     values = np.where(np.arange(N)[:, None] % 7 == 3, np.nan, counts().toarray())

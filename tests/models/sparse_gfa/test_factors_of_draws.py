@@ -38,6 +38,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return SimpleNamespace(posterior=posterior, exchanged=exchanged, values=values)
 
 
+@pytest.mark.thorough
 def test_by_one_factor_they_are_means_over_aligned_draws(given: Any) -> None:
     for posterior in (given.posterior, given.exchanged):
         scores, loadings = posterior.draws("scores_draws").values, posterior.draws("loadings_a").values
@@ -96,6 +97,7 @@ def share_of_terms(y: Any, intercepts: Any, effects: Any) -> Any:
     return (none - left) / about
 
 
+@pytest.mark.thorough
 def test_terms_of_covariates_of_draws_are_the_formula(with_covariates: Any) -> None:
     y, posterior = with_covariates.y, with_covariates.sampled
     found = posterior.variance_explained(terms="all").sel(view="a")

@@ -63,6 +63,7 @@ def posterior(dataset: Any, world: dict[str, Any], tmp_path_factory: pytest.Temp
     return factorflow.fit(dataset, model(world["sets"]), progress=False, out=out)
 
 
+@pytest.mark.thorough
 def test_factors_are_named_by_their_sets(posterior: Any, world: dict[str, Any]) -> None:
     assert {name for name in posterior.factors if name.startswith("set")} == {f"set{t}" for t in range(4)}
     assert len(posterior.factors) == 5
@@ -115,6 +116,7 @@ def test_small_loadings_are_what_quadrature_says(posterior: Any) -> None:
     assert row["probability"] == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.thorough
 def test_without_sets_the_same_factors_have_a_lower_bound(dataset: Any, world: dict[str, Any]) -> None:
     informed = factorflow.fit(dataset, model(world["sets"]), progress=False)
     plain = factorflow.fit(dataset, model(None, loadings="spike_slab"), progress=False)
@@ -251,6 +253,7 @@ def test_a_projection_and_a_warm_start_keep_names(
     assert opened.refined_sets().equals(posterior.refined_sets())
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("blank_figures")
 def test_a_report_lists_sets(posterior: Any, tmp_path: Path) -> None:
     text = write_report(posterior, tmp_path / "r.html").read_text()
@@ -312,6 +315,7 @@ def test_members_are_matched_with_features(dataset: Any, world: dict[str, Any], 
         factorflow.fit(dataset, model(few, loadings="ard", max_iter=2), progress=False)
 
 
+@pytest.mark.thorough
 def test_draws_keep_names_and_refine_sets(dataset: Any, world: dict[str, Any], posterior: Any) -> None:
     """The fit assigns sets; which features belong to them is drawn."""
     config = model(world["sets"], n_draws=60, n_burn_in=30, chains=1)

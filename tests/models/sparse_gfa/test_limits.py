@@ -41,6 +41,7 @@ def slope(posterior: Any, z: Any, w: Any, of: Any) -> float:
     return float((found[of] * w[of]).sum() / (w[of] ** 2).sum())
 
 
+@pytest.mark.thorough
 def test_limits_bias_nothing(censored: tuple[Any, ...], tmp_path: Path) -> None:
     """Loadings, noise, and predictions of what lies below; the same values taken for measured bias all."""
     z, w, x, y, limit = censored
@@ -85,6 +86,7 @@ def test_normal_variables_beyond_limits_of_either_side() -> None:
         np.testing.assert_allclose(found, [expected.mean(), expected.std()], rtol=1e-6)
 
 
+@pytest.mark.thorough
 def test_limits_in_draws_and_of_new_samples(censored: tuple[Any, ...], tmp_path: Path) -> None:
     z, _, _, y, limit = censored
     data = factorflow.write_dataset(tmp_path / "d", {"y": y}, limits={"y": (limit, None)}, block_rows=64)
@@ -111,6 +113,7 @@ def test_limits_in_draws_and_of_new_samples(censored: tuple[Any, ...], tmp_path:
         fitted(data, likelihoods="gaussian")
 
 
+@pytest.mark.thorough
 def test_numbers_of_trials_that_differ(tmp_path: Path) -> None:
     """Methylated reads of uneven coverage: better than fractions, and than counts."""
     rng = np.random.default_rng(4)

@@ -195,7 +195,7 @@ def test_the_kernel_runs_backwards_to_the_place_between(monkeypatch: pytest.Monk
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
+@pytest.mark.parametrize("likelihood", ["poisson", pytest.param("negative_binomial", marks=pytest.mark.slow)])
 def test_chains_agree_with_the_fit(likelihood: str, tmp_path: Any) -> None:
     """Predictors of many entries a parameter: means of the draws are those of the fit, which is close."""
     rng = np.random.default_rng(8)

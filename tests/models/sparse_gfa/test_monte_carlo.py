@@ -115,8 +115,16 @@ CASES = {
 """Views, options, and by how much of the objective what q(x) = N(m, v) takes for normal may differ."""
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("missing", ["none", "scattered"])
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("missing", "sparse"),
+    [
+        ("none", False),
+        ("scattered", True),
+        pytest.param("none", True, marks=pytest.mark.slow),
+        pytest.param("scattered", False, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("case", CASES)
 def test_objective_equals_monte_carlo(tools, case, missing, sparse):
     """Within 4 standard errors (false alarms: 6e-5 a case), and what the distribution of x makes of it."""

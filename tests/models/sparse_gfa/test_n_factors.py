@@ -305,6 +305,7 @@ def test_all_factors_stay_where_none_is_to_be_dropped(tmp_path: Path) -> None:
     assert posterior.scores().shape[1] == 5
 
 
+@pytest.mark.thorough
 def test_the_last_factor_on_trial_comes_back_as_it_was(tmp_path: Path) -> None:
     """The recorded bound is that of the model at hand meanwhile; all is as it was, kept scores as well."""
     for likelihood in ("gaussian", "poisson"):

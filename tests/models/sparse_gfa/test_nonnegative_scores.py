@@ -177,6 +177,7 @@ def test_intercepts_find_the_background(slab: str, tmp_path: Path) -> None:
     assert (np.diff(bound) > -1e-9 * np.abs(bound[1:])).all()
 
 
+@pytest.mark.thorough
 def test_loadings_of_either_sign_get_the_signs_of_skewed_scores(tmp_path: Path) -> None:
     """One of the factors is weak: it is not among the components that are counted."""
     truth = simulate(13302, signed=True)

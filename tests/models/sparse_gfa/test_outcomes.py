@@ -50,6 +50,7 @@ def fitted(data: Any, **options: Any) -> Any:
     return factorflow.fit(data, SparseGFA(n_factors=8, **options), progress=False)
 
 
+@pytest.mark.thorough
 def test_outcomes_are_open_unless_their_loadings_are_named(study: tuple[Any, ...]) -> None:
     data, x, _ = study
     posterior = fitted(data)
@@ -66,6 +67,7 @@ def test_outcomes_are_open_unless_their_loadings_are_named(study: tuple[Any, ...
     assert not fitted(data, n_draws=2, n_burn_in=2, chains=1).has("inclusion_score")
 
 
+@pytest.mark.thorough
 def test_a_guided_factor_gathers_what_goes_with_its_outcome(study: tuple[Any, ...]) -> None:
     data, x, response = study
     posterior = fitted(data, outcomes={"score": "guided", "response": "open"})
@@ -87,6 +89,7 @@ def test_a_guided_factor_gathers_what_goes_with_its_outcome(study: tuple[Any, ..
     np.testing.assert_allclose(projected.scores().sel(factor="score"), scores, atol=0.02)
 
 
+@pytest.mark.thorough
 def test_a_guided_factor_stays_in_a_warm_start_and_after_loading(
     study: tuple[Any, ...], tmp_path: Path
 ) -> None:
@@ -126,6 +129,7 @@ def test_outcomes_that_are_none_are_refused(study: tuple[Any, ...]) -> None:
         fitted(data, outcomes={"score": "guided"}, loadings={"score": "ard"})
 
 
+@pytest.mark.thorough
 def test_names_of_guided_factors_are_those_of_no_other(tmp_path: Path) -> None:
     """Names of factors are labels of arrays: two of one name would be one. Its set holds by its evidence."""
     rng = np.random.default_rng(1)
@@ -148,6 +152,7 @@ def test_names_of_guided_factors_are_those_of_no_other(tmp_path: Path) -> None:
     assert table.loc["score", "evidence"] > 3.0 + np.log(2)
 
 
+@pytest.mark.thorough
 def test_held_out_outcomes_have_scores_by_order(tmp_path: Path) -> None:
     """AUC of a binary one, Spearman's correlation of levels and measurements, of counts too."""
     views, x = simulate(3)

@@ -62,6 +62,7 @@ def truth() -> tuple[Any, Any]:
     return z, rng.gamma(4.0, np.exp(1.0 + z @ w.T) / 4.0)
 
 
+@pytest.mark.thorough
 def test_a_class_is_all_that_it_takes(
     truth: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,7 @@ def test_of_few_features_a_sweep_looks_all_round() -> None:
         assert np.sort(apart)[-2] < 0.05
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_chain_goes_from_one_way_to_another(tmp_path: Any) -> None:
     """Two groups of features 45 degrees apart: either can have loadings of 0. Else 10 moves."""
     rng, n, m = np.random.default_rng(5), 200, 12
@@ -320,7 +320,13 @@ def test_prior_of_loadings_that_follow_turns_is_a_t_distribution() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("slab", [None, SlabPrior(5.0, 20.0)], ids=["given", "learned"])
+@pytest.mark.parametrize(
+    "slab",
+    [
+        pytest.param(None, marks=pytest.mark.slow, id="given"),
+        pytest.param(SlabPrior(5.0, 20.0), id="learned"),
+    ],
+)
 def test_loadings_that_follow_turns_keep_their_prior(slab: SlabPrior | None) -> None:
     """Their precisions integrated out: scores and loadings drawn from the prior have it after moves, too."""
     sweep, g, _, _, stats, parts, _, _ = _swept(("poisson",), 0, dense=True, slab=slab is not None)

@@ -125,7 +125,11 @@ def direct_shares(posterior: Any, shown: Any, rows: Any) -> tuple[Any, Any]:
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("case", "holdout"),
-    [*((case, 0.0) for case in CASES), ("gaussian, grouped", 0.2), ("all kinds", 0.2)],
+    [
+        *(pytest.param(case, 0.0, marks=() if case == "all kinds" else pytest.mark.slow) for case in CASES),
+        ("gaussian, grouped", 0.2),
+        pytest.param("all kinds", 0.2, marks=pytest.mark.slow),
+    ],
 )
 def test_shares_of_variance_are_those_of_the_residuals(fitted: Any, case: str, holdout: float) -> None:
     """By factor, in total, by group; of entries that the fit saw."""
@@ -155,6 +159,7 @@ def test_shares_of_variance_are_those_of_the_residuals(fitted: Any, case: str, h
     assert (together > 0.1).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", ["gaussian", "bernoulli"])
 def test_a_view_that_a_group_lacks_has_no_share(tmp_path: Path, kind: str) -> None:
     """Not all of it is explained: nothing is known; where it is constant, there is nothing to explain."""
@@ -348,6 +353,7 @@ def test_centring_without_intercepts_subtracts_the_means(stores: Any) -> None:
     assert (values_of(posterior, "intercept_variance_rna") == 0.0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("by_feature", [False, True])
 def test_results_follow_the_units_of_the_data(tmp_path: Path, by_feature: bool) -> None:
     """Data in other units: the same scores and inclusions; all else in the new units."""
@@ -442,6 +448,7 @@ def direct_scores(posterior: Any, shown: Any, prior: Any) -> tuple[Any, Any]:
     return mean, variance
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", ["gaussian", "all kinds"])
 def test_scores_are_the_regression_on_the_loadings(fitted: Any, case: str) -> None:
     """Of the fitted samples, with a view of some missing."""

@@ -32,6 +32,7 @@ def test_the_bound_falls_by_rounding_alone(tmp_path: Any, noise: float, missing:
     assert fall[stage[1:] == stage[:-1]].max() < MOST
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [1e-4, 3e-5])
 def test_features_without_noise_in_single_precision(tmp_path: Any, noise: float) -> None:
     """Fit and chains as in double precision: residuals are of the entries that the products are of.

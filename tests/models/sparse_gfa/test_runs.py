@@ -180,6 +180,7 @@ def test_scaling_is_undone(tmp_path):
         assert np.mean((error / sd[hidden]) ** 2) == pytest.approx(1.0, abs=0.15)
 
 
+@pytest.mark.thorough
 def test_variance_explained_on_the_data_scale(tmp_path):
     """All factors together: the share computed from predictions; factors in order; signs fixed."""
     shown, _, _ = simulate(("gaussian", "bernoulli"))
@@ -199,6 +200,7 @@ def test_variance_explained_on_the_data_scale(tmp_path):
     assert (stacked[np.abs(stacked).argmax(axis=0), np.arange(stacked.shape[1])] > 0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("likelihoods", [("gaussian",), ("gaussian", "bernoulli", "poisson")])
 def test_samples_seen_anew_get_their_scores(tools, likelihoods):
     """The globals alone are enough to score the samples again."""
@@ -329,6 +331,7 @@ def test_a_group_of_one_sample_is_refused_where_groups_count(tmp_path, options):
     assert factorflow.fit(data, SparseGFA(**plain)).scores().shape[0] == 30
 
 
+@pytest.mark.thorough
 def test_groups_of_new_samples_are_matched_by_name(tmp_path):
     """Not by the order in which they appear; a group that was not fitted is refused."""
     rng = np.random.default_rng(0)

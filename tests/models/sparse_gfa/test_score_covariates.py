@@ -147,6 +147,7 @@ def fitted(cohort: SimpleNamespace) -> Any:
     return ff.fit(cohort.data, model, progress=False)
 
 
+@pytest.mark.thorough
 def test_effects_on_the_scores(cohort: SimpleNamespace, fitted: Any) -> None:
     """Each factor has to do with what it was made of, and with nothing else."""
     scores = fitted.scores().values
@@ -316,6 +317,7 @@ def test_what_is_refused(cohort: SimpleNamespace, fitted: Any) -> None:
         fitted.predict("a", new_obs={"age": [50.0]}, interval=2.0)
 
 
+@pytest.mark.thorough
 def test_features_with_covariates(cohort: SimpleNamespace, tmp_path: Path) -> None:
     """Without covariates of the scores these are N(0, 1); those of the features have to be known."""
     counts = np.random.default_rng(0).poisson(
@@ -372,6 +374,7 @@ def test_size_factors_of_a_column_of_new_samples(cohort: SimpleNamespace, tmp_pa
             posterior.predict("n", new_obs=new.assign(effort=column), **given)
 
 
+@pytest.mark.thorough
 def test_intercepts_by_group(tmp_path: Path) -> None:
     """Levels of groups are not factors; what groups differ by comes out as coefficients."""
     rng = np.random.default_rng(2)

@@ -19,6 +19,7 @@ from factorflow.models.sparse_gfa.stored_scores import apply_transform
 from factorflow.models.sparse_gfa.weights import expected_weights, sum_pairs
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("spread", "seed"), [(3.0, 15_002), (4.0, 15_000)])
 def test_rates_of_few_features_stay_near_the_counts(spread: float, seed: int, tmp_path: Path) -> None:
     """Rows of zeros take the prior's covariance, entries of no rate are moved by others: both had no end."""

@@ -53,6 +53,7 @@ def slow(dataset: ff.Dataset) -> Any:
         return bounds(fit(dataset))
 
 
+@pytest.mark.thorough
 def test_shears_spare_passes(dataset: ff.Dataset, slow: Any) -> None:
     found = bounds(fit(dataset))
     assert len(found) < 0.6 * len(slow)

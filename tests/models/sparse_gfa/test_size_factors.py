@@ -57,6 +57,7 @@ def test_depths_are_found_and_are_no_factor(kind: str, truth: dict[str, Any]) ->
     assert float(posterior.variance_explained_total()[0]) == pytest.approx(share, abs=0.01)
 
 
+@pytest.mark.thorough
 def test_terms_of_covariates_explain_beside_the_depths(truth: dict[str, Any], tmp_path: Path) -> None:
     frame, dose = truth["frame"].fillna(1.0), truth["z"][:, 0]
     obs = pd.DataFrame({"dose": dose}, frame.index)

@@ -479,6 +479,7 @@ def test_courses_are_judged_before_passes_settle(fitted: SimpleNamespace) -> Non
     assert stages["smooth or not"].sweeps[1].settles
 
 
+@pytest.mark.thorough
 def test_courses_are_judged_in_every_round(fitted: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is worth little only later goes then, and its factor has variance 1."""
     close, closed = sweeps_module.close_courses, []

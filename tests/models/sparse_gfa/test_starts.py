@@ -55,6 +55,7 @@ def nearest(mine, other):
     return np.abs(np.corrcoef(a.T, b.T)[: a.shape[1], a.shape[1] :]).max(axis=1)
 
 
+@pytest.mark.thorough
 def test_seeds_end_at_the_same_factors(tail):
     """And where random numbers of the count depend on the seed, at others: there are many optima."""
     for name in ("scores", "loadings_a"):
@@ -180,6 +181,7 @@ def test_of_starts_that_rounding_sets_apart_the_first_is_kept() -> None:
     assert best(np.nan, np.nan) == 0
 
 
+@pytest.mark.thorough
 def test_consensus_of_starts_and_of_fits(tmp_path: Path) -> None:
     """Factors that starts agree on, in data units; and those of fits to parts of the samples."""
     rng = np.random.default_rng(8)

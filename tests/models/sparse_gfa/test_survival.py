@@ -40,6 +40,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ...]:
     return folder, y, x, times, posterior
 
 
+@pytest.mark.thorough
 def test_risks_of_samples_without_a_time_are_right(fitted: tuple[Any, ...]) -> None:
     _, _, x, times, posterior = fitted
     risk = posterior.risk("death")
@@ -95,6 +96,7 @@ def test_the_expected_time_after_one_that_nobody_reaches_is_soon_after_it() -> N
     np.testing.assert_allclose(sd, np.exp(-x), rtol=1e-3)
 
 
+@pytest.mark.thorough
 def test_times_without_an_event_are_imputed_after_them(fitted: tuple[Any, ...]) -> None:
     """As the area below the survival curve says: E T = c + int_c S(t) dt / S(c), E T^2 likewise."""
     _, _, _, times, posterior = fitted
@@ -133,6 +135,7 @@ def posterior_predictive(posterior: Any, rows: np.ndarray) -> Any:
     return Predictor(posterior, "death").predictive(rows)
 
 
+@pytest.mark.thorough
 def test_new_samples_and_held_out_times(fitted: tuple[Any, ...]) -> None:
     folder, y, x, times, posterior = fitted
     new = factorflow.write_dataset(
@@ -161,6 +164,7 @@ def test_new_samples_and_held_out_times(fitted: tuple[Any, ...]) -> None:
     assert sampled.draws("hazard_1_death").std() > 0.0
 
 
+@pytest.mark.thorough
 def test_censoring_biases_nothing(fitted: tuple[Any, ...]) -> None:
     """Times of censoring taken for those of events would have loadings too small."""
     folder, y, x, times, _ = fitted

@@ -166,6 +166,7 @@ def test_intervals_of_samples_known_by_metadata_alone_hold(study: Study, fit: ff
     np.testing.assert_allclose((unknown - known).mean(axis=0), spread, rtol=0.02)
 
 
+@pytest.mark.thorough
 def test_intervals_of_samples_of_the_fit_hold(study: Study) -> None:
     """Where ages are missing, which the noise of the fit has a part of; of others a tenth is hidden."""
     missing = study.partial["age"].isna().to_numpy() & (np.arange(N) % 2 > 0)
@@ -183,6 +184,7 @@ def test_intervals_of_samples_of_the_fit_hold(study: Study) -> None:
     assert float(posterior.variance_explained_total()[0]) == pytest.approx(share, abs=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "options",
     [
@@ -220,6 +222,7 @@ def test_every_kind_of_scores_has_the_spread(study: Study, options: Any, tmp_pat
 # Draws
 
 
+@pytest.mark.thorough
 def test_draws_from_the_fit_have_its_covariances(study: Study, fit: ff.Posterior) -> None:
     """Of scores and covariates together where some are not known; else of the scores alone."""
     rows = slice(SHOWN, SHOWN + 40)
