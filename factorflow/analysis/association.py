@@ -167,6 +167,7 @@ def run_tests(
             copies.add(repeated)
         columns = [name for name in table.columns if name not in {*others, *copies}]
         columns = [] if survival is not None else columns
+    columns = list(dict.fromkeys(columns))
     roles = {"columns": columns, **beside}
     used = usable[[_check_column(usable, name, role) for role, names in roles.items() for name in names]]
     used = used.loc[:, ~used.columns.duplicated()]
@@ -229,6 +230,9 @@ def _tables(posterior: StoredPosterior, metadata: Any) -> tuple[pd.DataFrame, pd
         expected = "a DataFrame or Series by sample name"
         remedy = "pandas.DataFrame(columns, index=posterior.obs_names)."
         raise InputError("metadata", type(metadata).__name__, expected, remedy)
+    if metadata.columns.has_duplicates:
+        twice = str(metadata.columns[metadata.columns.duplicated()][0])
+        raise InputError("metadata", f"two columns {twice}", "every column once", "Rename one of them.")
     indexed = _by_sample(posterior, metadata)
     others = own.set_axis(indexed.index)
     return indexed, pd.concat([indexed, others[[name for name in others if name not in indexed]]], axis=1)

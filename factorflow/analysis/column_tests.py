@@ -99,13 +99,20 @@ def as_numbers(column: pd.Series[Any]) -> NDArray[Any]:
     if isinstance(column.dtype, pd.PeriodDtype):
         column = column.dt.start_time
     if kind == "O":
-        if pd.api.types.infer_dtype(column, skipna=True) in OBJECTS_OF_NUMBERS:
+        if holds_numbers(column):
             return column.astype("Float64").to_numpy(np.float64, na_value=np.nan)
         column = _read_times(column)
     if getattr(column.dtype, "kind", "O") not in "mM":
         plain = column.astype(object)
         return plain.where(plain.notna(), None).to_numpy(dtype=object)
     return np.asarray((column - column.min()) / pd.Timedelta(1, "s"), dtype=np.float64)
+
+
+def holds_numbers(column: pd.Series[Any]) -> bool:
+    """Return whether a column of objects holds numbers, and nothing else but what is missing."""
+    import pandas as pd
+
+    return pd.api.types.infer_dtype(column, skipna=True) in OBJECTS_OF_NUMBERS
 
 
 def _read_times(column: pd.Series[Any]) -> pd.Series[Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from factorflow.analysis.column_tests import as_numbers
+from factorflow.analysis.column_tests import as_numbers, holds_numbers
 from factorflow.errors import InputError
 from factorflow.posterior.labels import as_slice, other_names, sample_metadata
 from factorflow.report.style import CATEGORIES, INK, MUTED, hide_frame
@@ -129,7 +129,8 @@ def axis_of(
         return number / 86_400.0 + values.min().total_seconds() / 86_400.0, number, " (days)"
     if kind in "iu":
         return values.to_numpy(float), number, ""
-    return number, number, "" if kind in "fbc" else " (seconds since the first)"
+    is_time = kind == "O" and not holds_numbers(values)
+    return number, number, " (seconds since the first)" if is_time else ""
 
 
 def colors_of(posterior: Posterior, color: str, rows: Any) -> Any:

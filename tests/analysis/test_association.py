@@ -143,6 +143,15 @@ def test_columns_that_are_left_out_are_named(given: Any) -> None:
     assert set(table["column"]) == {"n"}
 
 
+def test_columns_are_tested_once(given: Any) -> None:
+    """A column that is named twice is one; two of one name are refused, not the second passed over."""
+    once = associate(given.posterior, ["age", "sex"])
+    pd.testing.assert_frame_equal(associate(given.posterior, ["age", "sex", "age"]), once)
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(70, 2)), given.posterior.obs_names, ["x", "x"])
+    with pytest.raises(InputError, match="metadata = two columns x: expected every column once"):
+        associate(given.posterior, metadata=table)
+
+
 def test_the_last_run_as_reference_is_not_matched_with_itself(given: Any, make_given: Any) -> None:
     posteriors = [given.posterior, make_given().posterior]
     assert match_factors(posteriors, reference=np.int64(1)).table["run"].unique().tolist() == [0]

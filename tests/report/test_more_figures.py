@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -200,10 +201,17 @@ def test_dates_and_durations(tmp_path: Path, ax: Any) -> None:
     days = pd.Series(rng.permutation(50), frame.index)
     obs = pd.DataFrame({"seen": pd.Timestamp("2020-01-01") + pd.to_timedelta(days, "D"), "held": days})
     obs["held"] = pd.to_timedelta(obs["held"], "D")
+    obs["dose"] = [Decimal(int(day)) / 4 for day in days]
+    obs["day"] = [f"2020-01-01 00:00:{day:02d}" for day in days]
     posterior = factorflow.fit({"y": frame}, n_factors=1, drop=0.0, obs=obs, max_iter=3, progress=False)
     posterior.plot.covariate("held", ax=ax)
     assert ax.get_xlabel() == "held (days)"
     np.testing.assert_allclose(points(ax)[:, 0], days)
+    for column, label, unit in (("dose", "dose", 4.0), ("day", "day (seconds since the first)", 1.0)):
+        other = Figure().subplots()
+        posterior.plot.covariate(column, ax=other)
+        assert other.get_xlabel() == label
+        np.testing.assert_allclose(points(other)[:, 0], days / unit)
     other = Figure().subplots()
     posterior.plot.covariate("seen", ax=other)
     from matplotlib.dates import date2num
