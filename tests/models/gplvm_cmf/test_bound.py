@@ -431,7 +431,10 @@ def test_the_posterior_itself_reaches_the_evidence(tools: Any) -> None:
     assert np.abs(np.mean(found, 0) - evidence).max() < 0.3
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    [*VARIANTS[::2], *(pytest.param(name, marks=pytest.mark.slow) for name in VARIANTS[1::2])],
+)
 def test_every_bound_is_below_the_evidence(variant: str, tools: Any) -> None:
     """Within its Monte-Carlo error, after a climb of all but the decoder that brings it near."""
     settings, block, globals_, evidence, _ = linear(tools, **tools.variants[variant])

@@ -265,7 +265,7 @@ def test_the_threads_of_pytorch_are_those_of_before(dataset: Any, executor: str)
     import torch
 
     own = torch.get_num_threads()
-    torch.set_num_threads(3)
+    torch.set_num_threads(own + 1)
     try:
         before, config = threads_of_pytorch(), SMALL | {"views": ["a", "b"], "max_iter": 62}
         posterior = factorflow.fit(dataset, config, executor=executor, progress=False)
