@@ -42,11 +42,8 @@ from factorflow.kernels.random import Step
 from factorflow.kernels.special import logistic, softplus
 from factorflow.likelihoods.newton import newton_step
 
-N_NODES = 9
-"""Nodes of a message."""
-
-N_PREDICTIVE_NODES = 31
-"""Nodes of a prediction."""
+N_NODES, N_PREDICTIVE_NODES = 9, 31
+"""Nodes of a message, and of a prediction."""
 
 LEAST_VARIANCE = 1e-6
 """Smallest variance of x that messages are taken at."""
