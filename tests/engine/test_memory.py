@@ -207,7 +207,7 @@ assert tracemalloc.get_traced_memory()[0] >= len(mine)
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("traces", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("traces", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_fits_in_threads_of_a_program_that_traces_its_memory(tmp_path: Path, traces: bool) -> None:
     """Tracing that was switched on and off by each fit crashed Python, and ended the program's own."""
     rng = np.random.default_rng(0)

@@ -723,7 +723,7 @@ def test_a_dataset_that_lost_rows_is_refused(tmp_path: Path) -> None:
     assert again(source, out, {"min_rows": 0.5}, max_iter=3).due.action == "fit"
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*not among the levels of the fit")  # a warm start keeps its levels
 def test_a_changed_covariate_is_changed_data(tmp_path: Path) -> None:
     """Columns that the model is given, after a fit and after a projection; no other column."""

@@ -153,7 +153,7 @@ def test_no_server(address: str | None) -> None:
     assert "prefect server start" in error["remedy"]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_run_of_a_served_flow(processes: Any, api_url: str, tmp_path: Path, tools: Any) -> None:
     """Asked for by another process; the schedule is there, and is paused when serving ends."""

@@ -259,7 +259,7 @@ def test_groovy_makes_the_same_script_of_the_nextflow_module(views: list[str], t
     ]
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_the_nextflow_module_runs(shell: Any) -> None:
     """Its script, with the options of its own test; its outputs are where it says."""
     config = (MODULE / "tests" / "nextflow.config").read_text(encoding="utf-8")

@@ -88,7 +88,7 @@ def test_a_history_grows_and_is_pruned(bucket: Any, no_report: None, tmp_path: P
     assert_same_bits(found, factorflow.open_posterior(expected.folder.posterior))
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_fit_before_it_is_where_a_history_begins(bucket: Any, no_report: None) -> None:
     bucket.put("y.csv", table(100))
     source, out = bucket.url("y.csv"), bucket.url("out")

@@ -89,7 +89,7 @@ def test_a_fit_has_the_same_bits(executor: str, local: Any, there: str) -> None:
     assert from_store.run["dataset"] == there
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_workers_open_it_themselves(local: Any, there: str) -> None:
     from_store = factorflow.fit(there, CONFIG, executor="dask", workers=2, progress=False)
     assert_same_bits(from_store, factorflow.fit(local, CONFIG, progress=False))
@@ -354,7 +354,7 @@ def test_the_command_line_takes_urls(there: str) -> None:
     assert "Every checksum is right" in done.stdout
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Object at README.md")  # the model card
 def test_a_posterior_of_many_views_opens_with_few_requests(
     proxy: Any, bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -195,7 +195,7 @@ def test_factors_are_known_by_those_that_load_most() -> None:
     assert np.array_equal(names.loadings, loadings[names.features])
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_chain_has_means_of_one_factor_each(tmp_path: Any) -> None:
     """Means over a chain, summed up as it goes, are those of draws that are aligned one by one."""
     data = factorflow.write_dataset(tmp_path / "d.zarr", {"v": _mixed(np.random.default_rng(6))[2]})

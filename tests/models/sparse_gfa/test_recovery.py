@@ -89,7 +89,18 @@ def test_factors_scores_and_intervals(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gamma",
+        "ordinal",
+        "zero_inflated_poisson",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("lognormal", "beta", "logit_normal", "zero_inflated_negative_binomial")
+        ),
+    ],
+)
 def test_draws_find_the_same_factors(name: str, tmp_path: Path) -> None:
     z, y = simulate(name)
     data = factorflow.write_dataset(tmp_path / "d", {"y": y}, {"y": CASES[name][0]}, block_rows=64)

@@ -182,7 +182,7 @@ def test_effects_on_the_scores(cohort: SimpleNamespace, fitted: Any) -> None:
     assert np.corrcoef(curve, np.sin(2.0 * np.pi * np.linspace(0.0, 1.0, 5)))[0, 1] ** 2 > 0.97
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_draws_have_the_effects_on_the_scores(cohort: SimpleNamespace, fitted: Any, tmp_path: Path) -> None:
     """Their means are near those of the fit, and so are courses; loadings are uncertain, too."""
     options = {"score_covariates": "~ age + arm", "random_intercepts": "subject", "smooth_covariates": "time"}

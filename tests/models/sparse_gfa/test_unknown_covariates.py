@@ -307,7 +307,7 @@ def test_drawn_covariates_of_counts_have_their_posterior(fit: ff.Posterior) -> N
     assert design[:, 1].var() == pytest.approx(variance, rel=0.1)
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_intervals_of_draws_hold(study: Study) -> None:
     """Of samples of the fit, projected ones, and those that are known by metadata alone."""
     missing = study.partial["age"].isna().to_numpy() & (np.arange(N) % 2 > 0)
