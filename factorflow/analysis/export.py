@@ -77,10 +77,10 @@ def annotate_anndata(posterior: StoredPosterior, adata: AnnData, view: str | Non
         remedy = "Make one of a table: anndata.AnnData(table)."
         raise InputError("adata", type(adata).__name__, "an AnnData object", remedy)
     scores = _reindex(posterior.scores().values, posterior.obs_names, adata.obs_names, "samples")
-    of_variables = _of_variables(posterior, adata, view)
+    of_variables, attributes = _of_variables(posterior, adata, view), run_attributes(posterior)
     adata.obsm["X_factorflow"] = scores
     _annotate_variables(adata, of_variables)
-    adata.uns["factorflow"] = run_attributes(posterior)
+    adata.uns["factorflow"] = attributes
     return adata
 
 
@@ -117,10 +117,11 @@ def annotate_mudata(posterior: StoredPosterior, mdata: MuData) -> MuData:
     of_variables = {
         name: _of_variables(posterior, mdata.mod[name], view) for name, view in modalities.items()
     }
+    attributes = run_attributes(posterior)
     mdata.obsm["X_factorflow"] = scores
     for name, values in of_variables.items():
         _annotate_variables(mdata.mod[name], values)
-    mdata.uns["factorflow"] = run_attributes(posterior)
+    mdata.uns["factorflow"] = attributes
     return mdata
 
 

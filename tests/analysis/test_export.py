@@ -304,6 +304,27 @@ def test_what_does_not_match_changes_nothing(tmp_path: Path) -> None:
     assert "X_factorflow" not in mdata.obsm
 
 
+def test_a_dataset_that_has_moved_changes_nothing(tmp_path: Path) -> None:
+    """Shares over all groups are computed from it: they are asked for before anything is put in."""
+    anndata, mudata = pytest.importorskip("anndata"), pytest.importorskip("mudata")
+    posterior = small(tmp_path, groups=["u", "v"] * 20)
+    posterior.save(tmp_path / "p.zarr")
+    (tmp_path / "d.zarr").rename(tmp_path / "moved.zarr")
+    posterior = factorflow.open_posterior(tmp_path / "p.zarr")
+    adata = anndata.AnnData(pd.DataFrame(0.0, IDS, list("abcdef")))
+    chosen = mudata.set_options(pull_on_update=False) if hasattr(mudata, "set_options") else nullcontext()
+    with chosen:
+        mdata = mudata.MuData({"x": adata})
+        for annotate, data in ((annotate_anndata, adata), (annotate_mudata, mdata)):
+            with pytest.raises(InputError, match="expected the dataset of the fit"):
+                annotate(posterior, data)
+            assert "X_factorflow" not in data.obsm
+            assert not adata.varm
+        posterior.dataset = factorflow.open_dataset(tmp_path / "moved.zarr")
+        annotate_mudata(posterior, mdata)
+    np.testing.assert_array_equal(mdata.obsm["X_factorflow"], posterior.scores())
+
+
 def test_names_that_hdf5_cannot_have(tmp_path: Path) -> None:
     names = ["dose mg/kg", "dose mg_kg", "", ".", "x/", "a\0b"]
     obs = pd.DataFrame({name: np.arange(N) + i for i, name in enumerate(names)}, index=IDS)
