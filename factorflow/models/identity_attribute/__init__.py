@@ -224,6 +224,10 @@ class IdentityAttribute(ModelConfig):
             )
         return IdentityAttributeModel(meta, settings, self)
 
+    def unused(self, meta: Meta) -> dict[str, str]:
+        """Return the options that do nothing, each with the reason."""
+        return {} if self.start == "ica" else {"start_frames": "no independent components are looked for"}
+
     def _hyperparameters(self) -> Hyperparameters:
         prior = self.dynamics_prior
         if not np.isfinite(prior).all() or not is_proper(np.array(prior)[:, None]):

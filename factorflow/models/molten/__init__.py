@@ -249,6 +249,17 @@ class MoltenPoisson(_Molten):
             ),
         }
 
+    def unused(self, meta: Meta) -> dict[str, str]:
+        """Return the options that do nothing, each with the reason."""
+        unused: dict[str, str] = {}
+        if self.shape is not None:
+            unused["shape_mean"] = "it is of a shape that is learned, and shape is given"
+        if self.rate is not None:
+            unused["rate_prior"] = "it is of rates that are learned, and rate is given"
+        if not self.additive:
+            unused["additive_prior"] = "there is no additive part"
+        return unused
+
     def wider(self, kind: str) -> str | None:
         """Return the option with which counts may vary more than Poisson's, where it is not set."""
         return None if self.overdispersed or kind != "poisson" else "overdispersed=True"
@@ -325,6 +336,15 @@ class MoltenNormal(_Molten):
                 {**table, **gaps, "linear": {"cover": 3}},
             ),
         }
+
+    def unused(self, meta: Meta) -> dict[str, str]:
+        """Return the options that do nothing, each with the reason."""
+        unused: dict[str, str] = {}
+        if self.precision is not None:
+            unused["precision_prior"] = "it is of precisions that are learned, and precision is given"
+        if not self.intercept:
+            unused["intercept_precision"] = "there is no intercept"
+        return unused
 
     def build(self, meta: Meta) -> MoltenModel:
         """Return the model for a table of this shape.

@@ -84,6 +84,10 @@ AUTO_ENTRIES = 1 << 24
 
 Pair = tuple[float, float]
 
+PRINTED: dict[str, Pair]
+PRINTED = {"activity_prior": (0.0, 0.0), "density_prior": (0.0, 0.0), "variance_prior": (1.0, 0.0)}
+"""Priors as the source has them, by option."""
+
 
 @register
 class ProbitFactors(ModelConfig):
@@ -191,14 +195,16 @@ class ProbitFactors(ModelConfig):
 
     def unused(self, meta: Meta) -> dict[str, str]:
         """Return the options that do nothing, each with the reason."""
-        if self.sampler == "hmc":
-            return {}
-        return dict.fromkeys(("travel_time", "step_limit"), "they are of trajectories, of sampler 'hmc'")
+        unused: dict[str, str] = {}
+        if self.sampler != "hmc":
+            why = "they are of trajectories, of sampler 'hmc'"
+            unused |= dict.fromkeys(("travel_time", "step_limit"), why)
+        if self.priors == "paper":
+            unused |= dict.fromkeys(PRINTED, "priors='paper' takes those printed in the source")
+        return unused
 
     def _check_priors(self) -> tuple[Pair, Pair, Pair]:
-        priors = {name: getattr(self, name) for name in ("activity_prior", "density_prior", "variance_prior")}
-        if self.priors == "paper":
-            priors = {"activity_prior": (0.0, 0.0), "density_prior": (0.0, 0.0), "variance_prior": (1.0, 0.0)}
+        priors = PRINTED if self.priors == "paper" else {name: getattr(self, name) for name in PRINTED}
         for name, pair in priors.items():
             valid = all(math.isfinite(part) and part >= 0.0 for part in pair)
             proper = valid and min(pair) > 0.0
