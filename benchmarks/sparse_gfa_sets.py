@@ -94,6 +94,8 @@ def compare(seed: int, size: float, shape: Shape, folder: Path) -> dict[str, Any
             "objective": float(posterior.trace["objective"].to_numpy()[-1]),
             "seconds": seconds,
         }
+        if posterior.has("n_factors_counted"):
+            row[name]["counted"] = int(posterior.variable("n_factors_counted"))
         if name == "sets":
             held = [k for k, factor in enumerate(posterior.factors) if factor.startswith("set")]
             right = sum(int(posterior.factors[k][3:]) == alike[k].argmax() for k in held)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from factorflow.posterior.stored_posterior import StoredPosterior
 
-KINDS = "loadings", "inclusion", "intercept"
+TABLES_OF_VIEW = "loadings", "inclusion", "intercept"
 """Variables of a view that have a table each."""
 
 INCOMPLETE = "export.incomplete"
@@ -170,7 +170,7 @@ def export_tables(
         raise InputError("file_format", file_format, "csv or parquet", "Choose one of these.")
     tables: dict[str, Any] = {"scores": posterior.scores().to_pandas()}
     for view in posterior.views:
-        for kind in KINDS:
+        for kind in TABLES_OF_VIEW:
             if posterior.has(f"{kind}_{view}"):
                 table: Any = posterior.variable(f"{kind}_{view}").to_pandas()
                 tables[f"{kind}_{view}"] = table.to_frame(kind) if isinstance(table, pd.Series) else table
@@ -187,7 +187,7 @@ def export_tables(
     with disk_errors(out, "folder"):
         out.mkdir(parents=True, exist_ok=True)
     paths = [check_target(out / f"{name}.{file_format}", overwrite) for name in tables]
-    every = [f"{kind}_{view}" for view in posterior.views for kind in (*KINDS, "coefficients")]
+    every = [f"{kind}_{view}" for view in posterior.views for kind in (*TABLES_OF_VIEW, "coefficients")]
     every += ["variance_explained", "holdout_scores"]
     old = [out / f"{name}.{file_format}" for name in every if name not in tables] if overwrite else []
     marker = out / INCOMPLETE

@@ -84,8 +84,8 @@ AUTO_ENTRIES = 1 << 24
 
 Pair = tuple[float, float]
 
-PRINTED: dict[str, Pair]
-PRINTED = {"activity_prior": (0.0, 0.0), "density_prior": (0.0, 0.0), "variance_prior": (1.0, 0.0)}
+PAPER_PRIORS: dict[str, Pair]
+PAPER_PRIORS = {"activity_prior": (0.0, 0.0), "density_prior": (0.0, 0.0), "variance_prior": (1.0, 0.0)}
 """Priors as the source has them, by option."""
 
 
@@ -200,11 +200,13 @@ class ProbitFactors(ModelConfig):
             why = "they are of trajectories, of sampler 'hmc'"
             unused |= dict.fromkeys(("travel_time", "step_limit"), why)
         if self.priors == "paper":
-            unused |= dict.fromkeys(PRINTED, "priors='paper' takes those printed in the source")
+            unused |= dict.fromkeys(PAPER_PRIORS, "priors='paper' takes those printed in the source")
         return unused
 
     def _check_priors(self) -> tuple[Pair, Pair, Pair]:
-        priors = PRINTED if self.priors == "paper" else {name: getattr(self, name) for name in PRINTED}
+        priors = (
+            PAPER_PRIORS if self.priors == "paper" else {name: getattr(self, name) for name in PAPER_PRIORS}
+        )
         for name, pair in priors.items():
             valid = all(math.isfinite(part) and part >= 0.0 for part in pair)
             proper = valid and min(pair) > 0.0
